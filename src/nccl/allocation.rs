@@ -92,10 +92,13 @@ impl Allocation {
     /// memory's own stream.
     ///
     /// # Errors
-    /// If the copy cannot be ordered: then it must not be queued.
+    /// If the copy cannot be ordered: then it must not be queued. So it is while the stream is captured: a
+    /// graph would have the address of memory that it does not keep.
     pub(crate) fn begin_copy<'a>(&'a self, stream: &'a CudaStream) -> Result<SyncOnDrop<'a>, DriverError> {
         if *self.stream == *stream {
-            return self.copies.check().map(|()| SyncOnDrop::Sync(None));
+            self.copies.check()?;
+            copies::refuse_captured(stream)?;
+            return Ok(SyncOnDrop::Sync(None));
         }
         self.copies.begin(&self.stream, stream)
     }

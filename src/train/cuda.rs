@@ -120,9 +120,9 @@ fn wait_if_noted(stream: &CudaStream) -> Result<(), Error> {
         return Ok(());
     }
     let Err(noted) = context.check_err() else { return Ok(()) };
-    let waited = cuda::wait_for_context(context);
+    // At once, for checks by other threads.
     context.record_err::<()>(Err(noted));
-    waited.map_err(|error| {
+    cuda::wait_for_context(context).map_err(|error| {
         Error::Buffer(format!(
             "an earlier call of cudarc has failed ({noted}), perhaps for a gradient, and its device cannot \
              be waited for: {error}"

@@ -221,6 +221,8 @@ impl<B: Bucket> Reducer<B> {
             step.ready(index, B::read(gradient))?;
         }
         step.wait()?;
+        // The program's world may have begun a capture since.
+        B::check(&self.streams).map_err(|error| self.fail(error))?;
         for (index, target) in gradients.iter_mut().enumerate() {
             let copied = B::copy(&self.gradient(index)?, target);
             copied.map_err(|error| self.fail(error))?;

@@ -122,6 +122,8 @@ impl<B: Bucket> Zero1<B> {
     ) -> Result<Self, Error> {
         let shards = Shards::new(parameters.iter().map(Parameter::len), group.rank(), group.size());
         let mut streams = B::streams(group)?;
+        // Memory that is cleared in a capture belongs to its graph.
+        B::check(&streams)?;
         let memory = Memory {
             whole: Some(B::zeros(&mut streams, shards.padded())?),
             values: Some(B::zeros(&mut streams, shards.len())?),

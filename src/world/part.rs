@@ -5,10 +5,12 @@
 //! sends the message of an exchange, or reports that it is ready, or that it has failed. A failure ends its
 //! part on all ranks of the part, with the failed rank's reason. The parent can still be used.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::{Awaited, Called, Error, ExitHook, Handle, Position, Reason, Wait, World, host};
+use crate::hash::fnv1a;
 use crate::lock::lock;
 
 /// An all_gather of the parent's ranks.
@@ -18,6 +20,55 @@ pub(crate) type Exchange<'a> = dyn Fn(&[u8]) -> Result<Vec<Vec<u8>>, Error> + Se
 const MESSAGE: u8 = 0;
 const READY: u8 = 1;
 const FAILED: u8 = 2;
+
+/// A rank's list of the ranks of its part, for comparison: lists themselves would be long in large jobs.
+struct ListSummary {
+    /// False for a list that no part can have.
+    is_valid: bool,
+    len: u64,
+    hash: u64,
+    /// Identity of the rank's host.
+    host: Vec<u8>,
+}
+
+impl ListSummary {
+    fn new(ranks: &[usize], position: Position) -> Self {
+        let mut sorted = ranks.to_vec();
+        sorted.sort_unstable();
+        let is_valid = sorted.is_sorted_by(|one, other| one < other)
+            && sorted.last().is_some_and(|&last| last < position.size)
+            && sorted.binary_search(&position.rank).is_ok();
+        let hash = fnv1a(ranks.iter().flat_map(|&rank| (rank as u64).to_le_bytes()));
+        Self { is_valid, len: ranks.len() as u64, hash, host: host().id.into_bytes() }
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let Self { is_valid, len, hash, host } = self;
+        [&[u8::from(*is_valid)], &len.to_le_bytes()[..], &hash.to_le_bytes(), host].concat()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (is_valid, rest) = bytes.split_first()?;
+        let (len, rest) = rest.split_first_chunk()?;
+        let (hash, host) = rest.split_first_chunk()?;
+        Some(Self {
+            is_valid: *is_valid == 1,
+            len: u64::from_le_bytes(*len),
+            hash: u64::from_le_bytes(*hash),
+            host: host.to_vec(),
+        })
+    }
+
+    /// True if each rank is in exactly one list: each list has its rank, and as many ranks have a list as it
+    /// is long.
+    fn divide_world(all: &[Self]) -> bool {
+        let mut counts: HashMap<(u64, u64), u64> = HashMap::new();
+        for summary in all {
+            *counts.entry((summary.hash, summary.len)).or_default() += 1;
+        }
+        all.iter().all(|summary| summary.is_valid) && counts.iter().all(|((_, len), count)| len == count)
+    }
+}
 
 /// The ranks of a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,20 +107,14 @@ pub struct Part {
 
 impl Part {
     /// Makes the part of `world` that consists of `ranks`, this rank among them, in this order. A collective
-    /// call of all ranks of `world`; those of a part pass the same list.
+    /// call of all ranks of `world`. All ranks of a part pass the same list.
     ///
     /// # Errors
-    /// [`Error::Mismatch`], on every rank, if the lists do not divide the ranks of `world`; and if another
-    /// rank has failed.
+    /// [`Error::Mismatch`] on every rank if the lists do not divide the ranks of `world`;
+    /// [`Error::RankFailed`] if another rank has failed.
     pub fn new(world: &Handle, ranks: &[usize]) -> Result<Arc<Self>, Error> {
-        let list = ranks.iter().flat_map(|&rank| (rank as u64).to_le_bytes());
-        let own: Vec<u8> = (ranks.len() as u64)
-            .to_le_bytes()
-            .into_iter()
-            .chain(list)
-            .chain(host().id.into_bytes())
-            .collect();
-        let members = Members::divide(world.rank(), &world.all_gather(&own)?)?;
+        let own = ListSummary::new(ranks, world.position()).to_bytes();
+        let members = Members::divide(world.rank(), ranks, &world.all_gather(&own)?)?;
         let exchange = Arc::clone(world);
         let exchange = Box::new(move |mine: &[u8]| exchange.all_gather(mine));
         Ok(Self::of_members(Arc::clone(world), members, exchange))
@@ -123,36 +168,25 @@ impl Members {
         Self { of_parent: ranks.clone(), of_job: ranks, position: world.position() }
     }
 
-    /// The part of `rank`, from the lists and hosts of all ranks.
-    fn divide(rank: usize, messages: &[Vec<u8>]) -> Result<Self, Error> {
-        let read = |message: &Vec<u8>| -> Option<(Vec<usize>, Vec<u8>)> {
-            let (count, rest) = message.split_first_chunk::<8>()?;
-            let length = usize::try_from(u64::from_le_bytes(*count)).ok()?.checked_mul(8)?;
-            let (list, host) = rest.split_at_checked(length)?;
-            let (list, _) = list.as_chunks::<8>();
-            Some((list.iter().map(|rank| u64::from_le_bytes(*rank) as usize).collect(), host.to_vec()))
-        };
-        let all: Vec<(Vec<usize>, Vec<u8>)> = messages.iter().filter_map(read).collect();
-        let divides = all.len() == messages.len()
-            && all.iter().enumerate().all(|(own, (list, _))| {
-                let agrees = |&other: &usize| all.get(other).is_some_and(|(theirs, _)| theirs == list);
-                list.iter().filter(|&&other| other == own).count() == 1 && list.iter().all(agrees)
-            });
-        if !divides {
-            return Err(Error::Mismatch(
+    /// The part of `rank` with these ranks, from the messages of all ranks of the world.
+    fn divide(rank: usize, ranks: &[usize], messages: &[Vec<u8>]) -> Result<Self, Error> {
+        let summaries: Option<Vec<ListSummary>> =
+            messages.iter().map(|message| ListSummary::from_bytes(message)).collect();
+        let summaries = summaries.filter(|all| ListSummary::divide_world(all)).ok_or_else(|| {
+            Error::Mismatch(
                 "the lists of the ranks of each part do not divide the ranks of the world".to_owned(),
-            ));
-        }
-        let (list, own_host) = &all[rank];
-        let here: Vec<usize> = list.iter().copied().filter(|&other| all[other].1 == *own_host).collect();
+            )
+        })?;
+        let host = |rank: usize| summaries.get(rank).map(|summary| &summary.host);
+        let here: Vec<usize> = ranks.iter().copied().filter(|&other| host(other) == host(rank)).collect();
         let place = |ranks: &[usize]| ranks.iter().position(|&other| other == rank).unwrap_or(0);
         let position = Position {
-            rank: place(list),
-            size: list.len(),
+            rank: place(ranks),
+            size: ranks.len(),
             local_rank: place(&here),
             local_size: here.len(),
         };
-        Ok(Self { of_parent: list.clone(), of_job: list.clone(), position })
+        Ok(Self { of_parent: ranks.to_vec(), of_job: ranks.to_vec(), position })
     }
 
     /// The error of the first rank of the part that has failed in this round.

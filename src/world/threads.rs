@@ -167,8 +167,10 @@ impl Team {
             let mut call = lock(&self.call);
             call.result = Some(result.clone());
             call.complete = false;
-            drop(call);
+            // Under the lock, as threads read both: otherwise, of two threads that misuse one rank, one could
+            // get the result of the next call.
             self.completed.store(number.wrapping_add(1), Ordering::SeqCst);
+            drop(call);
             self.waiters.notify();
             return result;
         }

@@ -249,7 +249,7 @@ int cuEventRecord(intptr_t event, intptr_t stream) {
   int code = fails ? ILLEGAL_ADDRESS : capture_state(from->capture) == 2 ? CAPTURE_INVALIDATED : 0;
   if (!code) {
     *event_of(event) = (struct event){stream_number(stream), from->capture, from->work, from->hung,
-                                       from->capture ? 0 : effects_queued(stream_number(stream))};
+                                       from->capture ? 0 : effects_queued(stream_number(stream)), 1};
     if (!from->capture) order_record(event_number(event), stream_number(stream));
     if (captured(stream)) captured_event = event;
     fake_log("e%d records %s", (int)(event - 0x2000), fake_stream(stream));
@@ -261,8 +261,10 @@ int cuEventRecord(intptr_t event, intptr_t stream) {
 /* A wait in a capture: work of a capture may only depend on work of the same one. */
 static int depend(struct stream *stream, const struct event *event) {
   if (capture_state(stream->capture) == 2) return CAPTURE_INVALIDATED;
+  if (!event->recorded) return 0;
   if (!stream->capture && event->capture) {
     if (!capture_state(event->capture)) return CAPTURED_EVENT;
+    if (stream == &streams[0]) return CAPTURE_IMPLICIT;
     *stream = (struct stream){.device = stream->device, .capture = event->capture};
   } else if (stream->capture != event->capture) {
     int merge = capture_state(event->capture);

@@ -36,6 +36,7 @@ struct event {
   int stream, capture, work; /* state of the stream at the record */
   const struct fake_owner *hung;
   unsigned long effects; /* number of the stream's effects */
+  int recorded;
 };
 
 /* A launched use of memory, or (clock NEVER) a future one. */

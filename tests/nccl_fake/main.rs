@@ -24,6 +24,7 @@ mod failures;
 #[path = "../fake/mod.rs"]
 mod fake;
 mod fakes;
+mod foreign_captures;
 mod graphs;
 mod groups;
 mod holes;

@@ -14,8 +14,15 @@ pub struct GroupPosition {
     pub color: u64,
 }
 
+impl GroupPosition {
+    /// The number of the group for the record.
+    pub(crate) fn number(&self) -> usize {
+        usize::try_from(self.color).unwrap_or(usize::MAX)
+    }
+}
+
 /// The groups of the ranks that measure. The ranks of a group carry out operations together; all groups carry
-/// out the same ones at the same time. The other ranks of the job only wait.
+/// out the same ones at the same time. Ranks outside all groups only wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Groups {
     /// Ordered by their first ranks.
@@ -120,7 +127,7 @@ impl Groups {
         GroupPosition { rank: 0, ranks: self.groups[0].ranks.len(), color: self.groups[0].color }
     }
 
-    /// The number of a rank of the job among those that measure; `None` if it does not.
+    /// The number of a rank of the job among those that measure; `None` if the rank does not measure.
     pub(crate) fn number(&self, rank: usize) -> Option<usize> {
         self.measured.binary_search(&rank).ok()
     }

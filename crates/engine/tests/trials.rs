@@ -20,7 +20,7 @@ use engine::process::Process;
 use engine::request::{BackendChoice, Fault, Request};
 use engine::supervision::{Stop, Verdict};
 use engine::sweep::Event;
-use record::{Outcome, Run};
+use record::{Blocking, Outcome, Run};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
@@ -50,7 +50,7 @@ enum End {
     Failed(RunFailure),
 }
 
-/// What rank 0 keeps of a request.
+/// Result of a request, as rank 0 saves it.
 #[derive(Debug, Serialize, Deserialize)]
 struct Kept {
     end: End,
@@ -129,6 +129,9 @@ fn request(trial: usize, threads: usize) -> Request {
         min_bytes: 256,
         max_bytes: Some(1024),
         iterations: 2 + trial % 3,
+        per_iteration: trial % 5 == 1,
+        statistics: trial % 5 <= 2,
+        blocking: [Blocking::No, Blocking::WaitAndBarrier, Blocking::Wait, Blocking::Outer][trial % 4],
         // Nothing is connected over it yet.
         provider: if trial == NOT_CONNECTED { "tcp" } else { "auto" }.to_owned(),
         fault: (trial == DAMAGED).then_some(Fault { rank: LIMITED, index: 3 }),

@@ -270,7 +270,7 @@ pub struct Measurement {
     pub collective: String,
     /// The group that was measured ([`Rank::group`]); absent when there is one only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub group: Option<u64>,
+    pub group: Option<usize>,
     /// Number of the sweep's run (`-N`), from 0 on.
     #[serde(default)]
     pub cycle: usize,

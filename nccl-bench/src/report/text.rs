@@ -32,9 +32,15 @@ pub struct TextReport<W> {
     /// The collective whose first lines are already printed, above the list of devices.
     announced: Option<String>,
     section: SectionTotals,
-    /// The first placement of the current row.
-    half: Option<Measurement>,
-    /// Comments below the current row.
+    /// Rows that are not finished, one for each group at most.
+    pending: Vec<PendingRow>,
+}
+
+/// A row of which the first placement has been measured.
+#[derive(Debug)]
+struct PendingRow {
+    out_of_place: Measurement,
+    /// Comments below the row.
     notes: Vec<String>,
 }
 
@@ -84,8 +90,7 @@ impl<W: Write> TextReport<W> {
             zone,
             announced: Some(collective.to_owned()),
             section: SectionTotals::default(),
-            half: None,
-            notes: Vec::new(),
+            pending: Vec::new(),
         })
     }
 
@@ -113,22 +118,20 @@ impl<W: Write> TextReport<W> {
     /// Takes one placement's measurement. The row is written when both are there, or when the next row
     /// begins, with the wrong elements below.
     pub fn measurement(&mut self, measurement: &Measurement) -> io::Result<()> {
-        if measurement.placement == Placement::OutOfPlace {
-            self.end_row("", None)?;
-        }
+        let pending = self.take_pending(measurement.group);
         self.section.measurements += 1;
         if measurement.wrong.is_some() {
             *self.section.failed_checks.get_or_insert(0) += measurement.failed_checks();
         }
         self.section.busbw_sum += measurement.busbw_gbps;
         self.section.ratios.add(measurement);
-        self.notes.extend(wrong("", measurement.placement, &measurement.mismatches));
+        let mut notes: Vec<String> = wrong("", measurement.placement, &measurement.mismatches).collect();
         if let Some(versus) = &measurement.versus {
             let side = self.versus.as_ref().map(|versus| format!("{versus} ")).unwrap_or_default();
-            self.notes.extend(wrong(&side, measurement.placement, &versus.mismatches));
+            notes.extend(wrong(&side, measurement.placement, &versus.mismatches));
         }
         if measurement.stable == Some(false) {
-            self.notes.push(format!(
+            notes.push(format!(
                 "NOT STABLE {}: {} round(s) were too few for a median known as well as --until-stable asks; \
                  give a longer --budget",
                 measurement.placement.words(),
@@ -140,7 +143,7 @@ impl<W: Write> TextReport<W> {
             && measurement.stable.is_none()
             && measurement.operations < all
         {
-            self.notes.push(format!(
+            notes.push(format!(
                 "CUT SHORT {}: {} of {all} operations fitted into --budget",
                 measurement.placement.words(),
                 measurement.operations
@@ -148,22 +151,33 @@ impl<W: Write> TextReport<W> {
         }
         match measurement.placement {
             Placement::OutOfPlace => {
-                self.half = Some(measurement.clone());
+                if let Some(row) = pending {
+                    self.write_row("", Some(&row.out_of_place), None, &row.notes)?;
+                }
+                self.pending.push(PendingRow { out_of_place: measurement.clone(), notes });
                 Ok(())
             }
-            Placement::InPlace => self.end_row("", Some(measurement)),
+            Placement::InPlace => {
+                let (out_of_place, mut before) = pending.map(|row| (row.out_of_place, row.notes)).unzip();
+                before.get_or_insert_default().append(&mut notes);
+                let notes = before.unwrap_or_default();
+                self.write_row("", out_of_place.as_ref(), Some(measurement), &notes)
+            }
         }
     }
 
-    /// Writes lines as comments, below the current row.
+    /// Writes lines as comments, below the last row, once that is finished.
     pub fn comment(&mut self, lines: &str) -> io::Result<()> {
-        self.notes.push(lines.to_owned());
-        if self.half.is_some() { Ok(()) } else { self.end_row("", None) }
+        match self.pending.last_mut() {
+            Some(row) => row.notes.push(lines.to_owned()),
+            None => self.write(&comment(lines))?,
+        }
+        Ok(())
     }
 
     /// Ends the section. `memory` is the memory use (`-M`).
     pub fn foot(&mut self, memory: Option<MemoryUse>) -> io::Result<()> {
-        self.end_row("", None)?;
+        self.end_rows("")?;
         let section = std::mem::take(&mut self.section);
         let ratios = section.ratios.summary();
         let foot = Foot {
@@ -181,7 +195,7 @@ impl<W: Write> TextReport<W> {
     /// Ends the report of an incomplete run with the reason, and omits the foot, which scripts take for
     /// success. An incomplete row becomes a comment, which parsers skip.
     pub fn stop(&mut self, why: &str) -> io::Result<()> {
-        self.end_row("# Unfinished row: ", None)?;
+        self.end_rows("# Unfinished row: ")?;
         let wrong = match self.section.failed_checks {
             Some(failed @ 1..) => format!(", and {failed} checks found wrong data"),
             _ => String::new(),
@@ -191,14 +205,30 @@ impl<W: Write> TextReport<W> {
         self.write(&table::failure(&format!("this run is not whole{wrong}: {why}")))
     }
 
-    /// Writes the current row, if any, and the comments below it.
-    fn end_row(&mut self, before: &str, in_place: Option<&Measurement>) -> io::Result<()> {
-        let half = self.half.take();
-        let mut text = String::new();
-        if half.is_some() || in_place.is_some() {
-            text = format!("{before}{}\n", self.columns.row(half.as_ref(), in_place, &self.zone));
+    /// Takes the row of a group that is not finished.
+    fn take_pending(&mut self, group: Option<usize>) -> Option<PendingRow> {
+        let index = self.pending.iter().position(|row| row.out_of_place.group == group)?;
+        Some(self.pending.remove(index))
+    }
+
+    /// Writes all rows that are not finished.
+    fn end_rows(&mut self, before: &str) -> io::Result<()> {
+        for row in std::mem::take(&mut self.pending) {
+            self.write_row(before, Some(&row.out_of_place), None, &row.notes)?;
         }
-        text.extend(self.notes.drain(..).map(|note| comment(&note)));
+        Ok(())
+    }
+
+    /// Writes a row and the comments below it.
+    fn write_row(
+        &mut self,
+        before: &str,
+        out_of_place: Option<&Measurement>,
+        in_place: Option<&Measurement>,
+        notes: &[String],
+    ) -> io::Result<()> {
+        let mut text = format!("{before}{}\n", self.columns.row(out_of_place, in_place, &self.zone));
+        text.extend(notes.iter().map(|note| comment(note)));
         self.write(&text)
     }
 

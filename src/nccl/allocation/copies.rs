@@ -10,7 +10,7 @@ use crate::lock::lock;
 use crate::nccl::cuda;
 use crate::nccl::error::Error;
 
-const COPY: &str = "a copy of memory on another stream than its own";
+const COPY: &str = "a copy of memory";
 
 /// The streams of the copies: a list that only grows, so that a copy can borrow an element.
 ///
@@ -100,6 +100,11 @@ fn prepare(own: &CudaStream, stream: &CudaStream) -> Result<(), Error> {
     // Like the later wait for the copy: where a capture elsewhere forbids that one, it forbids this one.
     cuda::wait_unrelaxed(own)?;
     cuda::bind(stream.context())
+}
+
+/// Refuses a copy on a captured stream.
+pub(super) fn refuse_captured(stream: &CudaStream) -> Result<(), DriverError> {
+    cuda::bind(stream.context()).and_then(|()| cuda::refuse_captured(COPY, stream)).map_err(driver_error)
 }
 
 /// The part of an error that cudarc can pass on.

@@ -182,6 +182,9 @@ impl<T: Element> TryFrom<CudaSlice<T>> for Memory {
         let stream = Arc::clone(DeviceSlice::stream(&slice));
         let bytes = DeviceSlice::num_bytes(&slice);
         cuda::check_stream(ADOPT, &stream)?;
+        cuda::bind(stream.context())?;
+        // The slice may be memory of the capture's graph.
+        cuda::refuse_captured(ADOPT, &stream)?;
         // An error that cudarc has noted may mean that it did not record an earlier use.
         stream.context().check_err().map_err(Error::cuda("an earlier operation of cudarc's"))?;
         // cudarc waits for the events of earlier uses only while it counts a stream.

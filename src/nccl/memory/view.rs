@@ -12,7 +12,7 @@ use crate::Element;
 use crate::nccl::allocation::{Allocation, Owner};
 use crate::nccl::error::Error;
 
-/// Address of no memory: the driver refuses a copy from or to it.
+/// Address of no memory: the driver refuses a copy from or to it. Other libraries may not: see limits.md.
 const NO_ADDRESS: CUdeviceptr = 0;
 
 /// A read-only part of a [`Memory`](super::Memory). Its methods refuse to reach past its end

@@ -52,10 +52,15 @@ impl<'b> sealed::Launch<'b> for Immediate {
         }
         let accesses = accesses.queued();
         let result = code.and_then(|code| handle.finish(name, code));
-        drop(accesses);
-        // Even after an error, something may have been queued.
+        // Even after an error, something may have been queued. Before the events of the buffers: waiting for
+        // an earlier one can make this stream part of a capture, which the other streams cannot wait for.
         let result = result.and(each_first_error(&others, |stream| communicator.make_wait(stream)));
-        if events { result.and(check_recorded(stream)) } else { result }
+        drop(accesses);
+        if !events {
+            return result;
+        }
+        let result = result.and(check_recorded(stream));
+        if self.captured { result } else { result.and(cuda::refuse_captured(name, stream)) }
     }
 }
 

@@ -6,12 +6,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use collectives::fabric::{Communicator, Options};
 use collectives::world;
 
-/// Most communicators that the ranks of a process keep together, of which the oldest goes first.
-const MOST: usize = 64;
+use crate::request::Binding;
+
+/// Maximum number of unused communicators of a process. The oldest is closed first.
+const MAX_UNUSED: usize = 64;
 
 /// The communicators of a process that no run uses. Clones share them.
-#[derive(Clone, Default)]
-pub struct Connections(Arc<Mutex<Vec<(ConnectionKey, Communicator)>>>);
+#[derive(Clone)]
+pub struct Connections {
+    unused: Arc<Mutex<Vec<(ConnectionKey, Communicator)>>>,
+    /// Maximum number of communicators.
+    limit: usize,
+}
+
+impl Default for Connections {
+    fn default() -> Self {
+        Self { unused: Arc::default(), limit: MAX_UNUSED }
+    }
+}
 
 impl fmt::Debug for Connections {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -30,7 +42,7 @@ pub(crate) struct Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ConnectionKey {
     place: Place,
-    /// The options, as text made for comparison.
+    /// The options and the binding, as text made for comparison.
     options: String,
 }
 
@@ -43,20 +55,27 @@ pub(super) struct Connection {
 }
 
 impl Connections {
+    /// Closes each communicator at the end of its run.
+    pub(crate) fn none() -> Self {
+        Self { limit: 0, ..Self::default() }
+    }
+
     /// Connects the ranks of `world`, or returns their communicator of an earlier run. Collective.
     pub(super) fn connect(
         &self,
         place: &Place,
         world: &world::Handle,
         options: &Options,
+        binding: Binding,
     ) -> anyhow::Result<Connection> {
-        let key = ConnectionKey { place: place.clone(), options: format!("{options:?}") };
+        let key = ConnectionKey { place: place.clone(), options: format!("{binding:?} {options:?}") };
         let kept = self.take(&key);
-        // A rank that keeps none may have failed to connect, or keeps newer ones instead.
+        // A rank has no communicator if it failed to connect, or has closed this one to make room.
         let all_have = world.all_gather(&[u8::from(kept.is_some())])?.iter().all(|has| has == &[1]);
         let communicator = match kept.filter(|_| all_have) {
             Some(communicator) => communicator,
-            None => Communicator::new(world.clone(), options)?,
+            // Room for the next attempt: unused communicators have memory and open files.
+            None => Communicator::new(world.clone(), options).inspect_err(|_| self.clear())?,
         };
         Ok(Connection { key, communicator: Some(communicator), connections: self.clone() })
     }
@@ -70,13 +89,18 @@ impl Connections {
     fn keep(&self, key: ConnectionKey, communicator: Communicator) {
         let mut kept = self.lock();
         kept.push((key, communicator));
-        let oldest = (kept.len() > MOST).then(|| kept.remove(0));
+        let oldest = (kept.len() > self.limit).then(|| kept.remove(0));
         drop(kept);
         drop(oldest);
     }
 
+    fn clear(&self) {
+        let unused = std::mem::take(&mut *self.lock());
+        drop(unused);
+    }
+
     fn lock(&self) -> MutexGuard<'_, Vec<(ConnectionKey, Communicator)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.unused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

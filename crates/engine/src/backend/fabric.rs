@@ -48,14 +48,16 @@ pub(super) fn find(
     options.between = settings.tuning.between;
     options.segment = settings.tuning.segment;
     options.in_flight = settings.tuning.in_flight;
-    let connections = connections.clone();
+    let (connections, binding) = (connections.clone(), settings.binding);
     Ok(HostBackend {
-        connector: Arc::new(move |place, world| Ok(Box::new(connections.connect(place, world, &options)?))),
+        connector: Arc::new(move |place, world| {
+            Ok(Box::new(connections.connect(place, world, &options, binding)?))
+        }),
         library: libraries.swap_remove(0),
         capabilities: list_capabilities(),
         ranks_alone: RANKS_ALONE,
         notes: Vec::new(),
-        connects_parts: true,
+        connects_over_world: true,
     })
 }
 
@@ -95,7 +97,7 @@ fn library(provider: Option<&str>) -> Result<BackendLibrary, String> {
         library_version: library.version().to_string(),
         library_path: library.path().display().to_string(),
     };
-    // A search takes milliseconds.
+    // Kept for later runs: a search takes milliseconds.
     static PROVIDERS: OnceLock<Vec<String>> = OnceLock::new();
     let providers = match PROVIDERS.get() {
         Some(providers) => providers,

@@ -56,8 +56,9 @@ pub struct HostBackend {
     /// Default number of ranks of a single process.
     pub(super) ranks_alone: usize,
     pub(super) notes: Vec<String>,
-    /// True if some of the job's ranks can connect without the others.
-    pub(super) connects_parts: bool,
+    /// True if the ranks connect over the world that they are given: any part of the job's ranks, and a rank
+    /// learns that another one has failed to.
+    pub(super) connects_over_world: bool,
 }
 
 /// Function that finds a library on all processes. Its connections are kept for later runs.
@@ -85,13 +86,9 @@ pub(super) fn prepare(
     let alone = backends().map(|backend| backend.ranks_alone).min().unwrap_or(1);
     let threads = settings.threads.unwrap_or(if process.size() == 1 { alone } else { 1 });
     let groups = Groups::new(settings, process.size(), threads)?;
-    if !groups.is_whole(process.size() * threads)
-        && let Some(backend) = backends().find(|backend| !backend.connects_parts)
-    {
-        return Err(Stop::Refused(format!(
-            "{} measures all ranks of the job as one group only, without NCCL_TESTS_SPLIT",
-            backend.library.backend
-        )));
+    let connects_over_world = backends().all(|backend| backend.connects_over_world);
+    if !connects_over_world {
+        refuse_parts(&groups, process.size() * threads)?;
     }
     let mut notes = vec![format!("Host memory, {why}")];
     notes.extend(backends().flat_map(|backend| backend.notes.iter().cloned()));
@@ -107,7 +104,7 @@ pub(super) fn prepare(
         threads,
         gpus: 1,
         groups,
-        connects_over_world: true,
+        connects_over_world,
         capabilities: versus.iter().fold(primary.capabilities, Capabilities::shared_with),
         versus,
         provenance: Provenance {
@@ -124,6 +121,15 @@ pub(super) fn prepare(
             Ok(device(connectors, places[index].clone(), divide_memory(ranks_on_host)?))
         }),
     })
+}
+
+/// Refuses groups of a part of the job's `ranks` ranks, which MPI does not connect.
+pub(crate) fn refuse_parts(groups: &Groups, ranks: usize) -> Result<(), Stop> {
+    if groups.is_whole(ranks) {
+        return Ok(());
+    }
+    let reason = "MPI measures all ranks of the job as one group only: leave NCCL_TESTS_SPLIT out";
+    Err(Stop::Refused(reason.to_owned()))
 }
 
 /// Bytes for the buffers of each of the ranks of this host.

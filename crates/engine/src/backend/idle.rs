@@ -1,4 +1,4 @@
-//! A rank that does not measure, and takes part in the barriers of those that do.
+//! Backend of ranks that do not measure: it only takes part in barriers.
 
 use super::{Backend, Barrier, StreamRounds, TimedLoop, Times, Work};
 use crate::data::{Mismatches, Tally};

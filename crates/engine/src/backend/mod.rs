@@ -255,8 +255,8 @@ pub(crate) struct Node {
     pub gpus: usize,
     /// The ranks that measure.
     pub groups: Groups,
-    /// True if ranks that connect learn from the world when another one has failed to. Otherwise they may
-    /// wait forever, and the job must end.
+    /// True if a rank that connects learns through the world that another rank has failed to connect.
+    /// Otherwise it may wait forever, and the job must end.
     pub connects_over_world: bool,
     /// Capabilities of all ranks.
     pub capabilities: Capabilities,

@@ -58,7 +58,12 @@ pub fn check_ranks(request: &Request, ranks: usize, groups: &Groups) -> Result<(
         && rooted
         && root >= smallest
     {
-        return Err(Stop::Refused(format!("-r {root}: there are {smallest} ranks, counted from 0")));
+        let smallest = if groups.count() > 1 {
+            format!("the smallest group has {smallest}")
+        } else {
+            format!("there are {smallest}")
+        };
+        return Err(Stop::Refused(format!("-r {root}: {smallest} ranks, counted from 0")));
     }
     if let Pattern::Matrix(matrix) = &request.variables.pattern
         && request.collectives.contains(&Collective::AllToAllV)
@@ -124,7 +129,7 @@ pub(super) fn check_fault(request: &Request, max_bytes: u64, groups: &Groups) ->
     };
     let roots = match request.roots {
         Roots::One(root) => root..root + 1,
-        Roots::All => 0..position.ranks,
+        Roots::All => 0..groups.smallest(),
     };
     let rank = position.rank;
     let verified = roots.flat_map(|root| {

@@ -3,10 +3,10 @@
 //! A [`Bench`] uses neither a terminal nor files: an [`Observer`] receives the results of each run. Runs may
 //! differ in everything but the number of ranks: collectives, sizes, backend, and the ranks that measure.
 //!
-//! A rank that fails before all ranks of a run are connected ends that run, with the same [`RunFailure`] on
-//! all processes, and the next one can start. A rank that fails later ends the process and the job
-//! ([`process`](crate::process)), because other ranks may wait for it inside a library; so does one that
-//! fails to connect over NCCL.
+//! A rank that fails to open its device, or to connect over libfabric, ends its run only: [`Bench::run`]
+//! returns the same [`RunFailure`] on all processes, and the next run can start. A rank that fails at any
+//! other point ends the process and the job ([`process`](crate::process)), because other ranks may wait for
+//! it inside a library.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -61,12 +61,12 @@
 //! ```
 
 mod checks;
+mod failure;
 mod observer;
 mod placement;
 mod plan;
 mod rank;
 mod start;
-mod trial;
 
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -81,13 +81,13 @@ use crate::request::Request;
 use crate::supervision::{FAILED, RankProgress, Stop, Verdict, Watchdog, explain_missing_thread};
 pub use checks::check_ranks;
 use checks::within;
+use failure::AtFailure;
+pub use failure::RunFailure;
 pub use observer::{Observer, Start};
 pub use plan::HostPlan;
-use trial::AtFailure;
-pub use trial::RunFailure;
 
-/// The measurements of a job, on one of its processes. Dropping it ends the process's part normally: a signal
-/// then has no effect.
+/// The measurements of a job, on one of its processes. From its drop on, only a second signal ends the
+/// process early.
 #[derive(Debug)]
 pub struct Bench<'a> {
     process: &'a Joined,
@@ -129,6 +129,8 @@ impl<'a> Bench<'a> {
     /// # Errors
     /// A refusal, the same on every process, when the request cannot be carried out.
     pub fn run_last(mut self, request: &Request, observer: Arc<dyn Observer>) -> Result<Verdict, Stop> {
+        // They are closed before the end of the run, which a failure to close them fails.
+        self.connections = Connections::none();
         match self.measure(request, &observer, AtFailure::EndJob) {
             Err(Stop::Failed(error)) => self.end(&error, observer),
             result => result,
@@ -218,12 +220,12 @@ struct PanicGuard<'a>(&'a dyn world::World);
 impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.fail("its thread panicked".into());
+            self.0.fail(world::Reason::Died("its thread panicked".to_owned()));
         }
     }
 }
 
-/// What the ranks of a process share during a run.
+/// State that the ranks of a process share during a run.
 struct RunContext<'a> {
     process: &'a Joined,
     observer: &'a dyn Observer,
@@ -262,7 +264,7 @@ fn run_ranks(
             };
             match thread::Builder::new().name(name.clone()).spawn_scoped(scope, body) {
                 Ok(thread) => threads.push((start, thread)),
-                // Before any rank has begun: the others would be told that this one has left.
+                // Before any rank has begun: afterwards, the other ranks would report that this rank has left.
                 Err(error) => fail(&explain_missing_thread(&name, &error).into(), FAILED, &**world, salvage),
             }
         }

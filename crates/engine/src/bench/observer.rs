@@ -45,7 +45,7 @@ pub trait Observer: Send + Sync + 'static {
     /// Called when rank 0 begins a step.
     fn step(&self, _step: &SweepStep) {}
 
-    /// Called when the sweep has ended.
+    /// Called when the run has ended, also if it failed before [`Observer::start`].
     fn finish(&self, outcome: Outcome) -> anyhow::Result<()>;
 
     /// Saves the results, because the process is about to end. Called at most once, on a thread of its own:

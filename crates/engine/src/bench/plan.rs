@@ -5,7 +5,7 @@ use collectives::world;
 use super::checks::{check_elements, check_fault, check_ranks, within};
 use crate::backend::{Capabilities, fabric, host};
 use crate::groups::Groups;
-use crate::request::{BackendChoice, Request};
+use crate::request::{BackendChoice, Request, Versus};
 use crate::supervision::Stop;
 use crate::sweep::{SweepPlan, sizing};
 
@@ -35,6 +35,9 @@ impl HostPlan {
         };
         let mut request = within(request, &capabilities);
         check_ranks(&request, ranks, groups)?;
+        if request.backend == BackendChoice::Mpi || request.versus == Some(Versus::Mpi) {
+            host::refuse_parts(groups, ranks)?;
+        }
         if request.backend != BackendChoice::Mpi {
             // More hosts than this one may be meant.
             groups.sizes().try_for_each(|ranks| fabric::refuse_unfit(&request, ranks, false))?;
@@ -42,7 +45,7 @@ impl HostPlan {
         let owner = format!("host memory of {}", world::host().name);
         let capacity = (host::divide_memory(here)?, owner.as_str());
         let (max_bytes, buffers, reduced_to) =
-            sizing::sizes_within(&request, host::DEFAULT_MAX_BYTES, capacity, groups.smallest())?;
+            sizing::sizes_within(&request, host::DEFAULT_MAX_BYTES, capacity, groups)?;
         check_fault(&request, max_bytes, groups)?;
         check_elements(&request, SweepPlan::new(&request, max_bytes).sweep, groups)?;
         if reduced_to.is_some() {

@@ -7,9 +7,9 @@ use collectives::world::{self, Part, Reason};
 use record::{Algorithm, Outcome, Rank, nccl_tests};
 
 use super::checks::{check_elements, check_fault};
+use super::failure::{AtFailure, RunFailure};
 use super::placement::place_rank;
 use super::start::{describe_processes, start_of_record};
-use super::trial::AtFailure;
 use super::{RunContext, Start};
 use crate::backend::{Backend, BufferSizes, Idle, Node, RankBody, RankDevice};
 use crate::collective::Work;
@@ -17,7 +17,7 @@ use crate::gather::gather;
 use crate::groups::Groups;
 use crate::nccl_choice::{self, ChoiceSources};
 use crate::request::Request;
-use crate::supervision::{RankProgress, Signal, Stop, Verdict, interrupted};
+use crate::supervision::{RankProgress, Signal, Stop, Verdict, interrupted, ranges};
 use crate::sweep::{self, Event, RankObserver, SweepPlan, SweepStep, sizing};
 
 const READING_LOG: &str = "reading NCCL's log";
@@ -36,7 +36,7 @@ pub(super) fn run(
     let position = groups.position(world.rank());
     progress.begin_step("opening its device");
     let opened = position.map(|_| (node.open)(index)).transpose();
-    let device = context.at_failure.meet(&**world, opened)?;
+    let device = context.at_failure.exchange_failures(&**world, opened)?;
     if let Some(device) = &device {
         progress.set_device(device.memory.as_str());
     }
@@ -100,12 +100,12 @@ pub(super) fn run(
 /// The ranks that measure, numbered for the record.
 fn number_ranks(groups: &Groups, all: Vec<Rank>) -> Vec<Rank> {
     let numbered = |rank: Rank| {
-        let (job_rank, group) = (rank.rank, groups.position(rank.rank)?.color);
+        let (job_rank, position) = (rank.rank, groups.position(rank.rank)?);
         let number = groups.number(job_rank)?;
         Some(Rank {
             rank: number,
             job_rank: (number != job_rank).then_some(job_rank),
-            group: usize::try_from(group).unwrap_or(usize::MAX),
+            group: position.number(),
             ..rank
         })
     };
@@ -121,12 +121,13 @@ fn connect(
     at_failure: AtFailure,
     body: &mut RankBody<'_>,
 ) -> anyhow::Result<()> {
-    let part = Part::new(world, &node.groups.members(world.rank()))?;
+    let members = node.groups.members(world.rank());
+    let part = Part::new(world, &members)?;
     let mut is_connected = false;
     let mut when_connected = |backend: &mut dyn Backend| {
         is_connected = true;
         let ended = part.end(None);
-        at_failure.meet(&**world, ended.map_err(anyhow::Error::from))?;
+        at_failure.exchange_failures(&**world, ended.map_err(anyhow::Error::from))?;
         body(backend)
     };
     let result = match device {
@@ -135,11 +136,16 @@ fn connect(
         }
         None => when_connected(&mut Idle),
     };
+    let result = result.map_err(|error| match error.is::<RunFailure>() || members.len() == world.size() {
+        true => error,
+        // Errors of communicators number the ranks of the group.
+        false => error.context(format!("in the group of the job's ranks {}", ranges(&members))),
+    });
     match result {
         Err(error) if !is_connected && node.connects_over_world && at_failure == AtFailure::EndRun => {
-            // Its error is this one, or says that the job has failed, as the next exchange does.
+            // The error that it returns adds nothing: it repeats this one, or the next exchange returns it.
             let _ended = part.end(Some(Reason::from(format!("{error:#}"))));
-            at_failure.meet(&**world, Err(error))
+            at_failure.exchange_failures(&**world, Err(error))
         }
         result => result,
     }

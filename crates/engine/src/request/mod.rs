@@ -41,7 +41,8 @@ pub struct Request {
     pub program: String,
     /// The command line, for the record.
     pub command: Vec<String>,
-    /// Ranks of the job that measure, in ascending order, each once; `None`: all. The other ranks wait.
+    /// Ranks of the job that measure, in ascending order, each once; `None`: all. The other ranks wait. Not
+    /// together with [`Variables::split`].
     pub ranks: Option<Vec<usize>>,
     /// Smallest size in bytes, at least 1.
     pub min_bytes: u64,
@@ -205,9 +206,9 @@ impl Request {
             .as_ref()
             .is_some_and(|ranks| ranks.is_empty() || !ranks.is_sorted_by(|a, b| a < b))
         {
-            "the ranks that measure are not in ascending order, or there is none"
+            "the list of ranks that measure is empty, or not in ascending order"
         } else if self.ranks.is_some() && self.variables.split.is_some() {
-            "either ranks are chosen, or the processes are divided into groups (NCCL_TESTS_SPLIT)"
+            "a list of ranks that measure and NCCL_TESTS_SPLIT cannot be combined"
         } else if self.min_bytes == 0 || self.max_bytes.is_some_and(|max| max < self.min_bytes) {
             "the smallest size is 0, or above the largest"
         } else if self.iterations == 0 || self.aggregated == 0 || self.rounds == 0 {

@@ -67,8 +67,8 @@ impl SweepPlan {
 pub enum Event<'a> {
     /// The measurements of a collective begin.
     Begin(Collective),
-    /// A measurement of one size and placement: of the only group, or of each group in turn. The work is that
-    /// of the group's first rank.
+    /// A measurement of one size and placement: of the only group, or of each group in turn. The `Work` is
+    /// the operation of the group's first rank.
     Measured(&'a Measurement, &'a Work),
     /// A signal ends the sweep, and has reached only these ranks so far.
     Stopped(Signal, Vec<usize>),
@@ -171,7 +171,7 @@ pub struct Case {
     root: Option<usize>,
 }
 
-/// All cases of a collective over `ranks` ranks, the least of a group: types, of each the operators, of each
+/// All cases of a collective over `ranks` ranks, the number of the smallest group: types, of each the operators, of each
 /// the roots.
 pub fn cases(plan: &SweepPlan, collective: Collective, ranks: usize) -> Vec<Case> {
     let ops: Vec<Option<Op>> =

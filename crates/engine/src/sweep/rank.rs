@@ -52,17 +52,11 @@ impl RankSweep<'_> {
         let mut cycle = 0;
         while self.plan.request.cycles == 0 || cycle < self.plan.request.cycles {
             for bytes in sweep.sizes() {
-                let placements = self.plan.placements(self.case.collective);
-                let mut of_groups: Vec<Vec<GroupMeasurement>> = vec![Vec::new(); self.groups.count()];
-                for &placement in placements {
+                for &placement in self.plan.placements(self.case.collective) {
                     let (measurements, stop) = self.measure(bytes, placement, cycle)?;
-                    of_groups.iter_mut().zip(measurements).for_each(|(group, each)| group.push(each));
-                    // The placements of a size follow each other, group by group.
-                    if of_groups.len() == 1 || stop.is_some() || Some(&placement) == placements.last() {
-                        self.observer.begin_unlimited_step("writing the report");
-                        for (measurement, work) in of_groups.iter_mut().flat_map(|group| group.drain(..)) {
-                            self.observer.event(Event::Measured(&measurement, &work))?;
-                        }
+                    self.observer.begin_unlimited_step("writing the report");
+                    for (measurement, work) in &measurements {
+                        self.observer.event(Event::Measured(measurement, work))?;
                     }
                     if let Some(Stopping { signal, reached }) = stop {
                         if let Some(reached) = reached {
@@ -77,7 +71,8 @@ impl RankSweep<'_> {
         Ok(None)
     }
 
-    /// The operation of this rank; of a rank that does not measure, that of the first one that does.
+    /// The operation of this rank. A rank that does not measure gets the operation of the first rank that
+    /// does.
     fn work(&self, bytes: u64, placement: Placement) -> Work {
         let position = self.groups.position(self.world.rank()).unwrap_or_else(|| self.groups.first());
         self.work_at(position, bytes, placement)
@@ -148,9 +143,9 @@ impl RankSweep<'_> {
             self.record_untimed_iteration(work)?;
         }
         self.begin_step("verification", name);
-        let mut groups = self.groups.iter();
-        let is_any_verified =
-            groups.any(|(position, _)| self.is_verified(&self.work_at(position, bytes, placement)));
+        let is_verified_at =
+            |(position, _): (GroupPosition, _)| self.is_verified(&self.work_at(position, bytes, placement));
+        let is_any_verified = plan.request.stream_checks.is_some() && self.groups.iter().any(is_verified_at);
         let backends = self.verify_backends(work, &rounds, is_any_verified)?;
         let results = RankResult {
             process: std::process::id(),
@@ -171,11 +166,11 @@ impl RankSweep<'_> {
             let results = results::of_group(groups, members, &ranks);
             let verified = self.is_verified(&work);
             let mut measurement = results::measurement(plan, &work, cycle, operations, verified, &results);
-            measurement.group = (groups.count() > 1).then_some(position.color);
+            measurement.group = (groups.count() > 1).then(|| position.number());
             measurement.stable = stable;
             measurement.algorithm = match &results[0].1.algorithm {
-                // NCCL reports the choices of rank 0, which is in the first group.
-                None if measurements.is_empty() => {
+                // NCCL reports its choices for rank 0.
+                None if members.contains(&0) => {
                     self.observer.algorithm(&work, plan.timed_loop().aggregated)?
                 }
                 chosen => chosen.clone(),
@@ -334,7 +329,8 @@ impl RankSweep<'_> {
     /// The time of each iteration: of the timed ones, or of a second pass, so that timing each iteration does
     /// not change the reported time.
     fn each(&mut self, work: &Work, rounds: &RankRounds) -> anyhow::Result<Vec<f64>> {
-        if !self.plan.request.statistics || !rounds.each_us.is_empty() {
+        // By the plan, which is the same on ranks that do not measure.
+        if !self.has_statistics_pass() {
             return Ok(rounds.each_us.clone());
         }
         let iterations = rounds.iterations;
@@ -385,7 +381,7 @@ impl RankSweep<'_> {
             let rounds = StreamRounds { corrupt_index, ..make(count, *self.seed + 1) };
             *self.seed += rounds.rounds as u64;
             if !self.is_verified(work) {
-                // Another group's are.
+                // Only the results of another group are verified.
                 barrier()?;
             } else if let Some(tally) = self.backend.check_on_stream(work, &rounds, &barrier)? {
                 found.add(&rounds, tally);

@@ -1,5 +1,7 @@
 //! Sizes of the sweep and its buffers, limited by the memory of all ranks.
 
+use std::collections::BTreeSet;
+
 use collectives::{DataType, world};
 
 use crate::backend::{BufferSizes, RankDevice};
@@ -22,8 +24,7 @@ pub(crate) fn sizes(
     let own = device
         .map(|device| (device.capacity, format!("{} of rank {} on {host}", device.memory, world.rank())));
     let (capacity, owner) = gather(world, &own)?.into_iter().flatten().min().unwrap_or_default();
-    // The fewer the ranks, the more each sends.
-    sizes_within(settings, default_max_bytes, (capacity, &owner), groups.smallest())
+    sizes_within(settings, default_max_bytes, (capacity, &owner), groups)
 }
 
 /// [`sizes`] with the least memory of a rank, in bytes, and its name.
@@ -31,9 +32,10 @@ pub(crate) fn sizes_within(
     settings: &Request,
     default_max_bytes: u64,
     (capacity, owner): (u64, &str),
-    ranks: usize,
+    groups: &Groups,
 ) -> Result<(u64, BufferSizes, Option<u64>), Stop> {
-    let fitting = largest_fitting(settings, capacity, ranks);
+    let sizes: BTreeSet<usize> = groups.sizes().collect();
+    let fitting = largest_fitting(settings, capacity, &sizes);
     if settings.min_bytes > fitting {
         return Err(Stop::Refused(format!(
             "size {} does not fit: {owner} has room for buffers of {} at most (-e)",
@@ -44,7 +46,7 @@ pub(crate) fn sizes_within(
     let asked = settings.max_bytes;
     let default = || default_max_bytes.min(power_of_two_below(fitting)).max(settings.min_bytes);
     let max_bytes = asked.map_or_else(default, |asked| asked.min(fitting));
-    let buffer_sizes = buffer_sizes(settings, max_bytes, capacity, ranks)?;
+    let buffer_sizes = buffer_sizes(settings, max_bytes, capacity, &sizes)?;
     Ok((max_bytes, buffer_sizes, asked.filter(|&asked| asked > fitting).map(|_| fitting)))
 }
 
@@ -54,26 +56,28 @@ fn buffer_sizes(
     settings: &Request,
     max_bytes: u64,
     capacity: u64,
-    ranks: usize,
+    group_sizes: &BTreeSet<usize>,
 ) -> Result<BufferSizes, Stop> {
     let receive = usize::try_from(max_bytes)?;
     let send = if max_bytes.saturating_mul(2) <= capacity {
         receive
     } else {
-        usize::try_from(sent(settings, max_bytes, ranks))?
+        usize::try_from(sent(settings, max_bytes, group_sizes))?
     };
     Ok(BufferSizes { send, receive })
 }
 
-/// Maximum number of bytes that a rank sends for a size.
-fn sent(settings: &Request, max_bytes: u64, ranks: usize) -> u64 {
-    let participant = Participant { rank: 0, ranks, root: Some(0) };
+/// Maximum number of bytes that a rank of groups of these sizes sends for a size.
+fn sent(settings: &Request, max_bytes: u64, group_sizes: &BTreeSet<usize>) -> u64 {
     let bytes = |collective: &Collective, data_type: DataType| match collective {
         // A row of the matrix has at most the size.
         Collective::AllToAllV => max_bytes,
         _ => {
-            let counts = Counts::new(*collective, max_bytes, data_type, participant, None);
-            (counts.send * data_type.size()) as u64
+            let count = |&ranks: &usize| {
+                let participant = Participant { rank: 0, ranks, root: Some(0) };
+                Counts::new(*collective, max_bytes, data_type, participant, None).send
+            };
+            (group_sizes.iter().map(count).max().unwrap_or(0) * data_type.size()) as u64
         }
     };
     let all = settings.collectives.iter().flat_map(|collective| {
@@ -83,9 +87,9 @@ fn sent(settings: &Request, max_bytes: u64, ranks: usize) -> u64 {
 }
 
 /// The largest size whose buffers fit into `capacity` bytes, rounded down to MiB if it is larger.
-fn largest_fitting(settings: &Request, capacity: u64, ranks: usize) -> u64 {
+fn largest_fitting(settings: &Request, capacity: u64, group_sizes: &BTreeSet<usize>) -> u64 {
     const MIB: u64 = 1 << 20;
-    let needed = |max_bytes: u64| max_bytes + sent(settings, max_bytes, ranks);
+    let needed = |max_bytes: u64| max_bytes + sent(settings, max_bytes, group_sizes);
     let (mut fits, mut too_much) = (0, capacity + 1);
     while too_much - fits > 1 {
         let middle = fits + (too_much - fits) / 2;
@@ -105,15 +109,15 @@ mod tests {
 
     #[test]
     fn buffers_are_as_large_as_the_collective_needs() {
-        let capacity = 9 << 30;
+        let (capacity, eight) = (9 << 30, BTreeSet::from([8]));
         let reduce = Request::new(vec![AllReduce]);
-        assert_eq!(largest_fitting(&reduce, capacity, 8), (9 << 30) / 2);
+        assert_eq!(largest_fitting(&reduce, capacity, &eight), (9 << 30) / 2);
         let gather = Request::new(vec![AllGather]);
         // The receive buffer and an eighth of it.
-        assert_eq!(largest_fitting(&gather, capacity, 8), 8 << 30);
+        assert_eq!(largest_fitting(&gather, capacity, &eight), 8 << 30);
         let both = Request::new(vec![AllGather, AllReduce]);
-        assert_eq!(largest_fitting(&both, capacity, 8), (9 << 30) / 2);
-        let room = |max_bytes| buffer_sizes(&gather, max_bytes, capacity, 8).unwrap();
+        assert_eq!(largest_fitting(&both, capacity, &eight), (9 << 30) / 2);
+        let room = |max_bytes| buffer_sizes(&gather, max_bytes, capacity, &eight).unwrap();
         let gib = 1_usize << 30;
         assert_eq!(room(8 << 30), BufferSizes { send: gib, receive: 8 * gib });
         assert_eq!(room(4 << 30), BufferSizes { send: 4 * gib, receive: 4 * gib });

@@ -244,6 +244,9 @@ fn devices(ranks: &[Rank]) -> Vec<Device> {
 /// The measurements of one size.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Row {
+    /// Only in this program's files of several groups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) group: Option<usize>,
     pub(super) size: u64,
     pub(super) count: u64,
     #[serde(rename = "type")]
@@ -315,19 +318,28 @@ struct AverageBusBandwidth {
     okay: &'static str,
 }
 
-/// Rows of the results. An in-place measurement shares the row of the out-of-place one before it.
+/// Rows of the results. An in-place measurement shares the row of the out-of-place one of the same group
+/// before it.
 fn results(run: &Run) -> Vec<Row> {
     let of_command = names::collective(&run.command);
-    let mut rows = Vec::new();
-    let mut measurements = run.measurements.iter().peekable();
-    while let Some(first) = measurements.next() {
-        let (outer, inner) = match first.placement {
-            Placement::OutOfPlace => {
-                (Some(first), measurements.next_if(|second| second.placement == Placement::InPlace))
-            }
-            Placement::InPlace => (None, Some(first)),
+    let mut halves: Vec<[Option<&Measurement>; 2]> = Vec::new();
+    for measurement in &run.measurements {
+        let is_before = |row: &&mut [Option<&Measurement>; 2]| {
+            row[0].or(row[1]).is_some_and(|first| first.group == measurement.group)
         };
+        // The rows of all groups of a size follow each other.
+        let row = halves.iter_mut().rev().find(is_before);
+        match (measurement.placement, row) {
+            (Placement::InPlace, Some([Some(_), inner @ None])) => *inner = Some(measurement),
+            (Placement::InPlace, _) => halves.push([None, Some(measurement)]),
+            (Placement::OutOfPlace, _) => halves.push([Some(measurement), None]),
+        }
+    }
+    let mut rows = Vec::new();
+    for [outer, inner] in halves {
+        let Some(first) = outer.or(inner) else { continue };
         rows.push(Row {
+            group: first.group,
             size: first.bytes,
             count: first.count,
             data_type: first.data_type.clone(),

@@ -38,7 +38,7 @@ pub struct TableKey {
     pub root: Option<usize>,
     /// The group, where there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub group: Option<u64>,
+    pub group: Option<usize>,
 }
 
 impl TableKey {

@@ -32,7 +32,7 @@ pub(super) fn render(measurement: &ParsedMeasurement) -> Result<String, Stop> {
     }
     let alone = if request.backend == BackendChoice::Mpi { 1 } else { RANKS_ALONE };
     let (ranks, here) = ranks(measurement, alone);
-    let groups = plan_groups(request, ranks)?;
+    let groups = plan_groups(measurement, ranks, alone)?;
     let HostPlan { request, max_bytes, buffers } = HostPlan::new(request, ranks, &groups, here)?;
     let note = missing.map_or_else(String::new, |reason| {
         format!("Host memory, because no GPU can be used: {reason}; --backend nccl plans a run on GPUs\n")
@@ -44,7 +44,7 @@ pub(super) fn render(measurement: &ParsedMeasurement) -> Result<String, Stop> {
 fn plan_on_gpus(measurement: &ParsedMeasurement, missing: Option<&str>) -> Result<String, Stop> {
     let ParsedMeasurement { arguments, request } = measurement;
     let (ranks, _) = ranks(measurement, 1);
-    let groups = plan_groups(request, ranks)?;
+    let groups = plan_groups(measurement, ranks, 1)?;
     let is_guessed = arguments.ranks.or(request.gpus).or(request.threads).is_none();
     let mut note = missing.map_or_else(String::new, |reason| {
         format!("For another machine, because no GPU can be used here: {reason}\n")
@@ -72,13 +72,26 @@ fn ranks(ParsedMeasurement { arguments, request }: &ParsedMeasurement, alone: us
     (ranks, if processes == 1 { ranks } else { own })
 }
 
-/// The groups of `ranks` ranks, in processes with the requested number of threads and GPUs.
-fn plan_groups(request: &Request, ranks: usize) -> Result<Groups, Stop> {
+/// The groups of `ranks` ranks, in processes with the requested number of threads and GPUs. `alone` is the
+/// default number of ranks of a single process.
+fn plan_groups(
+    ParsedMeasurement { arguments, request }: &ParsedMeasurement,
+    ranks: usize,
+    alone: usize,
+) -> Result<Groups, Stop> {
     if request.variables.split.is_none() {
         return Ok(Groups::of_all(ranks));
     }
-    let of_process = request.threads.unwrap_or(1) * request.gpus.unwrap_or(1);
-    Groups::new(request, ranks.div_ceil(of_process), of_process)
+    let is_alone = arguments.ranks.is_none() && Started::detect().size.unwrap_or(1) == 1;
+    let threads = request.threads.unwrap_or(if is_alone { alone } else { 1 });
+    let of_process = threads * request.gpus.unwrap_or(1);
+    if !ranks.is_multiple_of(of_process) {
+        return Err(Stop::Refused(format!(
+            "--ranks {ranks}: each process has {of_process} ranks (-t, -g), and NCCL_TESTS_SPLIT divides \
+             processes; give a multiple of {of_process}"
+        )));
+    }
+    Groups::new(request, ranks / of_process, of_process)
 }
 
 fn plan(

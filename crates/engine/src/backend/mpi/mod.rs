@@ -77,7 +77,7 @@ pub fn find(settings: &Request, process: &dyn World, _: &Connections) -> Result<
         },
         ranks_alone: 1,
         notes: notes.into_iter().collect(),
-        connects_parts: false,
+        connects_over_world: false,
     })
 }
 

@@ -150,7 +150,7 @@ fn measurement(row: &Row, placement: Placement, half: &Half, times: Option<&Time
     Measurement {
         collective: String::new(),
         cycle: 0,
-        group: None,
+        group: row.group,
         data_type: row.data_type.trim().to_owned(),
         op: Some(row.redop.trim().to_owned()).filter(|op| !op.is_empty() && op != "none"),
         root,

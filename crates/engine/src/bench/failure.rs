@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use collectives::fabric;
 use collectives::world::{self, World};
-use collectives::{fabric, world::Error};
 use serde::{Deserialize, Serialize};
 
 use crate::gather::gather;
@@ -41,17 +41,18 @@ impl AtFailure {
     ///
     /// # Errors
     /// The same [`RunFailure`] on all ranks; with [`AtFailure::EndJob`] the rank's own error.
-    pub(super) fn meet<T>(self, world: &dyn World, own: anyhow::Result<T>) -> anyhow::Result<T> {
+    pub(super) fn exchange_failures<T>(self, world: &dyn World, own: anyhow::Result<T>) -> anyhow::Result<T> {
         if self == Self::EndJob {
             return own;
         }
-        let failure = own.as_ref().err().filter(|error| !is_of_another_rank(error)).map(|error| RunFailure {
-            rank: world.rank(),
-            host: world::host().name,
-            reason: format!("{error:#}"),
+        let failure = own.as_ref().err().map(|error| {
+            let (rank, host) = (world.rank(), world::host().name);
+            (is_of_another_rank(error), RunFailure { rank, host, reason: format!("{error:#}") })
         });
-        match gather(world, &failure)?.into_iter().flatten().next() {
-            Some(failure) => Err(failure.into()),
+        // The rank that has caused the failures of other ranks comes first.
+        let all = gather(world, &failure)?.into_iter().flatten();
+        match all.min_by_key(|(is_of_another_rank, failure)| (*is_of_another_rank, failure.rank)) {
+            Some((_, failure)) => Err(failure.into()),
             None => own,
         }
     }
@@ -59,9 +60,10 @@ impl AtFailure {
 
 /// True for an error that reports the failure of another rank.
 fn is_of_another_rank(error: &anyhow::Error) -> bool {
+    let is_failed_rank = |error: &world::Error| matches!(error, world::Error::RankFailed { .. });
     match error.downcast_ref() {
-        Some(fabric::Error::World(error)) => matches!(error, Error::RankFailed { .. }),
+        Some(fabric::Error::World(error)) => is_failed_rank(error),
         Some(error) => matches!(error, fabric::Error::Peer { .. }),
-        None => matches!(error.downcast_ref(), Some(Error::RankFailed { .. })),
+        None => error.downcast_ref().is_some_and(is_failed_rank),
     }
 }

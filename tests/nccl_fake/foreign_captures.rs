@@ -1,0 +1,202 @@
+//! Captures of the program that begin between a check of the library and its use of the stream, or that could
+//! get memory which they do not keep.
+
+use std::sync::{Arc, Mutex};
+use std::thread::{self, ThreadId};
+
+use collectives::ReduceOp::Sum;
+use collectives::job::Job;
+use collectives::nccl::{Collectives, Communicator, Error, Memory, group};
+use collectives::train::{Reducer, Zero1};
+use collectives::world::{self, Position, World};
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+
+use crate::fake::Fake;
+use crate::jobs::on_gpus;
+use crate::training::{compute, options, parameters};
+
+const RELAXED: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+
+fn end_capture(stream: &Arc<CudaStream>) {
+    // An invalidated capture ends with an error.
+    let _graph = stream.end_capture(CUgraphInstantiate_flags(0));
+}
+
+#[test]
+fn no_copy_of_memory_is_captured() {
+    let fake = Fake::new();
+    let own = fake.stream(0);
+    let source = fake.memory(&own, 32);
+    let mut target = fake.memory(&own, 32);
+    own.begin_capture(RELAXED).unwrap();
+    let copied =
+        own.memcpy_dtod(&source.slice::<f32>(..).unwrap(), &mut target.slice_mut::<f32>(..).unwrap());
+    let noted = own.context().check_err();
+    assert!(copied.is_err() || noted.is_err(), "{copied:?} {noted:?}");
+    let read = own.clone_dtoh(&source.slice::<f32>(..).unwrap());
+    let noted = own.context().check_err();
+    assert!(read.is_err() || noted.is_err(), "{read:?} {noted:?}");
+    end_capture(&own);
+    drop((source, target));
+}
+
+#[test]
+fn a_slice_that_a_capture_has_made_is_not_adopted() {
+    let fake = Fake::new();
+    let own = fake.stream(0);
+    own.begin_capture(RELAXED).unwrap();
+    let slice = own.alloc_zeros::<f32>(8).unwrap();
+    let refused = Memory::try_from(slice);
+    assert!(matches!(refused, Err(Error::Stream { .. })), "{refused:?}");
+    end_capture(&own);
+}
+
+/// A communicator of two ranks on `own`.
+fn communicator(fake: &Fake, own: &Arc<CudaStream>) -> Communicator {
+    Communicator::builder(fake.library(), own).rank(1, 2).id(&fake.id()).init().unwrap()
+}
+
+#[test]
+fn a_buffer_that_a_capture_has_read_is_not_freed_under_a_collective() {
+    for grouped in [false, true] {
+        let fake = Fake::new();
+        let context = CudaContext::new(0).unwrap();
+        // No stream is counted yet: cudarc records no event.
+        let buffer = context.default_stream().alloc_zeros::<f32>(8).unwrap();
+        let mut copy = context.default_stream().alloc_zeros::<f32>(8).unwrap();
+        let own = context.new_stream().unwrap();
+        let communicator = communicator(&fake, &own);
+        let mut sum = own.alloc_zeros::<f32>(8).unwrap();
+        let third = context.new_stream().unwrap();
+        let mut read = || {
+            third.begin_capture(RELAXED).unwrap();
+            third.memcpy_dtod(&buffer, &mut copy).unwrap();
+        };
+        let result = if grouped {
+            group(|group| {
+                group.on(&communicator).all_reduce(&buffer, &mut sum, Sum)?;
+                read();
+                Ok::<(), Error>(())
+            })
+        } else {
+            read();
+            communicator.all_reduce(&buffer, &mut sum, Sum)
+        };
+        result.expect_err("the communicator's stream has become part of the capture");
+        end_capture(&third);
+        let _noted = context.check_err();
+        // The fake reports memory that is freed while it is used.
+        drop(buffer);
+    }
+}
+
+#[test]
+fn memory_is_not_freed_under_a_collective_whose_input_a_capture_has_read() {
+    let fake = Fake::new();
+    let context = CudaContext::new(0).unwrap();
+    let buffer = context.default_stream().alloc_zeros::<f32>(8).unwrap();
+    let mut copy = context.default_stream().alloc_zeros::<f32>(8).unwrap();
+    let own = context.new_stream().unwrap();
+    let communicator = communicator(&fake, &own);
+    let second = context.new_stream().unwrap();
+    let mut memory = fake.memory(&second, 32);
+    let third = context.new_stream().unwrap();
+    third.begin_capture(RELAXED).unwrap();
+    third.memcpy_dtod(&buffer, &mut copy).unwrap();
+    let result = communicator.all_reduce(&buffer, &mut memory.slice_mut::<f32>(..).unwrap(), Sum);
+    result.unwrap_err();
+    end_capture(&third);
+    let _noted = context.check_err();
+    drop(memory);
+    own.synchronize().unwrap();
+}
+
+#[test]
+fn a_group_does_not_free_a_buffer_that_a_capture_has_read_under_its_operation() {
+    let fake = Fake::new();
+    on_gpus(&fake, 1, |group| {
+        let context = CudaContext::new(0).unwrap();
+        let buffer = context.default_stream().alloc_zeros::<f32>(8).unwrap();
+        let whole = context.default_stream().alloc_zeros::<f32>(8).unwrap();
+        let mut copy = context.default_stream().alloc_zeros::<f32>(8).unwrap();
+        let third = context.new_stream().unwrap();
+        third.begin_capture(RELAXED).unwrap();
+        third.memcpy_dtod(&buffer, &mut copy).unwrap();
+        let result = group.all_gather(buffer, whole).wait_or_return();
+        end_capture(&third);
+        drop(result);
+        let _noted = context.check_err();
+    });
+}
+
+#[test]
+fn an_optimizer_is_not_made_in_a_capture() {
+    let fake = Fake::new();
+    on_gpus(&fake, 1, |group| {
+        // SAFETY: the optimizer orders the streams.
+        unsafe { group.context().unwrap().disable_event_tracking() };
+        let own = group.stream().unwrap();
+        own.begin_capture(RELAXED).unwrap();
+        let reducer = Reducer::<CudaSlice<f32>>::new(group, &parameters(&[8]), &options()).map(drop);
+        let zero = Zero1::<CudaSlice<f32>>::new(group, &parameters(&[8]), &options()).map(drop);
+        end_capture(own);
+        assert!(reducer.is_err() && zero.is_err(), "{reducer:?} {zero:?}");
+    });
+}
+
+/// A world whose check begins a capture, once, on the thread that it was armed for.
+struct Capturing {
+    inner: world::Handle,
+    armed: Mutex<Option<(ThreadId, Arc<CudaStream>)>>,
+}
+
+impl World for Capturing {
+    fn position(&self) -> Position {
+        self.inner.position()
+    }
+
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+
+    fn barrier(&self) -> Result<(), world::Error> {
+        self.inner.barrier()
+    }
+
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, world::Error> {
+        self.inner.all_gather(mine)
+    }
+
+    fn check(&self) -> Result<(), world::Error> {
+        let mut armed = self.armed.lock().unwrap();
+        if armed.as_ref().is_some_and(|(thread, _)| *thread == thread::current().id()) {
+            armed.take().unwrap().1.begin_capture(RELAXED).unwrap();
+        }
+        self.inner.check()
+    }
+
+    fn abort(&self, code: i32, _message: &str) -> ! {
+        std::process::exit(code)
+    }
+}
+
+#[test]
+fn averages_are_not_captured_by_a_world_that_begins_a_capture() {
+    let fake = Fake::new();
+    let world = Arc::new(Capturing { inner: world::single(), armed: Mutex::new(None) });
+    let context = CudaContext::new(0).unwrap();
+    // SAFETY: the reducer orders the streams.
+    unsafe { context.disable_event_tracking() };
+    let job = Job::new(Arc::clone(&world) as world::Handle);
+    let group = job.group_on_gpu(fake.library(), &context).unwrap();
+    let stream = compute(&group);
+    let mut gradient = stream.clone_htod(&[1.0_f32; 8]).unwrap();
+    let mut reducer = Reducer::<CudaSlice<f32>>::new(&group, &parameters(&[8]), &options()).unwrap();
+    *world.armed.lock().unwrap() = Some((thread::current().id(), Arc::clone(&stream)));
+    let averaged = reducer.average(0, &mut [gradient.as_view_mut()]);
+    assert!(world.armed.lock().unwrap().is_none(), "the capture has begun");
+    averaged.unwrap_err();
+    end_capture(&stream);
+    drop((reducer, group, job));
+}
