@@ -109,6 +109,11 @@ impl Groups {
         })
     }
 
+    /// The number of the rank's group in order of the groups' first ranks.
+    pub(crate) fn index(&self, rank: usize) -> Option<usize> {
+        self.groups.iter().position(|group| group.ranks.binary_search(&rank).is_ok())
+    }
+
     /// The ranks of the rank's group; of a rank that does not measure, only itself.
     pub(crate) fn members(&self, rank: usize) -> Vec<usize> {
         let group = self.groups.iter().find(|group| group.ranks.binary_search(&rank).is_ok());

@@ -268,8 +268,8 @@ impl<'env> Batch<'env> {
 
     /// Returns the buffers to cudarc, and makes their streams wait for those of the communicators.
     pub(crate) fn release(&mut self) -> Result<(), Error> {
-        // Each one, in spite of errors: from now on, memory may be freed in the order of these streams. Before
-        // the events of the buffers: waiting for an earlier one can make a stream part of a capture.
+        // Each one, in spite of errors: from now on, memory may be freed in the order of these streams.
+        // Before the events of the buffers: waiting for one can make a stream part of a capture.
         let led = each_first_error(&self.others, |OtherStream { member, stream: other, event }| {
             let stream = &self.members[*member].stream;
             cuda::bind(stream.context()).and_then(|()| cuda::make_wait(event, stream, other))

@@ -264,7 +264,7 @@ fn run_ranks(
             };
             match thread::Builder::new().name(name.clone()).spawn_scoped(scope, body) {
                 Ok(thread) => threads.push((start, thread)),
-                // Before any rank has begun: afterwards, the other ranks would report that this rank has left.
+                // Before any rank has begun: later, the other ranks would report that this rank has left.
                 Err(error) => fail(&explain_missing_thread(&name, &error).into(), FAILED, &**world, salvage),
             }
         }

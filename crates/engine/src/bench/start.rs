@@ -4,8 +4,9 @@ use collectives::world;
 use record::{Outcome, Rank, Run, SCHEMA_VERSION, provenance};
 
 use crate::backend::Node;
+use crate::groups::Groups;
 use crate::nccl_choice;
-use crate::request::{Request, Step};
+use crate::request::{Request, Roots, Step};
 
 pub(super) fn start_of_record(
     request: &Request,
@@ -28,6 +29,7 @@ pub(super) fn start_of_record(
              as a graph"
         ));
     }
+    notes.extend(describe_groups(request, &node.groups));
     let mut environment = provenance::environment();
     let own = nccl_choice::own_variables();
     environment.retain(|name, _| !own.contains(&name.as_str()));
@@ -82,6 +84,22 @@ pub(super) fn start_of_record(
         notes,
         left_out: None,
     }
+}
+
+/// Effects of a division into groups that the request does not show.
+fn describe_groups(request: &Request, groups: &Groups) -> Vec<String> {
+    let mut notes = Vec::new();
+    if request.variables.split.is_some() && groups.count() == 1 {
+        notes.push("NCCL_TESTS_SPLIT divides processes, and all processes are in one group".to_owned());
+    }
+    let has_root = request.collectives.iter().any(|collective| collective.has_root());
+    if request.roots == Roots::All && has_root && groups.smallest() < groups.largest() {
+        notes.push(format!(
+            "-r all: only roots 0 to {}, which every group has",
+            groups.smallest().saturating_sub(1)
+        ));
+    }
+    notes
 }
 
 /// Launcher, number of processes, and their meeting: `Open MPI's mpirun, 16 processes, Open MPI 4.1.4`. Of a

@@ -22,7 +22,7 @@ use crate::gather::gather;
 use crate::groups::Groups;
 use crate::request::{Request, Roots, Sweep};
 use crate::supervision::Signal;
-use rank::{RankSweep, TIMING_SEED};
+use rank::{GROUP_SEEDS, RankSweep, TIMING_SEED};
 use record::{Algorithm, Measurement, Placement};
 
 /// A request with the limits of the ranks and the backend.
@@ -132,7 +132,9 @@ pub(crate) fn run(
     backend: &mut dyn Backend,
     observer: &mut dyn RankObserver,
 ) -> anyhow::Result<Option<Signal>> {
-    let mut seed = TIMING_SEED;
+    // Different in each group: data of another group must not be taken for right.
+    let first_seed = TIMING_SEED + GROUP_SEEDS * groups.index(world.rank()).unwrap_or(0) as u64;
+    let mut seed = first_seed;
     for &collective in &plan.request.collectives {
         if let Some(ranks) = groups.sizes().find(|&ranks| !collective.runs_over(ranks)) {
             let reason = format!("it needs a power of two of ranks, and there are {ranks}");
@@ -141,7 +143,8 @@ pub(crate) fn run(
         }
         observer.event(Event::Begin(collective))?;
         for case in cases(plan, collective, groups.smallest()) {
-            let mut rank = RankSweep { plan, world, groups, backend, observer, case, seed: &mut seed };
+            let mut rank =
+                RankSweep { plan, world, groups, backend, observer, case, first_seed, seed: &mut seed };
             if let Some(signal) = rank.run()? {
                 return Ok(Some(signal));
             }
@@ -171,8 +174,8 @@ pub struct Case {
     root: Option<usize>,
 }
 
-/// All cases of a collective over `ranks` ranks, the number of the smallest group: types, of each the operators, of each
-/// the roots.
+/// All cases of a collective: types, of each the operators, of each the roots. `ranks` is the number of ranks
+/// of the smallest group.
 pub fn cases(plan: &SweepPlan, collective: Collective, ranks: usize) -> Vec<Case> {
     let ops: Vec<Option<Op>> =
         if collective.reduces() { plan.request.ops.iter().copied().map(Some).collect() } else { vec![None] };

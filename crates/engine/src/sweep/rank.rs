@@ -19,6 +19,8 @@ use record::statistics::median;
 use record::{Measurement, Placement};
 
 pub(super) const TIMING_SEED: u64 = 99;
+/// Distance of the first seeds of two groups: more than the verifications of a run.
+pub(super) const GROUP_SEEDS: u64 = 1 << 40;
 /// Default time limit of one size.
 const DEFAULT_BUDGET: Duration = Duration::from_secs(5);
 
@@ -29,6 +31,8 @@ pub(super) struct RankSweep<'a> {
     pub(super) backend: &'a mut dyn Backend,
     pub(super) observer: &'a mut dyn RankObserver,
     pub(super) case: Case,
+    /// Seed of the data of timed operations.
+    pub(super) first_seed: u64,
     pub(super) seed: &'a mut u64,
 }
 
@@ -38,7 +42,7 @@ impl RankSweep<'_> {
         self.begin_step("warm-up", self.case.collective.to_string());
         self.world.barrier()?;
         // Also without verification: times depend on the data, and the kernels are loaded here.
-        self.backend.fill(&self.work(sweep.max, Placement::OutOfPlace), TIMING_SEED)?;
+        self.backend.fill(&self.work(sweep.max, Placement::OutOfPlace), self.first_seed)?;
         for &role in self.roles(Placement::OutOfPlace) {
             self.activate(role)?;
             for bytes in sweep.warm_up_sizes() {
@@ -124,7 +128,7 @@ impl RankSweep<'_> {
         self.begin_step("untimed operation", name.clone());
         self.observer.before(work)?;
         if plan.request.checks > 0 {
-            self.backend.fill(work, TIMING_SEED)?;
+            self.backend.fill(work, self.first_seed)?;
         }
         // Operations of a group or a graph may be carried out in another way than a single one.
         let alike = plan.timed_loop().aggregated <= 1 && plan.timed_loop().graph_launches == 0;

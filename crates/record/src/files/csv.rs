@@ -75,6 +75,9 @@ pub(super) fn write(run: &Run, out: impl Write) -> io::Result<()> {
     let mut row = row(run)?;
     let mut write = |measurement: Option<&Measurement>| -> io::Result<()> {
         row["measurement"] = measurement.map(serde_json::to_value).transpose()?.unwrap_or_default();
+        if let Some(group) = measurement.and_then(|measurement| measurement.group) {
+            row["ranks"] = run.ranks.iter().filter(|rank| rank.group == group).count().into();
+        }
         writer.write_record(COLUMNS.map(|(_, place)| row.pointer(place).map(text).unwrap_or_default()))?;
         Ok(())
     };

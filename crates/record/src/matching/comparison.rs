@@ -335,7 +335,7 @@ impl FileVerdict {
         let right = [0, file].iter().all(|&file| files[file].wrong.is_empty());
         let counts = [0, file].map(|file| sources[file].count_ranks());
         let differ = counts.iter().flatten().collect::<BTreeSet<_>>().len() > 1;
-        let rank_counts = differ.then(|| counts.map(|counts| counts.into_iter().collect()));
+        let rank_counts = differ.then(|| counts.map(|counts| counts.into_iter().flatten().collect()));
         Self {
             file,
             pass: slower.is_empty()

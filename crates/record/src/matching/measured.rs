@@ -1,7 +1,7 @@
 //! The part of a result file that a comparison keeps: for each row, its values and its count of wrong
 //! elements.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -98,19 +98,24 @@ pub struct RunRows {
 }
 
 impl RunRows {
-    /// Numbers of ranks of the runs, where they are known.
-    pub(super) fn count_ranks(&self) -> BTreeSet<usize> {
+    /// Numbers of ranks of the groups of each run, where they are known; usually all ranks are one group.
+    pub(super) fn count_ranks(&self) -> BTreeSet<Vec<usize>> {
         let runs = self.repeated.as_ref().map_or(std::slice::from_ref(&self.run), |repeated| &repeated.runs);
-        runs.iter().map(count_ranks).filter(|&count| count > 0).collect()
+        runs.iter().map(count_ranks).filter(|counts| !counts.is_empty()).collect()
     }
 }
 
-/// Number of ranks of a run. Files of nccl-tests name one device of each process, and those of this program
-/// in its format all.
-fn count_ranks(run: &Run) -> usize {
+/// Number of ranks of each group of a run, in the order of their numbers. Files of nccl-tests name one device
+/// of each process, and files of this program in its format all.
+fn count_ranks(run: &Run) -> Vec<usize> {
     let processes: BTreeSet<_> = run.ranks.iter().map(|rank| (&rank.host, rank.pid)).collect();
     let names_one = run.program == NCCL_TESTS && processes.len() == run.ranks.len();
-    run.ranks.len() * if names_one { run.settings.threads * run.settings.gpus } else { 1 }
+    let of_device = if names_one { run.settings.threads * run.settings.gpus } else { 1 };
+    let mut groups = BTreeMap::new();
+    for rank in &run.ranks {
+        *groups.entry(rank.group).or_insert(0) += of_device;
+    }
+    groups.into_values().filter(|&count| count > 0).collect()
 }
 
 /// Runs that were merged into the rows of one side.

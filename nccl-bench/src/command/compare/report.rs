@@ -104,7 +104,9 @@ pub(super) fn csv(comparison: &Comparison, out: &mut impl Write) -> io::Result<(
     let values = [format!("first_{unit}"), format!("other_{unit}"), "ratio".to_owned(), "slower".to_owned()];
     let is_tested = comparison.rows.iter().any(|row| row.test.is_some());
     let is_marked = comparison.rows.iter().any(|row| !row.unstable.is_empty());
+    let has_groups = comparison.rows.iter().any(|row| row.key.table.group.is_some());
     let optional = is_tested.then_some("p").into_iter().chain(is_marked.then_some("unstable"));
+    let optional = optional.chain(has_groups.then_some("group"));
     let head = head.into_iter().chain(values.iter().map(String::as_str)).chain(optional);
     writer.write_record(head).map_err(into_io)?;
     let number = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
@@ -129,7 +131,8 @@ pub(super) fn csv(comparison: &Comparison, out: &mut impl Write) -> io::Result<(
             let p = is_tested.then(|| number(row.test.as_ref().map(|test| test.p)));
             let is_unstable = row.unstable.iter().any(|&index| index == 0 || index == file);
             let unstable = is_marked.then(|| is_unstable.to_string());
-            writer.write_record(cells.into_iter().chain(p).chain(unstable)).map_err(into_io)?;
+            let group = has_groups.then(|| table.group.map(|group| group.to_string()).unwrap_or_default());
+            writer.write_record(cells.into_iter().chain(p).chain(unstable).chain(group)).map_err(into_io)?;
         }
     }
     writer.flush()

@@ -104,7 +104,10 @@ fn plan(
 ) -> String {
     let sweep = Sweep { min: request.min_bytes, max: max_bytes, step: request.step };
     let ranks: usize = groups.sizes().sum();
-    let in_groups = if groups.count() > 1 { format!(" in {} groups", groups.count()) } else { String::new() };
+    let in_groups = match groups.count() {
+        1 => String::new(),
+        count => format!(" in {count} groups, with the counts of the smallest, of {}", groups.smallest()),
+    };
     let mut text = format!(
         "{ranks} rank{}{in_groups}; sizes from {} to {}; per size and placement: {} operations timed, {} verifications{}{}\n\
          Buffers of each rank: send {}, receive {}\n{note}",

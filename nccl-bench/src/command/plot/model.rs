@@ -121,11 +121,12 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Data type, operator and root: `float, sum, root 0`.
+    /// Data type, operator, root and group: `float, sum, root 0`.
     pub(super) fn detail(&self) -> String {
         let op = self.key.op.as_ref().map(|op| format!(", {op}")).unwrap_or_default();
         let root = self.key.root.map(|root| format!(", root {root}")).unwrap_or_default();
-        format!("{}{op}{root}", self.key.data_type)
+        let group = self.key.group.map(|group| format!(", group {group}")).unwrap_or_default();
+        format!("{}{op}{root}{group}", self.key.data_type)
     }
 
     /// All points.
