@@ -103,9 +103,11 @@ fn two_ranks_in_host_memory_are_healthy_without_gpus() {
 fn every_group_of_a_split_has_its_own_rows() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("split.json");
+    let of_nccl_tests = folder.path().join("nccl-tests.json");
     let arguments = format!(
-        "allreduce --backend fabric -b 64 -e 128 -n 2 --inject-fault 3:0 --output {}",
-        path.display()
+        "allreduce --backend fabric -b 64 -e 128 -n 2 --inject-fault 3:0 --output {} -J {}",
+        path.display(),
+        of_nccl_tests.display()
     );
     // Ranks 0 to 2, and rank 3.
     let output = under_with("mpirun", 4, &arguments, &[("NCCL_TESTS_SPLIT", "DIV 3")]);
@@ -132,8 +134,8 @@ fn every_group_of_a_split_has_its_own_rows() {
     let expected = [64, 128].map(|bytes| {
         [
             (bytes, 0, "out_of_place", 3, vec![]),
-            (bytes, 0, "in_place", 3, vec![]),
             (bytes, 1, "out_of_place", 1, vec![3]),
+            (bytes, 0, "in_place", 3, vec![]),
             (bytes, 1, "in_place", 1, vec![3]),
         ]
     });
@@ -143,6 +145,22 @@ fn every_group_of_a_split_has_its_own_rows() {
     let of_rows: Vec<String> =
         rows.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(group).collect();
     assert_eq!(of_rows, ["0", "1", "0", "1"], "{rows}");
+    let file: Value = serde_json::from_slice(&std::fs::read(&of_nccl_tests).unwrap()).unwrap();
+    let of_file: Vec<u64> =
+        file["results"].as_array().unwrap().iter().map(|row| row["group"].as_u64().unwrap()).collect();
+    assert_eq!(of_file, [0, 1, 0, 1]);
+    // Two groups of two ranks are not comparable.
+    let other = folder.path().join("halves.json");
+    let arguments = format!("allreduce --backend fabric -b 64 -e 128 -n 2 --output {}", other.display());
+    let output = under_with("mpirun", 4, &arguments, &[("NCCL_TESTS_SPLIT", "DIV 2")]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let compared = Command::new(env!("CARGO_BIN_EXE_nccl-bench"))
+        .args(["compare", "--threshold", "100000%", "--partial"])
+        .args([&other, &other.with_file_name("split.json")])
+        .output()
+        .unwrap();
+    assert_eq!(compared.status.code(), Some(1), "{compared:?}");
+    assert!(text(&compared.stdout).contains("ranks"), "{compared:?}");
 }
 
 #[test]
