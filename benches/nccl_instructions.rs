@@ -74,8 +74,7 @@ const CASES: [Case; 11] = [
         what: "`CudaSlice` with cudarc's events",
         operations: 1,
         instructions: 650,
-        // The last one asks whether waiting for an event has made the stream part of a capture.
-        driver: 9,
+        driver: 8,
     },
     Case {
         name: "other_stream",

@@ -153,7 +153,8 @@ impl Team {
             return Err(error);
         }
         let number = self.completed.load(Ordering::SeqCst);
-        if call.contributions[thread].is_some() {
+        // While the last thread calls the other processes, all contributions have been taken.
+        if call.complete || call.contributions[thread].is_some() {
             return Err(self.two_calls_error(thread));
         }
         call.contributions[thread] = Some(contribution);

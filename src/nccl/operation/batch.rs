@@ -278,10 +278,7 @@ impl<'env> Batch<'env> {
         if !self.has_events {
             return led;
         }
-        led.and(each_first_error(&self.members, |member| {
-            check_recorded(&member.stream)?;
-            cuda::refuse_captured("ncclGroupEnd", &member.stream)
-        }))
+        led.and(each_first_error(&self.members, |member| check_recorded(&member.stream)))
     }
 }
 

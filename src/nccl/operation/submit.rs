@@ -56,11 +56,7 @@ impl<'b> sealed::Launch<'b> for Immediate {
         // an earlier one can make this stream part of a capture, which the other streams cannot wait for.
         let result = result.and(each_first_error(&others, |stream| communicator.make_wait(stream)));
         drop(accesses);
-        if !events {
-            return result;
-        }
-        let result = result.and(check_recorded(stream));
-        if self.captured { result } else { result.and(cuda::refuse_captured(name, stream)) }
+        if events { result.and(check_recorded(stream)) } else { result }
     }
 }
 
