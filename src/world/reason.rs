@@ -105,8 +105,24 @@ impl Reason {
     pub(crate) fn of_rank(self, rank: usize) -> Self {
         match self {
             Self::Reported(text) => Self::Reported(format!("rank {rank}: {text}")),
+            Self::Died(text) => Self::Died(format!("rank {rank}: {text}")),
+            Self::Left(text) => Self::Left(format!("rank {rank}: {text}")),
+            Self::Late(text) => Self::Late(format!("rank {rank}: {text}")),
             Self::Other(text) => Self::Other(format!("rank {rank}: {text}")),
             other => other,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_keeps_its_kind_when_a_world_of_processes_names_the_rank() {
+        let panicked = || Reason::Died("its thread panicked".to_owned());
+        assert_eq!(panicked().of_rank(3), Reason::Died("rank 3: its thread panicked".to_owned()));
+        assert_eq!(panicked().of_rank(3).to_string(), "died: rank 3: its thread panicked");
+        assert!(Reason::left().of_rank(3).to_string().starts_with("has left the job: rank 3: it will not"));
     }
 }

@@ -62,7 +62,7 @@ fn a_buffer_that_a_capture_has_read_is_not_freed_under_a_collective() {
     for grouped in [false, true] {
         let fake = Fake::new();
         let context = CudaContext::new(0).unwrap();
-        // No stream is counted yet: cudarc records no event.
+        // No stream is counted yet, so cudarc records no event.
         let buffer = context.default_stream().alloc_zeros::<f32>(8).unwrap();
         let mut copy = context.default_stream().alloc_zeros::<f32>(8).unwrap();
         let own = context.new_stream().unwrap();

@@ -27,7 +27,7 @@ impl Default for Connections {
 
 impl fmt::Debug for Connections {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_list().entries(self.lock().iter().map(|(key, _)| key)).finish()
+        formatter.debug_list().entries(self.lock_unused().iter().map(|(key, _)| key)).finish()
     }
 }
 
@@ -56,12 +56,12 @@ pub(super) struct Connection {
 
 impl Connections {
     /// Closes each communicator at the end of its run.
-    pub(crate) fn none() -> Self {
+    pub(crate) fn without_reuse() -> Self {
         Self { limit: 0, ..Self::default() }
     }
 
     /// Connects the ranks of `world`, or returns their communicator of an earlier run. Collective.
-    pub(super) fn connect(
+    pub(super) fn connect_ranks(
         &self,
         place: &Place,
         world: &world::Handle,
@@ -69,37 +69,37 @@ impl Connections {
         binding: Binding,
     ) -> anyhow::Result<Connection> {
         let key = ConnectionKey { place: place.clone(), options: format!("{binding:?} {options:?}") };
-        let kept = self.take(&key);
+        let kept = self.take_unused(&key);
         // A rank has no communicator if it failed to connect, or has closed this one to make room.
         let all_have = world.all_gather(&[u8::from(kept.is_some())])?.iter().all(|has| has == &[1]);
         let communicator = match kept.filter(|_| all_have) {
             Some(communicator) => communicator,
             // Room for the next attempt: unused communicators have memory and open files.
-            None => Communicator::new(world.clone(), options).inspect_err(|_| self.clear())?,
+            None => Communicator::new(world.clone(), options).inspect_err(|_| self.close_unused())?,
         };
         Ok(Connection { key, communicator: Some(communicator), connections: self.clone() })
     }
 
-    fn take(&self, key: &ConnectionKey) -> Option<Communicator> {
-        let mut kept = self.lock();
+    fn take_unused(&self, key: &ConnectionKey) -> Option<Communicator> {
+        let mut kept = self.lock_unused();
         let index = kept.iter().position(|(other, _)| other == key)?;
         Some(kept.remove(index).1)
     }
 
-    fn keep(&self, key: ConnectionKey, communicator: Communicator) {
-        let mut kept = self.lock();
+    fn keep_unused(&self, key: ConnectionKey, communicator: Communicator) {
+        let mut kept = self.lock_unused();
         kept.push((key, communicator));
         let oldest = (kept.len() > self.limit).then(|| kept.remove(0));
         drop(kept);
         drop(oldest);
     }
 
-    fn clear(&self) {
-        let unused = std::mem::take(&mut *self.lock());
+    fn close_unused(&self) {
+        let unused = std::mem::take(&mut *self.lock_unused());
         drop(unused);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(ConnectionKey, Communicator)>> {
+    fn lock_unused(&self) -> MutexGuard<'_, Vec<(ConnectionKey, Communicator)>> {
         self.unused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -117,7 +117,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         if let Some(communicator) = self.communicator.take().filter(|_| !std::thread::panicking()) {
-            self.connections.keep(self.key.clone(), communicator);
+            self.connections.keep_unused(self.key.clone(), communicator);
         }
     }
 }

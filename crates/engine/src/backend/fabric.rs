@@ -51,7 +51,7 @@ pub(super) fn find(
     let (connections, binding) = (connections.clone(), settings.binding);
     Ok(HostBackend {
         connector: Arc::new(move |place, world| {
-            Ok(Box::new(connections.connect(place, world, &options, binding)?))
+            Ok(Box::new(connections.connect_ranks(place, world, &options, binding)?))
         }),
         library: libraries.swap_remove(0),
         capabilities: list_capabilities(),

@@ -56,8 +56,8 @@ pub struct HostBackend {
     /// Default number of ranks of a single process.
     pub(super) ranks_alone: usize,
     pub(super) notes: Vec<String>,
-    /// True if the ranks connect over the world that they are given: any part of the job's ranks, and a rank
-    /// learns that another one has failed to.
+    /// True if any ranks of the job can connect over a world of these ranks, which also tells each rank that
+    /// another rank has failed to connect.
     pub(super) connects_over_world: bool,
 }
 

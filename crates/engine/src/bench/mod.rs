@@ -129,8 +129,8 @@ impl<'a> Bench<'a> {
     /// # Errors
     /// A refusal, the same on every process, when the request cannot be carried out.
     pub fn run_last(mut self, request: &Request, observer: Arc<dyn Observer>) -> Result<Verdict, Stop> {
-        // They are closed before the end of the run, which a failure to close them fails.
-        self.connections = Connections::none();
+        // Communicators are closed before the run ends, so that a failure to close one fails the run.
+        self.connections = Connections::without_reuse();
         match self.measure(request, &observer, AtFailure::EndJob) {
             Err(Stop::Failed(error)) => self.end(&error, observer),
             result => result,
