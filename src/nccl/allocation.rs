@@ -97,7 +97,7 @@ impl Allocation {
     pub(crate) fn begin_copy<'a>(&'a self, stream: &'a CudaStream) -> Result<SyncOnDrop<'a>, DriverError> {
         if *self.stream == *stream {
             self.copies.check()?;
-            copies::refuse_captured(stream)?;
+            cuda::refuse_captured_copy(stream)?;
             return Ok(SyncOnDrop::Sync(None));
         }
         self.copies.begin(&self.stream, stream)

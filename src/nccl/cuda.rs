@@ -258,11 +258,49 @@ impl Event {
     /// True once the recorded work is done.
     pub(crate) fn is_complete(&self) -> Result<bool, Error> {
         // SAFETY: the event is alive.
-        relaxed(|| match unsafe { result::event::query(self.raw) } {
-            Ok(()) => Ok(true),
-            Err(DriverError(CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
-            Err(error) => Err(Error::Cuda { operation: "cuEventQuery", error }),
-        })
+        unsafe { is_complete(self.raw) }
+    }
+}
+
+/// True once the recorded work of an event is done, and if none is recorded. Fails with
+/// `CUDA_ERROR_CAPTURED_EVENT` if the work was recorded in a capture.
+///
+/// # Safety
+/// The event is alive.
+unsafe fn is_complete(event: CUevent) -> Result<bool, Error> {
+    // SAFETY: by the contract above.
+    relaxed(|| match unsafe { result::event::query(event) } {
+        Ok(()) => Ok(true),
+        Err(DriverError(CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
+        Err(error) => Err(Error::Cuda { operation: "cuEventQuery", error }),
+    })
+}
+
+/// Makes a stream wait for the work of cudarc's event, unless that was recorded in a capture: the stream would
+/// become part of it.
+///
+/// # Errors
+/// `CUDA_ERROR_CAPTURED_EVENT`, and those of the driver.
+pub(crate) fn wait_unless_captured(stream: &CudaStream, event: &CudaEvent) -> Result<(), DriverError> {
+    // SAFETY: cudarc's object keeps the event alive.
+    match unsafe { is_complete(event.cu_event()) }.map_err(driver_error)? {
+        true => Ok(()),
+        false => stream.wait(event),
+    }
+}
+
+/// Refuses a copy on a captured stream.
+pub(crate) fn refuse_captured_copy(stream: &CudaStream) -> Result<(), DriverError> {
+    bind(stream.context()).and_then(|()| refuse_captured(COPY, stream)).map_err(driver_error)
+}
+
+pub(crate) const COPY: &str = "a copy of memory";
+
+/// The part of an error that cudarc can pass on.
+pub(crate) fn driver_error(error: Error) -> DriverError {
+    match error {
+        Error::Cuda { error, .. } => error,
+        _ => DriverError(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED),
     }
 }
 

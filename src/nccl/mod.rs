@@ -146,7 +146,7 @@ pub use operation::{
 };
 pub use unique_id::UniqueId;
 
-pub(crate) use memory::queue_read;
+pub(crate) use memory::{queue_read, wait_for_uses};
 
 /// All functions of NCCL's `nccl.h`: the version that introduced each one, and its place in this module.
 /// [`nccl_sys::Nccl`] has the raw functions.

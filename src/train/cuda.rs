@@ -17,7 +17,7 @@ use crate::job::{Buffer, Group, Work, of_driver, refuse_captured};
 use crate::nccl::Error as NcclError;
 use crate::nccl::cuda::{self, Event};
 use crate::nccl::nccl_group;
-use crate::nccl::queue_read;
+use crate::nccl::{queue_read, wait_for_uses};
 
 /// The group's stream, and the streams of the program's memory.
 ///
@@ -142,13 +142,18 @@ fn queue<T>(stream: &CudaStream, call: impl FnOnce() -> Result<T, DriverError>) 
     Ok(cuda::own_result(stream.context(), call)?)
 }
 
-/// Copies a gradient. Other streams may be reading it, which cudarc's copy alone would make it forget.
+/// Copies a gradient or parameter. Other streams may be reading it, which cudarc's copy alone would make it
+/// forget. Fails before the copy if an earlier use of one of the buffers is part of a capture: a graph would
+/// have the address of the library's memory.
 fn copy_on<T: DeviceRepr>(
     stream: &Arc<CudaStream>,
     view: &CudaView<'_, T>,
     target: &mut CudaViewMut<'_, T>,
 ) -> Result<(), Error> {
-    queue(stream, || queue_read(view, stream, || stream.memcpy_dtod(view, target)))
+    queue(stream, || {
+        wait_for_uses(target, stream)?;
+        queue_read(view, stream, || stream.memcpy_dtod(view, target))
+    })
 }
 
 impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {

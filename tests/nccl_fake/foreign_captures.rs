@@ -114,6 +114,91 @@ fn memory_is_not_freed_under_a_collective_whose_input_a_capture_has_read() {
 }
 
 #[test]
+fn a_collective_whose_input_a_capture_has_read_is_waited_for() {
+    let fake = Fake::new();
+    let context = CudaContext::new(0).unwrap();
+    let buffer = context.default_stream().alloc_zeros::<f32>(8).unwrap();
+    let mut copy = context.default_stream().alloc_zeros::<f32>(8).unwrap();
+    let own = context.new_stream().unwrap();
+    let communicator = communicator(&fake, &own);
+    let other = context.new_stream().unwrap();
+    let mut sum = other.alloc_zeros::<f32>(8).unwrap();
+    let third = context.new_stream().unwrap();
+    third.begin_capture(RELAXED).unwrap();
+    third.memcpy_dtod(&buffer, &mut copy).unwrap();
+    let result = communicator.all_reduce(&buffer, &mut sum, Sum);
+    assert!(matches!(result, Err(Error::Cuda { .. })), "{result:?}");
+    end_capture(&third);
+    let _noted = context.check_err();
+    // The fake reports a use on another stream that is not ordered.
+    other.clone_dtoh(&sum).unwrap();
+    own.synchronize().unwrap();
+    assert_eq!(fake.bugs(), [""; 0]);
+}
+
+#[test]
+fn all_collectives_of_a_group_are_waited_for_after_an_error_of_one() {
+    let fake = Fake::new();
+    let context = CudaContext::new(0).unwrap();
+    let buffer = context.default_stream().alloc_zeros::<f32>(8).unwrap();
+    let mut copy = context.default_stream().alloc_zeros::<f32>(8).unwrap();
+    let streams = [0; 2].map(|_| context.new_stream().unwrap());
+    let communicators = streams.each_ref().map(|stream| communicator(&fake, stream));
+    let other = context.new_stream().unwrap();
+    let mut sums = [0; 2].map(|_| other.alloc_zeros::<f32>(8).unwrap());
+    let third = context.new_stream().unwrap();
+    third.begin_capture(RELAXED).unwrap();
+    third.memcpy_dtod(&buffer, &mut copy).unwrap();
+    let result = group(|group| {
+        let [first, second] = &mut sums;
+        group.on(&communicators[0]).all_reduce(&buffer, first, Sum)?;
+        group.on(&communicators[1]).all_reduce_in_place(second, Sum)
+    });
+    assert!(matches!(result, Err(Error::Cuda { .. })), "{result:?}");
+    end_capture(&third);
+    let _noted = context.check_err();
+    for sum in &sums {
+        other.clone_dtoh(sum).unwrap();
+    }
+    assert_eq!(fake.bugs(), [""; 0]);
+}
+
+#[test]
+fn parameters_that_a_capture_has_read_are_not_written() {
+    let fake = Fake::new();
+    on_gpus(&fake, 2, |group| {
+        let context = group.context().unwrap();
+        let stream = context.new_stream().unwrap();
+        // SAFETY: the fake has no values. No write is recorded, which a capture could not wait for.
+        let mut parameters = [0; 2].map(|_| unsafe { stream.alloc::<f32>(8) }.unwrap());
+        let gradients = [0; 2].map(|_| stream.clone_htod(&[1.0_f32; 8]).unwrap());
+        // SAFETY: as above.
+        let mut copy = unsafe { stream.alloc::<f32>(8) }.unwrap();
+        let shapes = crate::training::parameters(&[8, 8]);
+        let mut optimizer = Zero1::<CudaSlice<f32>>::new(group, &shapes, &options()).unwrap();
+        let third = context.new_stream().unwrap();
+        if group.rank() == 0 {
+            third.begin_capture(RELAXED).unwrap();
+            // A parameter of the other rank's shard, which this rank only writes.
+            third.memcpy_dtod(&parameters[1], &mut copy).unwrap();
+        }
+        let [first, second] = &mut parameters;
+        let stepped = optimizer.step(
+            0,
+            &gradients.each_ref().map(CudaSlice::as_view),
+            &mut [first.as_view_mut(), second.as_view_mut()],
+            |_, _| Ok(()),
+        );
+        if group.rank() == 0 {
+            assert!(stepped.is_err(), "{stepped:?}");
+            let _noted = context.check_err();
+            end_capture(&third);
+        }
+        drop(optimizer);
+    });
+}
+
+#[test]
 fn an_optimizer_is_not_made_in_a_capture() {
     let fake = Fake::new();
     on_gpus(&fake, 1, |group| {
@@ -182,4 +267,24 @@ fn averages_are_not_captured_by_a_world_that_begins_a_capture() {
     averaged.unwrap_err();
     end_capture(&stream);
     drop((reducer, group, job));
+}
+
+#[test]
+fn a_gather_of_messages_that_a_capture_interrupts_stops_the_group() {
+    let fake = Fake::new();
+    let world = Arc::new(Capturing { inner: world::single(), armed: Mutex::new(None) });
+    let context = CudaContext::new(0).unwrap();
+    let job = Job::new(Arc::clone(&world) as world::Handle);
+    let group = job.group_on_gpu(fake.library(), &context).unwrap();
+    // The group of all ranks gathers messages through the world.
+    let part = group.split(Some(0)).unwrap().unwrap();
+    let stream = part.stream().unwrap();
+    // Begins at the end of the first operation, which gathers the lengths.
+    *world.armed.lock().unwrap() = Some((thread::current().id(), Arc::clone(stream)));
+    part.all_gather_bytes(b"message").unwrap_err();
+    assert!(world.armed.lock().unwrap().is_none(), "the capture has begun");
+    let _noted = context.check_err();
+    end_capture(stream);
+    // Other ranks wait in the second operation, with which the next one would be paired.
+    part.barrier().unwrap_err();
 }

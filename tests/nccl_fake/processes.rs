@@ -69,7 +69,17 @@ fn a_driver_that_is_too_old_or_missing_is_an_error() {
 /// NCCL's own variable, which overrides the configuration.
 #[test]
 fn the_environment_says_which_communicators_are_blocking() {
-    let cases = [("blocking", Some("1")), ("non-blocking", Some(" 0 ")), ("as configured", Some("2"))];
+    let cases = [
+        ("blocking", Some("1")),
+        ("non-blocking", Some(" 0 ")),
+        ("as configured", Some("2")),
+        ("as configured, empty", Some("")),
+        ("as configured, too large", Some("99999999999999999999")),
+        // NCCL reads a number in the notation of C, and 0 where there is none.
+        ("non-blocking, a word", Some("off")),
+        ("non-blocking, hexadecimal", Some("0x0")),
+        ("blocking, octal", Some("01 yes")),
+    ];
     in_processes("processes::the_environment_says_which_communicators_are_blocking", &cases, |case| {
         let fake = Fake::new();
         // NCCL's own behaviour is not tested here.
@@ -80,7 +90,7 @@ fn the_environment_says_which_communicators_are_blocking() {
             let graph = Graph::capture(|capture| {
                 capture.on(&communicator).all_reduce_in_place(&mut memory.slice_mut::<f32>(..)?, Sum)
             });
-            let expected = match case {
+            let expected = match case.split(',').next().unwrap() {
                 "blocking" => true,
                 "non-blocking" => false,
                 _ => blocking,

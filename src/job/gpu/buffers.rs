@@ -85,7 +85,14 @@ impl GpuGroup {
     /// Gathers messages of any lengths in memory of the GPU.
     pub(crate) fn all_gather_bytes(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         let group = self.with_default_purpose(Purpose::Messages);
-        gather_messages(mine, |part| group.gather(part))?.ok_or_else(make_length_error)
+        let mut has_begun = false;
+        let gather = |part: &[u8]| {
+            let gathered = group.gather(part);
+            // The other ranks wait in the second operation: a refusal of it is a failure.
+            let is_failure = mem::replace(&mut has_begun, true);
+            if is_failure { self.rank.watch.stop_on_error(gathered) } else { gathered }
+        };
+        gather_messages(mine, gather)?.ok_or_else(make_length_error)
     }
 
     /// Gathers parts of the same length, which is not 0.

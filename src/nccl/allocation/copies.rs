@@ -3,14 +3,11 @@
 use std::iter;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use cudarc::driver::sys::CUresult;
 use cudarc::driver::{CudaStream, DriverError, SyncOnDrop};
 
 use crate::lock::lock;
 use crate::nccl::cuda;
 use crate::nccl::error::Error;
-
-const COPY: &str = "a copy of memory";
 
 /// The streams of the copies: a list that only grows, so that a copy can borrow an element.
 ///
@@ -45,7 +42,7 @@ impl Copies {
     ) -> Result<SyncOnDrop<'a>, DriverError> {
         self.check()?;
         let second = self.second_object(stream)?;
-        prepare(own, stream).map_err(driver_error)?;
+        prepare(own, stream).map_err(cuda::driver_error)?;
         Ok(SyncOnDrop::sync_stream(second))
     }
 
@@ -95,22 +92,9 @@ fn prepare(own: &CudaStream, stream: &CudaStream) -> Result<(), Error> {
     // Waiting would invalidate the capture.
     for stream in [stream, own] {
         cuda::bind(stream.context())?;
-        cuda::refuse_captured(COPY, stream)?;
+        cuda::refuse_captured(cuda::COPY, stream)?;
     }
     // Like the later wait for the copy: where a capture elsewhere forbids that one, it forbids this one.
     cuda::wait_unrelaxed(own)?;
     cuda::bind(stream.context())
-}
-
-/// Refuses a copy on a captured stream.
-pub(super) fn refuse_captured(stream: &CudaStream) -> Result<(), DriverError> {
-    cuda::bind(stream.context()).and_then(|()| cuda::refuse_captured(COPY, stream)).map_err(driver_error)
-}
-
-/// The part of an error that cudarc can pass on.
-fn driver_error(error: Error) -> DriverError {
-    match error {
-        Error::Cuda { error, .. } => error,
-        _ => DriverError(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED),
-    }
 }

@@ -1,6 +1,9 @@
 //! Configuration of a communicator.
 
-use std::{env, time::Duration};
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt as _;
+use std::sync::OnceLock;
+use std::{env, ptr, time::Duration};
 
 use nccl_sys::{Version, ncclConfig_t};
 
@@ -117,12 +120,12 @@ impl Config {
         self
     }
 
-    /// False if NCCL works on threads of its own. The environment variable, also from NCCL's configuration
-    /// file, overrides the setting.
-    pub(crate) fn is_blocking(&self) -> bool {
-        match env::var("NCCL_COMM_BLOCKING").ok().as_deref().map(str::trim) {
-            Some("0") => false,
-            Some("1") => true,
+    /// False if NCCL works on threads of its own for a communicator that is about to be created. The environment
+    /// variable `NCCL_COMM_BLOCKING`, also from NCCL's configuration file, overrides the setting.
+    pub(super) fn is_blocking(&self) -> bool {
+        match blocking_of_environment() {
+            Some(0) => false,
+            Some(1) => true,
             _ => self.settings.blocking != Some(false),
         }
     }
@@ -133,4 +136,16 @@ impl Config {
         self.settings.apply(&mut raw, library)?;
         Ok(raw)
     }
+}
+
+/// The number of `NCCL_COMM_BLOCKING`, as NCCL reads it (`strtoll` with base 0: 0 for a word), once per process,
+/// for the first communicator. By then NCCL has read its configuration files.
+fn blocking_of_environment() -> Option<i64> {
+    static NUMBER: OnceLock<Option<i64>> = OnceLock::new();
+    *NUMBER.get_or_init(|| {
+        let value = env::var_os("NCCL_COMM_BLOCKING").filter(|value| !value.is_empty())?;
+        let value = CString::new(value.as_bytes()).ok()?;
+        // SAFETY: a string with a NUL; no end is written.
+        Some(unsafe { libc::strtoll(value.as_ptr(), ptr::null_mut(), 0) })
+    })
 }

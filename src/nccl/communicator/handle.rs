@@ -27,6 +27,8 @@ pub(crate) struct Handle {
     pub(crate) context: Arc<CudaContext>,
     /// NCCL keeps pointers to its strings.
     pub(crate) config: Config,
+    /// False if NCCL works on threads of its own.
+    pub(crate) is_blocking: bool,
     /// The same number for all ranks of the communicator in this process, and unique among communicators.
     pub(crate) communicator_key: u64,
     /// Number of communicators derived from this one: the same on all ranks, which derive them together.
@@ -171,6 +173,7 @@ impl Handle {
         Arc::new(Self {
             library,
             context: Arc::clone(stream.context()),
+            is_blocking: config.is_blocking(),
             config,
             communicator_key: BuildHasherDefault::<DefaultHasher>::new().hash_one(key),
             derived: AtomicU64::new(0),

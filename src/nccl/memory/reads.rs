@@ -8,9 +8,10 @@
 use std::mem;
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use cudarc::driver::{CudaEvent, CudaStream, DevicePtr, DriverError, SyncOnDrop};
+use cudarc::driver::{CudaEvent, CudaStream, DevicePtr, DevicePtrMut, DriverError, SyncOnDrop};
 
 use crate::lock::lock;
+use crate::nccl::cuda;
 
 /// Handles of the events that threads are recording. Not one lock for all: a call of the driver can wait for
 /// work that waits for a call of another thread, with other buffers.
@@ -39,12 +40,12 @@ impl Drop for Recording {
 }
 
 /// Records an access that has been queued, in addition to earlier ones. A failure is noted as by cudarc, and
-/// nothing is recorded then.
+/// nothing is recorded then. So it is after an access in a capture, which the stream cannot wait for.
 #[cold]
 pub(super) fn record(queued: SyncOnDrop<'_>) {
     let Some((event, stream)) = to_record(&queued) else { return drop(queued) };
     let recording = Recording::begin(event);
-    match stream.wait(event) {
+    match cuda::wait_unless_captured(stream, event) {
         Ok(()) => drop(queued),
         Err(error) => {
             stream.context().record_err::<()>(Err(error));
@@ -55,6 +56,9 @@ pub(super) fn record(queued: SyncOnDrop<'_>) {
 }
 
 /// Calls cudarc for work on `stream` that reads a buffer, and records that in addition to earlier reads.
+///
+/// # Errors
+/// The call's, and before it if an earlier access to the buffer is part of a capture.
 pub(crate) fn queue_read<T, R>(
     buffer: &impl DevicePtr<T>,
     stream: &CudaStream,
@@ -64,10 +68,25 @@ pub(crate) fn queue_read<T, R>(
     let event = to_record(&queued);
     // The call records its own read.
     mem::forget(queued);
+    cuda::refuse_captured_copy(stream)?;
     let Some((event, _)) = event else { return call() };
     let _recording = Recording::begin(event);
-    stream.wait(event)?;
+    cuda::wait_unless_captured(stream, event)?;
     call()
+}
+
+/// Makes `stream`, which is about to write a buffer, wait for its earlier uses.
+///
+/// # Errors
+/// If one of them is part of a capture: the stream is then part of it as well.
+pub(crate) fn wait_for_uses<T>(
+    buffer: &mut impl DevicePtrMut<T>,
+    stream: &CudaStream,
+) -> Result<(), DriverError> {
+    let (_, queued) = buffer.device_ptr_mut(stream);
+    // The write records itself.
+    mem::forget(queued);
+    cuda::refuse_captured_copy(stream)
 }
 
 /// The event that cudarc is about to record, and on which stream. Where it records nothing, as on a stream

@@ -278,7 +278,7 @@ impl<'env> Batch<'env> {
         if !self.has_events {
             return led;
         }
-        led.and(each_first_error(&self.members, |member| check_recorded(&member.stream)))
+        led.and(check_recorded(self.members.iter().map(|member| &*member.stream)))
     }
 }
 

@@ -11,7 +11,7 @@ use super::kind::{Kind, Operation, WAIT_SIGNAL};
 use super::reduction::{Operator, SCALAR};
 use crate::nccl::communicator::Communicator;
 use crate::nccl::cuda;
-use crate::nccl::error::Error;
+use crate::nccl::error::{Error, each_first_error};
 use crate::nccl::library::Library;
 use crate::nccl::memory::{Access, DeviceBuffer, DeviceBufferMut, MemoryViewMut, OwnedBuffer};
 
@@ -316,12 +316,15 @@ pub(super) fn refuse_misread(library: Library, operation: &Operation) -> Result<
 /// Driver function whose failure cudarc has recorded.
 const NOTED: &str = "an earlier operation of cudarc's";
 
-/// Checks that cudarc recorded events when the accesses were released. If it did not, after a noted error,
-/// waits for NCCL's work and returns that error.
-pub(super) fn check_recorded(stream: &CudaStream) -> Result<(), Error> {
-    let noted = stream.context().check_err().map_err(Error::cuda(NOTED));
+/// Checks that cudarc recorded events on NCCL's streams when the accesses were released. If it did not, after
+/// a noted error, waits for the work of all of them and returns that error.
+pub(super) fn check_recorded<'a>(streams: impl Iterator<Item = &'a CudaStream> + Clone) -> Result<(), Error> {
+    // Taken before the waits: the error of several streams can be noted in one context object.
+    let noted =
+        each_first_error(streams.clone(), |stream| stream.context().check_err().map_err(Error::cuda(NOTED)));
     if noted.is_ok() {
         return Ok(());
     }
-    noted.and(cuda::bind(stream.context()).and_then(|()| cuda::wait(stream)))
+    let wait = |stream: &CudaStream| cuda::bind(stream.context()).and_then(|()| cuda::wait(stream));
+    noted.and(each_first_error(streams, wait))
 }

@@ -1,6 +1,6 @@
 //! Immediate submission of an operation to NCCL.
 
-use std::mem;
+use std::{iter, mem};
 
 use nccl_sys::{cudaStream_t, ncclResult_t};
 
@@ -56,7 +56,7 @@ impl<'b> sealed::Launch<'b> for Immediate {
         // an earlier one can make this stream part of a capture, which the other streams cannot wait for.
         let result = result.and(each_first_error(&others, |stream| communicator.make_wait(stream)));
         drop(accesses);
-        if events { result.and(check_recorded(stream)) } else { result }
+        if events { result.and(check_recorded(iter::once(stream))) } else { result }
     }
 }
 
