@@ -276,8 +276,8 @@ unsafe fn is_complete(event: CUevent) -> Result<bool, Error> {
     })
 }
 
-/// Makes a stream wait for the work of cudarc's event, unless that was recorded in a capture: the stream would
-/// become part of it.
+/// Makes a stream wait for the work of cudarc's event, unless that was recorded in a capture: the stream
+/// would become part of it.
 ///
 /// # Errors
 /// `CUDA_ERROR_CAPTURED_EVENT`, and those of the driver.

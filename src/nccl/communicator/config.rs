@@ -120,8 +120,8 @@ impl Config {
         self
     }
 
-    /// False if NCCL works on threads of its own for a communicator that is about to be created. The environment
-    /// variable `NCCL_COMM_BLOCKING`, also from NCCL's configuration file, overrides the setting.
+    /// False if NCCL works on threads of its own for a communicator that is about to be created. The
+    /// environment variable `NCCL_COMM_BLOCKING`, also from NCCL's configuration file, overrides the setting.
     pub(super) fn is_blocking(&self) -> bool {
         match blocking_of_environment() {
             Some(0) => false,
@@ -138,8 +138,8 @@ impl Config {
     }
 }
 
-/// The number of `NCCL_COMM_BLOCKING`, as NCCL reads it (`strtoll` with base 0: 0 for a word), once per process,
-/// for the first communicator. By then NCCL has read its configuration files.
+/// The number of `NCCL_COMM_BLOCKING`, as NCCL reads it (`strtoll` with base 0: 0 for a word), once per
+/// process, for the first communicator. By then NCCL has read its configuration files.
 fn blocking_of_environment() -> Option<i64> {
     static NUMBER: OnceLock<Option<i64>> = OnceLock::new();
     *NUMBER.get_or_init(|| {
