@@ -65,6 +65,7 @@ fn main() {
             prepared::lists_outlive_their_communicator,
             streams::buffers_of_other_streams,
             streams::work_of_other_streams_comes_before_and_after,
+            streams::a_buffer_that_a_capture_under_way_has_read,
             settings::settings_of_the_loaded_version,
             settings::settings_of_calls,
             settings::parameters,

@@ -4,8 +4,9 @@ use std::slice;
 use std::sync::{Arc, Barrier};
 
 use collectives::ReduceOp;
-use collectives::nccl::{Collectives, Communicator, Config, UniqueId, group};
-use cudarc::driver::{CudaSlice, CudaStream};
+use collectives::nccl::{Collectives, Communicator, Config, Error, UniqueId, group};
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 
 use crate::arena::{Room, adopted};
 use crate::case::{Way, check_all};
@@ -43,6 +44,35 @@ pub(crate) fn buffers_of_other_streams() {
         return println!("  left out: ranks that share a GPU in one graph, which is refused");
     }
     check_all::<f32, _>(&party, &mut adopted(rooms(&party)), Way::Graph, &SHORT, seed);
+}
+
+/// The operation cannot be ordered with the captured read, so it is waited for. NCCL's stream stays out of the
+/// capture.
+pub(crate) fn a_buffer_that_a_capture_under_way_has_read() {
+    let gpus = Gpus::all();
+    gpus.ranks(&Config::new(), |communicator| {
+        let stream = other(communicator);
+        let mut sum = stream.alloc_zeros::<f32>(SHORT[1]).unwrap();
+        // A context object without counted streams records no event, for which the capture could not wait.
+        let context = CudaContext::new(stream.context().ordinal()).unwrap();
+        let buffer = context.default_stream().clone_htod(&vec![1.0_f32; SHORT[1]]).unwrap();
+        let mut copy = context.default_stream().alloc_zeros::<f32>(SHORT[1]).unwrap();
+        let captured = context.new_stream().unwrap();
+        captured.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
+        captured.memcpy_dtod(&buffer, &mut copy).unwrap();
+        let result = communicator.all_reduce(&buffer, &mut sum, ReduceOp::Sum);
+        match result {
+            Err(Error::Cuda { error, .. }) => assert_eq!(error.0, CUresult::CUDA_ERROR_CAPTURED_EVENT),
+            other => panic!("{other:?}"),
+        }
+        let ended = captured.end_capture(CUgraphInstantiate_flags(0));
+        println!("  the capture ends with {:?}", ended.map(|graph| graph.is_some()));
+        let wanted = vec![communicator.size() as f32; SHORT[1]];
+        assert_eq!(stream.clone_dtoh(&sum).unwrap(), wanted);
+        // NCCL's stream can be used as before.
+        communicator.all_reduce_in_place(&mut sum, ReduceOp::Max).unwrap();
+        assert_eq!(stream.clone_dtoh(&sum).unwrap(), wanted);
+    });
 }
 
 /// Another stream writes the buffer late, and reads it afterwards.
