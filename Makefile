@@ -132,7 +132,7 @@ wheels: packages-test
 	$(CARGO) xtask wheels
 
 bench: packages-bench ## host collectives against Open MPI's and MPICH's
-	tools/host_collectives.sh target/host_collectives
+	measurements/tools/host_collectives.sh target/host_collectives
 
 cost: packages-cost ## instructions that the safe layer adds to a call of NCCL, against their limits
 	@$(CARGO) bench --bench nccl_instructions

@@ -8,7 +8,7 @@
 //! Every rank has a batch of its own. Three loops run in turn, in several rounds: one that does not
 //! communicate (`none`, whose replicas drift), one that averages all gradients after the backward pass
 //! (`after`), and one that passes each gradient to the reducer as soon as it is queued (`overlap`). Needs
-//! cuBLAS and NVRTC. `tools/train_ddp.py` does the same with PyTorch.
+//! cuBLAS and NVRTC. `measurements/tools/train_ddp.py` does the same with PyTorch.
 //!
 //! With `--fail-at` the last rank ends itself before that step of the first loop, and the others go on
 //! without it. Start the ranks with `NCCL_BENCH_RANK`, `_SIZE` and `_ADDR` then: `mpirun` ends all ranks of a

@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             copy(&program, &folder.join(part), plain.map(|(name, _)| name))?;
         }
     }
-    for script in ["tools/run-gpu", "tools/small_sizes.py"] {
+    for script in ["measurements/tools/run-gpu", "measurements/tools/small_sizes.py"] {
         copy(Path::new(script), &folder, None)?;
     }
     for text in ["README.md", "LICENSE-MIT", "LICENSE-APACHE"] {

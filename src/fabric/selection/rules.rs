@@ -36,7 +36,7 @@ const fn hosts(
 /// reduce, gather and scatter; where the segment and messages cross over, with `nccl-bench --algo`, up to 16
 /// ranks. Rules for other numbers of ranks are extrapolated; those for other collectives follow the sources
 /// named in the documentation of [`Algorithm`], and were not measured. Those for several hosts were measured
-/// with `tools/shaped_collectives.py`, with 4 hosts of 2 ranks.
+/// with `measurements/tools/shaped_collectives.py`, with 4 hosts of 2 ranks.
 pub const RULES: &[Rule] = {
     use Algorithm::{
         Binomial, Board, Bruck, Direct, Pairwise, Rabenseifner, RecursiveDoubling, RecursiveHalving, Ring,

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Compares `nccl-bench doctor log` with two recipes of grep on the logs of the test data, and prints a table in Markdown.
-# Usage: tools/doctor_against_greps.sh path/to/nccl-bench > results/doctor.md
+# Usage: measurements/tools/doctor_against_greps.sh path/to/nccl-bench > measurements/results/doctor.md
 set -euo pipefail
 program=${1:?path of nccl-bench}
-logs=$(dirname "$0")/../crates/diagnosis/tests/data/logs
+logs=$(dirname "$0")/../../crates/diagnosis/tests/data/logs
 
 # The patterns that awslabs/agent-plugins, hyperpod-nccl, scripts/nccl-diagnose.sh (commit ef84ee3c) looks for in the logs of
 # pods with grep -qi. Each one that matches is reported as a detected problem.
@@ -67,7 +67,7 @@ torch-shape|different sizes|Watchdog timeout|torch-sizes-differ
 
 echo "# The doctor beside recipes of grep"
 echo
-echo "Made by \`tools/doctor_against_greps.sh\` from the logs in \`crates/diagnosis/tests/data/logs\`. *Found*: what was done is named"
+echo "Made by \`measurements/tools/doctor_against_greps.sh\` from the logs in \`crates/diagnosis/tests/data/logs\`. *Found*: what was done is named"
 echo "(for killed and absent ranks: the failure is told, and that the log has no cause). *False*: problems reported that are none, or"
 echo "a wrong cause. The expectations are those of \`crates/diagnosis/tests/logs.rs\`, which were written by hand for these logs: the"
 echo "rules were written with them in view, so this shows what greps miss, not how the doctor does on logs that nobody has seen."

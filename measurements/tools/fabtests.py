@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares `nccl-bench fabric` with fabtests' programs, in turn on two processors of this machine.
 
-    tools/fabtests.py --fabtests FOLDER --nccl-bench PROGRAM --json rounds.json > table.md
+    measurements/tools/fabtests.py --fabtests FOLDER --nccl-bench PROGRAM --json rounds.json > table.md
 
 FOLDER has fi_rdm_pingpong, fi_rdm_tagged_pingpong, fi_rdm_tagged_bw and fi_rma_bw, built against the libfabric that both
 sides use (--library). Each round starts nccl-bench, then fabtests, for each test, provider and size, with the same number of

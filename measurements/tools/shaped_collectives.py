@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares hierarchical with flat algorithms on the simulated hosts of shaped_network.
 
-    tools/shaped_collectives.py --nccl-bench PROGRAM --shaped-network PROGRAM --json FOLDER > table.md
+    measurements/tools/shaped_collectives.py --nccl-bench PROGRAM --shaped-network PROGRAM --json FOLDER > table.md
 
 Every host runs --ranks processes. Each round measures each collective with the algorithm that nccl-bench selects, with each
 flat algorithm and with each hierarchical one, one start of nccl-bench each. Every size is verified. The table has medians

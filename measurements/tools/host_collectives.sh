@@ -1,8 +1,8 @@
 #!/bin/sh
-# Compares host collectives with MPI libraries (tools/host_collectives.rs), over shared memory and TCP, with 2 and 4
+# Compares host collectives with MPI libraries (measurements/tools/host_collectives.rs), over shared memory and TCP, with 2 and 4
 # ranks, and with Gloo (gloo.py, needs PyTorch) over TCP. Writes a text table and a JSON file per case.
 #
-#   tools/host_collectives.sh FOLDER [argument of host_collectives]...
+#   measurements/tools/host_collectives.sh FOLDER [argument of host_collectives]...
 #
 # Variables select cases and locate programs:
 #   LIBRARIES   of openmpi, mpich (over TCP: by its UCX), mpich_ofi (by its libfabric), gloo   (default: openmpi mpich)
@@ -36,7 +36,7 @@ build() {
         echo "$PROGRAMS/host_collectives-$1"
         return
     fi
-    (cd "$here/.." && MPICC=$(tool "$1" mpicc) CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/bench-$1 \
+    (cd "$here/../.." && MPICC=$(tool "$1" mpicc) CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/bench-$1 \
         cargo build --release --no-default-features --features fabric,mpi --example host_collectives \
         --message-format=json 2>"$folder/build-$1.log") |
         sed -n 's/.*"name":"host_collectives".*"executable":"\([^"]*\)".*/\1/p'

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures two revisions in turn on this machine, and prints a table of changes in Markdown.
 #
-#   tools/compare_revisions.sh BASE HEAD FOLDER [argument of nccl-bench]...
+#   measurements/tools/compare_revisions.sh BASE HEAD FOLDER [argument of nccl-bench]...
 #
 # Both are built from git, and started STARTS times in turn (default: 4). Exit code 1: a row of HEAD is slower by more than
 # LIMIT (default: 10%) in every pair of starts; one pair proves nothing, since two starts of one program can differ by more.
@@ -20,7 +20,7 @@ shift 3
 arguments=("$@")
 [ $# -gt 0 ] || arguments=(all -b 8K -e 256M -f 8)
 [ -z "${PROGRAMS:-}" ] || PROGRAMS=$(cd "$PROGRAMS" && pwd)
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
 build() {
     local name=$1 revision=$2

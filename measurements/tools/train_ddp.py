@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The loops of examples/train_gpu.rs with PyTorch's DistributedDataParallel: the same model, batch and numbers of steps.
 
-    torchrun --nproc-per-node 2 tools/train_ddp.py --width 4096 --layers 8 --batch 4096
+    torchrun --nproc-per-node 2 measurements/tools/train_ddp.py --width 4096 --layers 8 --batch 4096
 """
 
 import argparse

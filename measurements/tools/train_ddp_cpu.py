@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The loop of adapters/compare with PyTorch's DistributedDataParallel over gloo: the same network, batch and numbers of steps.
+"""The loop of measurements/compare with PyTorch's DistributedDataParallel over gloo: the same network, batch and numbers of steps.
 
-    OMP_NUM_THREADS=1 python3 -m torch.distributed.run --standalone --nproc-per-node 2 tools/train_ddp_cpu.py
+    OMP_NUM_THREADS=1 python3 -m torch.distributed.run --standalone --nproc-per-node 2 measurements/tools/train_ddp_cpu.py
 
 What a user writes to average gradients is between "# begin" and "# end".
 """

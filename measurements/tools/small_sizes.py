@@ -2,7 +2,7 @@
 """Compares nccl-bench with nccl-tests where the host bounds the time: at size 0, where NCCL returns at once, and from 8 B to
 8 KiB. Prints a table in Markdown.
 
-    tools/small_sizes.py RESULTS --nccl-bench PROGRAM --nccl-tests FOLDER > table.md
+    measurements/tools/small_sizes.py RESULTS --nccl-bench PROGRAM --nccl-tests FOLDER > table.md
 
 Both programs are started in turn with the same arguments, a process per GPU under mpirun (--threads: one process with a
 thread per GPU), and each is the first in half of the starts. A size is that of nccl-tests: the bytes of the larger buffer.

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs the programs of adapters/compare and tools/train_ddp_cpu.py in turn on two ranks of this machine, one thread each, and
+# Runs the programs of measurements/compare and measurements/tools/train_ddp_cpu.py in turn on two ranks of this machine, one thread each, and
 # prints a Markdown table: lines, time of a step, share of communication. What they print goes to FOLDER.
 #
-#   tools/compare_training.sh FOLDER
+#   measurements/tools/compare_training.sh FOLDER
 #
 # PROGRAMS  folder of the built programs (default: built here)
-# SOURCES   folder of their sources, whose lines are counted (default: adapters/compare/src/bin)
+# SOURCES   folder of their sources, whose lines are counted (default: measurements/compare/src/bin)
 # DDP       the PyTorch program (default: beside this script)
 # PYTHON    interpreter that has PyTorch (default: python3)
 # STARTS    starts of each program (default: 8)
@@ -16,15 +16,15 @@ set -euo pipefail
 [ $# = 1 ] || { sed -n '2,15s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 
 here=$(cd "$(dirname "$0")" && pwd)
-sources=${SOURCES:-$here/../adapters/compare/src/bin}
+sources=${SOURCES:-$here/../compare/src/bin}
 ddp=${DDP:-$here/train_ddp_cpu.py}
 python=${PYTHON:-python3}
 starts=${STARTS:-8}
 limit=${LIMIT:-60}
 read -ra flags <<<"${FLAGS:-}"
 if [ -z "${PROGRAMS:-}" ]; then
-    (cd "$here/../adapters/compare" && cargo build --release --locked) >&2
-    PROGRAMS=${CARGO_TARGET_DIR:-$here/../adapters/compare/target}/release
+    (cd "$here/../compare" && cargo build --release --locked) >&2
+    PROGRAMS=${CARGO_TARGET_DIR:-$here/../compare/target}/release
 fi
 mkdir -p "$1"
 folder=$(cd "$1" && pwd)
