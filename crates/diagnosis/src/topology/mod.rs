@@ -1,14 +1,12 @@
 //! GPUs, NVLink, PCIe, NUMA nodes and NICs of a host, and the paths between them.
 //!
 //! A [`Topology`] comes from this machine ([`machine`]) or from NCCL's topology file ([`dump`]); [`graph`]
-//! reads the rings and trees that NCCL chose. [`examine`] turns them into facts and findings, [`layout`] into
-//! a drawing.
+//! reads NCCL's choice of rings and trees. [`examine`] turns them into facts and findings.
 
 pub mod dump;
 mod examine;
 mod findings;
 pub mod graph;
-pub mod layout;
 pub mod machine;
 pub mod matrix;
 pub mod model;

@@ -1,22 +1,17 @@
 //! `nccl-bench topo`: GPUs, NVLink, PCIe, NUMA nodes and NICs of this host or of NCCL's files, and the paths
 //! between them.
-//!
-//! `text` writes the matrix, `svg` the drawing.
 
-mod svg;
 mod text;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use clap::{ArgMatches, Args as _, FromArgMatches as _};
-use diagnosis::examination::Examination;
 use diagnosis::input;
 use diagnosis::topology::graph::Graphs;
 use diagnosis::topology::{self, Dump, Topology};
 
 use super::doctor::output;
-use super::output_file::Maker;
 use super::{Command, Context};
 use crate::exit::{ExitError, print};
 
@@ -26,18 +21,9 @@ const NOTHING_FOUND: u8 = 3;
 /// Largest file that is read. NCCL's have a few MiB at most.
 const LARGEST_FILE: u64 = 32 << 20;
 
-/// The drawings of this command.
-const MAKER: Maker = Maker {
-    mark: svg::MARK,
-    product: "drawing",
-    advice: "name another --svg",
-    input: "is a file of NCCL to draw",
-};
-
 const HELP: &str = "\
 Examples:
   nccl-bench topo                       this machine, as nvidia-smi topo -m, and NCCL's choice
-  nccl-bench topo --svg topo.svg        also a drawing, for light and dark pages
   nccl-bench topo topo.xml graph.xml    files of a job: NCCL_TOPO_DUMP_FILE, NCCL_GRAPH_DUMP_FILE
   nccl-bench topo p5.48xl-topo.xml      a topology file of a cloud (NCCL_TOPO_FILE)
 
@@ -59,14 +45,6 @@ pub struct Arguments {
     /// Print JSON instead of text
     #[arg(long)]
     pub json: bool,
-
-    /// Also draw the topology, as an SVG file that needs nothing else
-    #[arg(long, value_name = "FILE")]
-    pub svg: Option<PathBuf>,
-
-    /// Replace the file of --svg, whatever it contains
-    #[arg(long, requires = "svg")]
-    pub force: bool,
 }
 
 impl Command for Topo {
@@ -83,10 +61,12 @@ impl Command for Topo {
         let refused = |error: anyhow::Error| ExitError::refused(format!("{error:#}"));
         let read = Input::read(&arguments.files).map_err(refused)?;
         let examination = topology::examine(read.topology.as_ref(), read.graphs.as_ref());
-        if let Some(path) = &arguments.svg {
-            draw(path, &arguments, &read, &examination).map_err(refused)?;
-        }
-        let text = if arguments.json { json(&examination)? } else { text::write(&read, &examination) };
+        let text = if arguments.json {
+            let text = serde_json::to_string_pretty(&examination);
+            text.map_err(|error| ExitError::refused(format!("the topology is not JSON: {error}")))? + "\n"
+        } else {
+            text::write(&read, &examination)
+        };
         print(&text)?;
         Ok(if read.is_empty() { NOTHING_FOUND } else { 0 })
     }
@@ -132,18 +112,4 @@ fn read_text(file: &Path) -> anyhow::Result<String> {
     let name = file.display();
     let text = input::read(file, LARGEST_FILE).with_context(|| format!("{name} cannot be read"))?;
     String::from_utf8(text).with_context(|| format!("{name} is no text; name a file of NCCL_TOPO_DUMP_FILE"))
-}
-
-fn draw(path: &Path, arguments: &Arguments, input: &Input, examination: &Examination) -> anyhow::Result<()> {
-    let Some(topology) = &input.topology else {
-        bail!("--svg draws a topology, and there are only graphs; also name the file of NCCL_TOPO_DUMP_FILE")
-    };
-    let text = svg::write(&topology::layout::lay_out(topology, &examination.findings));
-    MAKER.write_all(&[(path.to_owned(), text)], arguments.force, &arguments.files)
-}
-
-fn json(examination: &Examination) -> Result<String, ExitError> {
-    let text = serde_json::to_string_pretty(examination);
-    text.map(|text| text + "\n")
-        .map_err(|error| ExitError::refused(format!("the topology is no JSON: {error}")))
 }
