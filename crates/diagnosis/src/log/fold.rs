@@ -1,6 +1,6 @@
-//! Warnings that differ only in numbers, as one.
+//! Folding of warnings with different numbers into one.
 
-/// Longest text that is compared.
+/// Length limit of a compared text.
 const TEXT: usize = 256;
 
 /// The text without its numbers, addresses and generated names.

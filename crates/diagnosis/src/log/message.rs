@@ -1,4 +1,4 @@
-//! NCCL's messages that carry facts.
+//! NCCL's messages with facts.
 
 use memchr::memmem;
 use semver::Version;
@@ -30,13 +30,13 @@ pub(super) enum Message<'a> {
     Trees,
     /// `Connected all rings`, `Connected all trees`.
     Connected,
-    /// A variable, its value, and true where a plugin set it.
+    /// A variable, its value, and true if a plugin set it.
     Variable(&'a [u8], &'a [u8], bool),
     /// A fact about the process.
     Fact(Fact<'a>),
     /// A result code on its way through NCCL's functions.
     Trace(Trace<'a>),
-    /// A connection that is tried again.
+    /// A repeated attempt to connect.
     Retry(Retry<'a>),
     /// Another message.
     Other,
@@ -47,7 +47,7 @@ pub(super) enum Message<'a> {
 pub(super) enum Fact<'a> {
     /// Version of NCCL.
     Nccl(&'a [u8]),
-    /// Commit that NCCL was built from.
+    /// Commit of NCCL's build.
     Commit(&'a [u8]),
     /// CUDA version of the driver.
     Driver(u32),
@@ -79,7 +79,7 @@ pub(super) enum Event {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Life<'a> {
     pub(super) event: Event,
-    /// The function that made it; empty where the line has none.
+    /// Creating function, or empty if the line has none.
     pub(super) made_by: &'a [u8],
     /// Address of the communicator in its process.
     pub(super) address: u64,
@@ -202,7 +202,7 @@ fn of_plugin(rest: &[u8]) -> Message<'_> {
     Message::Other
 }
 
-/// Returns true for the line that names the platform AWS.
+/// Returns true for the line about the platform AWS.
 fn is_aws(rest: &[u8]) -> bool {
     let platform = rest.strip_prefix(b"Plugin selected platform: ");
     platform.is_some_and(|platform| word(platform) == b"AWS")
@@ -213,7 +213,7 @@ fn is_name(name: &[u8]) -> bool {
         && name.iter().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || *byte == b'_')
 }
 
-/// `NCCL_ALGO set by environment to Ring`; numbers have a full stop after them.
+/// Reads `NCCL_ALGO set by environment to Ring`. Numbers have a full stop after them.
 fn variable(message: &[u8]) -> Message<'_> {
     let name = word(message);
     let Some(value) = message[name.len()..].strip_prefix(b" set by environment to ") else {
@@ -281,8 +281,8 @@ fn bootstrap(message: &[u8]) -> Message<'_> {
         .or_else(|| fact(message, b"Bootstrap: Using ", Fact::Bootstrap))
 }
 
-/// `Init timings - ncclCommInitRank: rank 0 nranks 2 total 0.07 (kernels 0.00, ...)`; the name is missing in
-/// 2.22.
+/// Reads `Init timings - ncclCommInitRank: rank 0 nranks 2 total 0.07 (kernels 0.00, ...)`. The name is
+/// missing in 2.22.
 fn init_timings(message: &[u8]) -> Message<'_> {
     let Some(colon) = memmem::find(message, b": rank ") else { return Message::Other };
     let rest = &message[colon + 2..];
@@ -385,7 +385,7 @@ pub(super) fn bus_id(bus: u64) -> String {
     format!("{:04x}:{:02x}:{:02x}.{:x}", bus >> 20, bus >> 12 & 0xff, bus >> 4 & 0xff, bus & 0xf)
 }
 
-/// The devices of ` [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB eth0:192.0.2.2<0>`.
+/// Returns the devices of ` [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB eth0:192.0.2.2<0>`.
 pub(super) fn devices(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     let list = &list[..memmem::find(list, b"; OOB").unwrap_or(list.len())];
     list.split(|byte| *byte == b' ').filter_map(|word| {
@@ -403,7 +403,7 @@ pub(super) fn devices(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The name of a number that versions before 2.24 wrote for an algorithm.
+/// Returns the algorithm's name for its number in versions before 2.24.
 pub(super) fn algorithm(name: &[u8]) -> &[u8] {
     match name {
         b"0" => b"TREE",
@@ -417,7 +417,7 @@ pub(super) fn algorithm(name: &[u8]) -> &[u8] {
     }
 }
 
-/// The name of a number that versions before 2.24 wrote for a protocol.
+/// Returns the protocol's name for its number in versions before 2.24.
 pub(super) fn protocol(name: &[u8]) -> &[u8] {
     match name {
         b"0" => b"LL",

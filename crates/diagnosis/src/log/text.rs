@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-/// Longest text that is kept of a message.
+/// Length limit of the kept text of a message.
 pub(super) const TEXT: usize = 400;
-/// Longest text that is kept of a name.
+/// Length limit of a kept name.
 const NAME: usize = 64;
 
 /// The decimal number at the beginning, and the rest.
@@ -20,7 +20,7 @@ pub(super) fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     (rest.len() < bytes.len()).then_some((value, rest))
 }
 
-/// The number of bytes at the end that fulfil the condition, at most `most`.
+/// Returns the number of bytes at the end, at most `most`, for which the condition is true.
 pub(super) fn count_at_end(bytes: &[u8], most: usize, is: impl Fn(u8) -> bool) -> usize {
     let least = bytes.len().saturating_sub(most);
     let mut start = bytes.len();
@@ -64,7 +64,7 @@ fn cut(bytes: &[u8], length: usize) -> String {
     }
     let mut text = match String::from_utf8_lossy(&bytes[..bytes.len().min(length)]) {
         Cow::Borrowed(text) => text.to_owned(),
-        // The end may have been cut within a character.
+        // The end may be in the middle of a character.
         Cow::Owned(text) if bytes.len() > length => text.trim_end_matches('\u{fffd}').to_owned(),
         Cow::Owned(text) => text,
     };

@@ -1,4 +1,4 @@
-//! Reports of PyTorch's watchdog: the collective that a rank waited for, and how far it came.
+//! Reports of PyTorch's watchdog: the collective a rank waited for, and its progress.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;

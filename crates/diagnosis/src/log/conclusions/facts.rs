@@ -213,7 +213,7 @@ fn variables(job: &Job<'_>) -> Vec<Vec<String>> {
     job.digest.variables.iter().map(row).collect()
 }
 
-/// The facts for programs: the digest, without its messages, which are in the findings.
+/// Returns the facts for programs: the digest, without its messages. The findings contain the messages.
 pub(super) fn value(digest: &Digest, ways: Option<&Ways<'_>>) -> Value {
     let transports = ways.map(|ways| {
         let pair = |(&(from, to), way): (&(u32, u32), &super::transport::Way)| {

@@ -1,10 +1,10 @@
-//! Time of the start, and the ranks that came late.
+//! Time of the start, and the late ranks.
 
 use super::job::{Job, count, ranks_in_words};
 use crate::finding::{Finding, Severity};
 use crate::log::digest::Communicator;
 
-/// A wait that is reported, in seconds.
+/// Shortest reported wait, in seconds.
 const LONG_S: f64 = 5.0;
 
 /// The start of a communicator.
@@ -14,11 +14,11 @@ pub(super) struct Start {
     pub(super) total: Option<(f64, u32)>,
     /// The longest time by phase, in seconds.
     pub(super) phases: Vec<(String, f64)>,
-    /// The longest wait for other ranks, in seconds, and the rank that waited.
+    /// The longest wait for other ranks, in seconds, and the waiting rank.
     pub(super) wait: Option<(f64, u32)>,
-    /// Ranks of the log that waited less than a tenth of it: they came last.
+    /// Ranks of the log with less than a tenth of this wait: they came last.
     pub(super) late: Vec<u32>,
-    /// Number of ranks that the log lacks.
+    /// Number of ranks missing in the log.
     pub(super) absent: u32,
 }
 
