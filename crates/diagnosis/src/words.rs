@@ -1,6 +1,6 @@
 //! Words of sentences and tables: lists, numbers with nouns, ranges, sizes.
 
-/// Names and ranges that a list shows at most; the others are counted.
+/// Largest number of names and ranges in a list. Further ones are counted.
 const SHOWN: usize = 8;
 
 /// A list: `a`, `a and b`, `a, b and c`, `a, b, c, d, e, f, g, h and 5 more`.
@@ -39,7 +39,7 @@ pub fn ranges(numbers: &[u32]) -> String {
     all_ranges(numbers).join(", ")
 }
 
-/// Ascending ranks: `rank 3`, `ranks 0-3, 7`. Of more than 16 ranges, the others are counted.
+/// Returns ascending ranks: `rank 3`, `ranks 0-3, 7`. Ranges after the first 16 are counted.
 pub(crate) fn ranks(ranks: &[u32]) -> String {
     const MOST: usize = 2 * SHOWN;
     let ranges = all_ranges(ranks);
@@ -59,7 +59,7 @@ fn all_ranges(numbers: &[u32]) -> Vec<String> {
     .collect()
 }
 
-/// Bytes in the largest binary unit of which there is at least one.
+/// Returns bytes in the largest binary unit with a number of at least 1.
 pub(crate) fn sized(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     match units.into_iter().find(|(shift, _)| bytes >> shift > 0) {
@@ -75,7 +75,7 @@ pub(crate) fn sized(bytes: u64) -> String {
     }
 }
 
-/// Text for a fact that may be unknown.
+/// Returns the text of a possibly unknown fact.
 pub(crate) fn shown<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
