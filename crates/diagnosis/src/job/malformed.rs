@@ -1,8 +1,8 @@
-//! The error of an answer or a file that cannot be read.
+//! The error of an unreadable answer or file.
 
 use std::fmt;
 
-/// An answer or a file that cannot be read.
+/// An unreadable answer or file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed(String);
 

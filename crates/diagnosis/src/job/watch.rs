@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::client::{Client, Poll, Unanswered};
 use super::status::{Format, Identity, RankPlace, Status};
 
-/// The job that is meant, where several answer at one address.
+/// The intended job, if several answer at one address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     /// A process of the job.
@@ -18,7 +18,7 @@ pub struct Selection {
 /// Two polls of a job.
 #[derive(Debug)]
 pub struct Watch {
-    /// The address that was asked.
+    /// Address of the questions.
     pub address: String,
     /// The first answer.
     pub first: Poll,
@@ -29,7 +29,7 @@ pub struct Watch {
 /// Asks twice, and calls `wait` between.
 ///
 /// # Errors
-/// [`Unanswered`] when the first question has no answer.
+/// [`Unanswered`] if the first question has no answer.
 pub fn watch(
     client: &Client,
     selection: &Selection,
@@ -43,7 +43,7 @@ pub fn watch(
 }
 
 impl Selection {
-    /// Checks that an answer is about the job that is meant.
+    /// Checks that an answer is about the intended job.
     pub fn accepts(&self, status: &Status) -> bool {
         self.pid.is_none_or(|pid| status.pids().contains(&pid))
             && self
@@ -65,7 +65,7 @@ impl Watch {
 }
 
 /// Checks that two answers can be about the same job: they share a communicator, a process, or, in a text
-/// that names neither, the sizes of the communicators.
+/// without both, the sizes of the communicators.
 fn same_job(first: &Status, second: &Status) -> bool {
     if first.nccl_version != second.nccl_version {
         return false;

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 
-/// The address that NCCL listens at unless `NCCL_RAS_ADDR` says otherwise.
+/// NCCL's default address, unless `NCCL_RAS_ADDR` is set.
 pub const DEFAULT_ADDRESS: &str = "localhost:28028";
 
 /// The port of [`DEFAULT_ADDRESS`].

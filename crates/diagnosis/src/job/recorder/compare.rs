@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::dump::Entry;
 use super::groups::GroupRecord;
 
-/// Operations whose inputs have the same number of elements on all ranks. In the others, an all-to-all with
-/// splits or a gather, sizes may differ.
+/// Operations with the same number of input elements on all ranks. Sizes of other operations may differ: of
+/// an all-to-all with splits, or a gather.
 const EQUAL_INPUTS: [&str; 8] = [
     "all_reduce",
     "all_reduce_barrier",
@@ -18,7 +18,7 @@ const EQUAL_INPUTS: [&str; 8] = [
     "_reduce_scatter_base",
 ];
 
-/// A property of a collective that must be the same on all ranks.
+/// A property of a collective. It must be the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Property {
     /// The operation.
@@ -32,20 +32,20 @@ pub(super) enum Property {
 /// Writes a property of an operation.
 type Shown = fn(&Entry) -> String;
 
-/// A collective that ranks called with different arguments.
+/// A collective called by ranks with different arguments.
 #[derive(Debug)]
 pub(super) struct Mismatch {
     /// Its sequence number.
     pub sequence: i64,
     /// Its operation, on the first rank.
     pub operation: String,
-    /// The property that differs.
+    /// The different property.
     pub property: Property,
     /// The ranks by value, most ranks first.
     pub values: Vec<(String, Vec<u32>)>,
 }
 
-/// Finds the first collective of a group that ranks called with different arguments.
+/// Finds the first collective of a group called by ranks with different arguments.
 pub(super) fn first_mismatch(group: &GroupRecord<'_>) -> Option<Mismatch> {
     let mut by_sequence: BTreeMap<i64, Vec<(u32, &[&Entry])>> = BTreeMap::new();
     for (&rank, record) in &group.records {
@@ -84,7 +84,7 @@ pub(super) fn name(entry: &Entry) -> &str {
     entry.profiling_name.split_once(':').map_or(entry.profiling_name.as_str(), |(_, name)| name)
 }
 
-/// A text that is equal where the property is.
+/// Returns a text for comparison: equal properties have equal texts.
 fn key(entries: &[&Entry], property: Property) -> String {
     let one = |entry: &&Entry| match property {
         Property::Operation => name(entry).to_owned(),

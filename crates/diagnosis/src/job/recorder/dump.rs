@@ -15,7 +15,7 @@ use serde_json::error::Category;
 
 use crate::job::malformed::Malformed;
 
-/// Size of the largest file that is read, in bytes.
+/// Size limit of a file, in bytes.
 pub const LARGEST_FILE: u64 = 1 << 30;
 
 /// The dump of a rank.
@@ -51,10 +51,10 @@ pub struct Group {
 /// Progress of a process group in one rank: sequence numbers of collectives, -1 for none.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Progress {
-    /// The last one that the program has called.
+    /// The program's last call.
     #[serde(default = "none", deserialize_with = "number")]
     pub last_enqueued_collective: i64,
-    /// The last one that is known to be complete.
+    /// The last one known to be complete.
     #[serde(default = "none", deserialize_with = "number")]
     pub last_completed_collective: i64,
 }
@@ -63,7 +63,7 @@ fn none() -> i64 {
     -1
 }
 
-/// Reads a number, which is a text in JSON.
+/// Reads a number. In JSON it is a text.
 fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -113,14 +113,14 @@ pub struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(from = "String", rename_all = "snake_case")]
 pub enum EntryState {
-    /// Called by the program. Also what runs on the GPU, unless the start is recorded
+    /// Called by the program. This state includes operations on the GPU, unless the start is recorded
     /// (`TORCH_NCCL_ENABLE_TIMING`).
     Scheduled,
     /// Runs on the GPU.
     Started,
     /// Complete.
     Completed,
-    /// A state that is not known.
+    /// An unknown state.
     Other,
 }
 
