@@ -120,7 +120,7 @@ fn nvlink_summary(topology: &Topology) -> Option<String> {
     })
 }
 
-/// Statements that the topology proves.
+/// Returns statements proven by the topology.
 fn proof(topology: &Topology) -> Vec<String> {
     let mut proof = Vec::new();
     let gpus = &topology.gpus;
@@ -199,7 +199,7 @@ fn channels(graph: &Graph, topology: Option<&Topology>) -> Section {
     }
 }
 
-/// The label of a device of a channel; a NIC with its name where the topology is known.
+/// Returns the label of a device of a channel. A NIC has its name, if the topology is known.
 fn name(stop: Stop, several_hosts: bool, topology: Option<&Topology>) -> String {
     let prefix = |host: u32| if several_hosts { format!("{host}:") } else { String::new() };
     match stop {

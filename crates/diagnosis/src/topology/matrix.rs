@@ -71,7 +71,7 @@ pub fn matrix(topology: &Topology) -> Matrix {
     }
 }
 
-/// The transport that NCCL chooses for each class of path that occurs.
+/// Returns NCCL's transport for each class of path in the topology.
 pub fn transports(topology: &Topology) -> Section {
     let rows = paths(topology);
     let gpus = topology.gpus.len();
@@ -106,7 +106,7 @@ pub fn transports(topology: &Topology) -> Section {
     }
 }
 
-/// The classes of the legend: all letters of `nvidia-smi`, and the others where they occur.
+/// Returns the classes of the legend: all letters of `nvidia-smi`, and others if they occur.
 fn classes(topology: &Topology, rows: &[Vec<Path>]) -> Vec<Path> {
     let mut classes =
         vec![Path::Same, Path::NvLink(0), Path::Pix, Path::Pxb, Path::Phb, Path::Node, Path::Sys];

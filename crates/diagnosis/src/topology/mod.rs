@@ -1,7 +1,7 @@
 //! GPUs, NVLink, PCIe, NUMA nodes and NICs of a host, and the paths between them.
 //!
-//! A [`Topology`] comes from this machine ([`machine`]) or from NCCL's topology file ([`dump`]); [`graph`]
-//! reads the rings and trees that NCCL chose. [`examine`] turns them into facts and findings, [`layout`] into
+//! A [`Topology`] comes from this machine ([`machine`]) or from NCCL's topology file ([`dump`]). [`graph`]
+//! reads the rings and trees chosen by NCCL. [`examine`] turns them into facts and findings, [`layout`] into
 //! a drawing.
 
 pub mod dump;

@@ -12,12 +12,12 @@ const MOST_NODES: u32 = 1 << 20;
 /// Deepest nesting: NCCL's files have some 8 levels.
 const DEEPEST: usize = 64;
 
-/// A file that is no topology or graph of NCCL, with the reason.
+/// A file other than a topology or graph of NCCL, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
     /// The file's name.
     pub name: String,
-    /// The reason, and what to do.
+    /// The reason, and the remedy.
     pub problem: String,
 }
 
@@ -77,7 +77,7 @@ fn deepest(text: &str) -> usize {
     deepest
 }
 
-/// The value of an attribute, where it is a number; blanks around it are no harm.
+/// Returns the value of an attribute, if it is a number. Blanks around it are harmless.
 pub(super) fn number<T: FromStr>(node: Node<'_, '_>, name: &str) -> Option<T> {
     node.attribute(name)?.trim().parse().ok()
 }

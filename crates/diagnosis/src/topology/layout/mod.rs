@@ -26,7 +26,7 @@ const MOST_FINDINGS: usize = 5;
 /// Distance between hosts.
 const BETWEEN_HOSTS: f64 = 36.0;
 
-/// The letters of the matrix, by what is drawn.
+/// The letters of the matrix, for the legend.
 const LEGEND: &str = "NV#: # NVLinks  ·  PIX: below one PCIe switch  ·  PXB: a switch behind a switch  ·  PHB/NODE: \
                       through the CPU of a NUMA node  ·  SYS: between NUMA nodes";
 
@@ -37,9 +37,9 @@ pub struct Drawing {
     pub width: f64,
     /// Height in pixels.
     pub height: f64,
-    /// Description for readers that do not see it.
+    /// Description for readers who cannot see it.
     pub description: String,
-    /// The shapes, those below others first.
+    /// The shapes, from back to front.
     pub shapes: Vec<Shape>,
 }
 
@@ -68,7 +68,7 @@ pub enum Shape {
         class: &'static str,
         /// Start, middle or end of the baseline.
         at: (f64, f64),
-        /// The point of the text that is at the position.
+        /// The point of the text at the position.
         anchor: Anchor,
         /// Size of the font in pixels.
         size: f64,
@@ -77,7 +77,7 @@ pub enum Shape {
     },
 }
 
-/// The point of a text that is at its position.
+/// The point of a text at its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {
     /// The start.
@@ -119,7 +119,7 @@ impl Frame {
 }
 
 impl Shape {
-    /// Frame of a text, estimated from above; `None` for other shapes.
+    /// Returns the frame of a text, an upper estimate, or `None` for other shapes.
     pub fn text_frame(&self) -> Option<Frame> {
         let Self::Text { at: (x, y), anchor, size, text, .. } = self else { return None };
         let width = text::width(text, *size);
@@ -132,7 +132,7 @@ impl Shape {
     }
 }
 
-/// Lays out a topology. Devices that a finding names are marked, and the worst findings are told below.
+/// Lays out a topology. Devices in a finding are marked, and the worst findings are listed below.
 pub fn lay_out(topology: &Topology, findings: &[Finding]) -> Drawing {
     let serious: Vec<&Finding> = findings
         .iter()
@@ -182,7 +182,7 @@ fn title(drawing: &mut Drawing, topology: &Topology) {
     drawing.text("muted", (MARGIN, MARGIN + 41.0), Anchor::Start, 13.0, text::fit(&summary, 13.0, room));
 }
 
-/// The findings and what could not be seen; returns the lower edge.
+/// Draws the findings and the invisible facts. Returns the lower edge.
 fn notes(drawing: &mut Drawing, topology: &Topology, findings: &[&Finding], mut y: f64) -> f64 {
     let room = drawing.width - 2.0 * MARGIN;
     let mut line = |drawing: &mut Drawing, class, text: &str| {

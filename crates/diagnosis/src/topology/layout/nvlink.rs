@@ -13,10 +13,10 @@ const BUNDLE_WIDTH: f64 = 70.0;
 const BETWEEN_LINES: f64 = 5.5;
 /// Distance between two tracks.
 const TRACK: f64 = 22.0;
-/// Most links that are drawn as lines of their own.
+/// Largest number of links drawn as separate lines.
 const MOST_LINES: u32 = 36;
 
-/// Draws the links; returns the lower edge.
+/// Draws the links. Returns the lower edge.
 pub(super) fn draw(drawing: &mut Drawing, topology: &Topology, placed: &Placed) -> f64 {
     let gpus: Vec<(&Gpu, Frame)> =
         placed.gpus.iter().map(|(index, frame)| (&topology.gpus[*index], *frame)).collect();
@@ -33,8 +33,8 @@ pub(super) fn draw(drawing: &mut Drawing, topology: &Topology, placed: &Placed) 
     bottom
 }
 
-/// NVSwitch with a bundle of lines to each GPU. Links that a GPU lacks, of the most that a GPU has, are
-/// marked.
+/// Draws NVSwitch with a bundle of lines to each GPU. Missing links of a GPU, compared with the GPU with most
+/// links, are marked.
 fn switch(drawing: &mut Drawing, gpus: &[(&Gpu, Frame)], above: f64, most: u32, name: &str) -> f64 {
     let top = above + BUNDLE - 12.0;
     let left = gpus.iter().map(|(_, frame)| frame.x).fold(f64::INFINITY, f64::min);
@@ -81,14 +81,14 @@ fn pairs(gpus: &[(&Gpu, Frame)]) -> Vec<Linked> {
             }
         }
     }
-    // Short ones first: they get the upper tracks.
+    // Short ones come first, to get the upper tracks.
     pairs.sort_by_key(|pair| (pair.b - pair.a, pair.a));
     pairs
 }
 
-/// A horizontal line for each pair, with vertical ones to both GPUs; returns the lower edge.
+/// Draws a horizontal line for each pair, with vertical lines to both GPUs. Returns the lower edge.
 fn tracks(drawing: &mut Drawing, gpus: &[(&Gpu, Frame)], pairs: &[Linked], above: f64) -> f64 {
-    // Each end has a place of its own below its GPU, those to the left first.
+    // Each end has its own place below its GPU, from left to right by the other end's position.
     let end = |gpu: usize, pair: &Linked| {
         let mut others: Vec<usize> = (pairs.iter())
             .filter(|other| other.a == gpu || other.b == gpu)

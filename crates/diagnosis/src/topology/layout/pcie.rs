@@ -23,7 +23,7 @@ const NIC: f64 = 38.0;
 const BELOW_NIC: f64 = 8.0;
 /// Height of a GPU.
 pub(super) const GPU: f64 = 84.0;
-/// Distance of a device from the left edge of its column, where the line from above runs.
+/// Distance of a device from the left edge of its column. The line from above runs there.
 const TRUNK: f64 = 15.0;
 /// Width of the texts of a NIC, and size of its name.
 const NIC_TEXT: f64 = COLUMN - TRUNK - 14.0;
@@ -69,7 +69,7 @@ pub(super) fn place(topology: &Topology, host: u32, (left, top): (f64, f64)) -> 
     placed
 }
 
-/// Heights that all branches share.
+/// Heights common to all branches.
 struct Levels {
     /// Upper edge of the first bars.
     bars: f64,
@@ -94,7 +94,7 @@ fn breadth(branch: &Branch) -> f64 {
 }
 
 impl Placed {
-    /// Places what is below a branch, whose lower edge is given.
+    /// Places the devices below a branch with this lower edge.
     fn spread(&mut self, branch: &Branch, left: f64, above: f64, level: usize, levels: &Levels) {
         let mut x = left;
         for column in &branch.columns {
@@ -157,7 +157,7 @@ pub(super) fn draw(
         let text = first_fitting(&texts.map(|text| format!("{text}{key}")), 11.0, frame.width - 8.0);
         drawing.text("bar", (frame.middle(), frame.y + 16.0), Anchor::Middle, 11.0, text);
     }
-    // The name is what is typed in variables, so it has the first right to the space.
+    // The name is typed in variables, so it has priority for the space.
     let with_label = topology.nics.iter().all(|nic| width(&labelled(nic), NAME) <= NIC_TEXT);
     for (index, frame) in &placed.nics {
         draw_nic(drawing, &topology.nics[*index], *frame, with_label, is_marked);

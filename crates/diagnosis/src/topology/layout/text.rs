@@ -1,6 +1,6 @@
 //! Widths of texts.
 
-/// Estimates the width of a text from above, in pixels: the font is not known, so a wide one is assumed.
+/// Estimates the width of a text from above, in pixels: the font is unknown, so a wide one is assumed.
 pub fn width(text: &str, size: f64) -> f64 {
     let share = |character: char| match character {
         'i' | 'j' | 'l' | '.' | ',' | ':' | ';' | '|' | '\'' | '!' => 0.34,
@@ -13,7 +13,7 @@ pub fn width(text: &str, size: f64) -> f64 {
     text.chars().map(share).sum::<f64>() * size
 }
 
-/// The text, without its end where it is too wide.
+/// Returns the text, shortened at its end to the room.
 pub(super) fn fit(text: &str, size: f64, room: f64) -> String {
     if width(text, size) <= room {
         return text.to_owned();
@@ -29,13 +29,13 @@ pub(super) fn fit(text: &str, size: f64, room: f64) -> String {
     if short.is_empty() { short } else { format!("{}…", short.trim_end()) }
 }
 
-/// The first text that has room, or the last one, shortened.
+/// Returns the first text that fits the room, or the last one, shortened.
 pub(super) fn first_fitting(texts: &[String], size: f64, room: f64) -> String {
     let fitting = texts.iter().find(|text| width(text, size) <= room);
     fitting.cloned().or_else(|| texts.last().map(|text| fit(text, size, room))).unwrap_or_default()
 }
 
-/// The text in lines that have room.
+/// Returns the text in lines that fit the room.
 pub(super) fn wrap(text: &str, size: f64, room: f64) -> Vec<String> {
     let mut lines: Vec<String> = vec![String::new()];
     for word in text.split_whitespace() {

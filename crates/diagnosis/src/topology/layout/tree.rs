@@ -60,7 +60,7 @@ pub(super) fn grow(topology: &Topology, host: u32) -> Vec<Branch> {
 
 /// The branch of a place.
 fn branch<'a>(nodes: &'a mut Vec<Branch>, topology: &Topology, place: &Locality) -> &'a mut Branch {
-    // A single NUMA node is the node of devices whose node is not known.
+    // A single NUMA node is also the node of devices with an unknown node.
     let only = match topology.numa_nodes.as_slice() {
         [only] if place.numa.is_none() => only.id,
         _ => place.numa,
@@ -79,7 +79,7 @@ fn numa_key(id: Option<u32>) -> String {
     id.map_or(String::new(), |id| id.to_string())
 }
 
-/// The branch with a key, made where it is missing.
+/// Returns the branch with a key, added if missing.
 fn find<'a>(branches: &'a mut Vec<Branch>, kind: Kind, key: &str) -> &'a mut Branch {
     let at =
         branches.iter().position(|branch| branch.kind == kind && branch.key == key).unwrap_or_else(|| {
@@ -98,7 +98,7 @@ impl Branch {
     fn sort_into_columns(&mut self) {
         let (gpus, nics) = (self.gpus.len(), self.nics.len());
         let columns = if gpus > 0 { gpus } else { nics.div_ceil(STACK) };
-        // The first columns get one more where the numbers are not even.
+        // The first columns get one more if the numbers are uneven.
         let first = |column: usize| (column * nics).div_ceil(columns.max(1));
         self.columns = (0..columns)
             .map(|column| Column {
