@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use crate::words::natural;
 
-/// Bytes of a file that are read at most. The kernel's files are shorter.
+/// Largest number of bytes read from a file. The kernel's files are shorter.
 const LONGEST: u64 = 4 << 20;
 
 /// Names in a folder, in natural order: `mlx5_2` comes before `mlx5_10`.
@@ -29,12 +29,12 @@ pub(crate) fn text(path: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).trim().to_owned())
 }
 
-/// The number that a file contains.
+/// Returns the number in a file.
 pub(crate) fn number<T: FromStr>(path: &Path) -> Option<T> {
     text(path)?.parse().ok()
 }
 
-/// The number that a file contains in hexadecimal digits, with or without `0x`.
+/// Returns the number in a file with hexadecimal digits, with or without `0x`.
 pub(super) fn hexadecimal(path: &Path) -> Option<u32> {
     let text = text(path)?;
     u32::from_str_radix(text.trim_start_matches("0x"), 16).ok()

@@ -43,7 +43,7 @@ impl Machine {
         self.file("proc/self/limits", &text)
     }
 
-    /// A device on the PCI bus, and the driver that serves it.
+    /// Adds a device on the PCI bus, with its driver.
     pub fn on_pci(self, place: &str, device: &str, driver: Option<&str>) -> Self {
         let folder = format!("sys/bus/pci/devices/{place}");
         let machine =
@@ -102,7 +102,7 @@ impl Machine {
     }
 }
 
-/// A host with two EFA devices, of which one is down.
+/// Creates a host with two EFA devices, one of them down.
 pub fn efa_host() -> Machine {
     efa_devices()
         .file("dev/infiniband/uverbs0", "")

@@ -10,7 +10,7 @@ use crate::words::{counted, join_list, shown, sized};
 
 pub(crate) use facts::{prove, sections};
 
-/// Reasons of NVML for a low clock that are faults of power or cooling.
+/// Reasons of NVML for a low clock, due to faults of power or cooling.
 const FAULTS: [&str; 4] =
     ["hardware slowdown", "software thermal slowdown", "hardware thermal slowdown", "power brake"];
 
@@ -194,7 +194,7 @@ fn models(gpus: &Gpus) -> Option<Finding> {
     })
 }
 
-/// GPUs whose error correction is off while others of the host have it on.
+/// Returns a finding about GPUs with error correction off, while it is on for other GPUs of the host.
 fn ecc_off(gpus: &Gpus) -> Option<Finding> {
     let off: Vec<String> =
         gpus.devices.iter().filter(|gpu| gpu.ecc.enabled == Some(false)).map(named).collect();
@@ -270,7 +270,7 @@ fn pcie(gpu: &Gpu) -> Option<Finding> {
     )
 }
 
-/// Modes that get in the way of a job.
+/// Returns findings about modes harmful to a job.
 fn settings(gpus: &Gpus) -> Vec<Finding> {
     let those = |wanted: &dyn Fn(&Gpu) -> bool| -> Vec<String> {
         gpus.devices.iter().filter(|gpu| wanted(gpu)).map(named).collect()

@@ -140,7 +140,7 @@ fn without_plugin(libraries: &[Library]) -> Vec<Finding> {
     findings
 }
 
-/// Files with the name of a library that are none for this machine.
+/// Returns a finding about files with the name of a library that cannot be libraries of this machine.
 fn not_loadable(libraries: &[Library]) -> Option<Finding> {
     let names: Vec<String> = libraries
         .iter()

@@ -1,4 +1,4 @@
-//! RDMA network devices of a host: facts, and what they mean.
+//! RDMA network devices of a host: facts and conclusions.
 
 mod findings;
 
@@ -12,10 +12,10 @@ use super::counters::Counter;
 use super::files::{driver, names, number, text};
 use super::pci::{self, PcieLink};
 
-/// Entries of a port's table of addresses that are read at most.
+/// Largest number of entries read from a port's table of addresses.
 const MOST_GIDS: usize = 256;
 
-/// A network device that RDMA can use.
+/// A network device for RDMA.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Nic {
     /// `mlx5_0`, `rdmap16s27`.
@@ -28,9 +28,9 @@ pub struct Nic {
     pub board: Option<String>,
     /// Place on the PCI bus.
     pub pci: Option<String>,
-    /// NUMA node; `None` where the firmware names none.
+    /// NUMA node, or `None` if the firmware names none.
     pub numa: Option<u32>,
-    /// PCIe link, whose slot may have fewer lanes than the device.
+    /// PCIe link. The slot may have fewer lanes than the device.
     pub pcie: PcieLink,
     /// Network interfaces of the same function.
     pub interfaces: Vec<Interface>,
@@ -64,7 +64,7 @@ pub struct Port {
     pub rate: String,
     /// `InfiniBand`, `Ethernet`, `Unspecified`.
     pub link_layer: String,
-    /// Addresses: those that are not zero.
+    /// Nonzero addresses.
     pub gids: Vec<Gid>,
 }
 
@@ -80,7 +80,7 @@ pub struct Gid {
 }
 
 impl Nic {
-    /// True for a device of the driver efa, or, without a known driver, of its name.
+    /// Returns true for a device of the driver efa, or, without a known driver, of its name.
     pub fn is_efa(&self) -> bool {
         match &self.driver {
             Some(driver) => driver == "efa",
@@ -110,7 +110,7 @@ impl Nic {
             self.driver.as_ref().map_or_else(|| "no driver".to_owned(), |name| format!("driver {name}"));
         let mut parts = vec![driver];
         parts.extend(self.ports.iter().map(|Port { state, rate, link_layer, .. }| {
-            // EFA has no link layer that the kernel knows.
+            // EFA has no link layer known to the kernel.
             let layer = Some(link_layer.as_str()).filter(|layer| !["", "Unspecified"].contains(layer));
             let known: Vec<&str> =
                 layer.into_iter().chain([state.as_str(), rate]).filter(|part| !part.is_empty()).collect();
@@ -144,7 +144,7 @@ impl Port {
 }
 
 impl Gid {
-    /// The IPv4 address that this one stands for.
+    /// Returns the IPv4 address mapped into this one.
     pub fn ipv4(&self) -> Option<String> {
         let address: std::net::Ipv6Addr = self.address.parse().ok()?;
         address.to_ipv4_mapped().map(|address| address.to_string())
@@ -218,7 +218,7 @@ pub(crate) fn interface(root: &Path, name: String) -> Interface {
     Interface {
         mtu: number(&folder.join("mtu")),
         state: text(&folder.join("operstate")),
-        // -1 where it is unknown.
+        // -1 if it is unknown.
         speed: number(&folder.join("speed")),
         name,
     }

@@ -14,7 +14,7 @@ use super::super::pci;
 const SPACE: usize = 4096;
 /// Number of the capability of access control services.
 const ACS: u32 = 0x000d;
-/// Bits that send traffic between devices through the root complex: requests, and completions.
+/// Bits for traffic between devices through the root complex: requests, and completions.
 const REDIRECTS: u16 = 0x0004 | 0x0008;
 
 /// A PCI bridge above a GPU or a network device.
@@ -22,16 +22,16 @@ const REDIRECTS: u16 = 0x0004 | 0x0008;
 pub struct Bridge {
     /// `0000:16:00.0`.
     pub bus_id: String,
-    /// Control bits of its access control services; `None` where it has none, or where they cannot be read.
+    /// Control bits of its access control services, or `None` if it has none, or if they cannot be read.
     pub control: Option<u16>,
-    /// True when its configuration space can be read, which needs root.
+    /// True if its configuration space can be read. This needs root.
     pub readable: bool,
 }
 
 /// State of the IOMMU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Iommu {
-    /// IOMMUs that the kernel uses.
+    /// IOMMUs used by the kernel.
     pub units: usize,
     /// Modes of the groups of devices, with the number of groups: `DMA-FQ`, `identity`.
     pub modes: BTreeMap<String, usize>,
@@ -92,7 +92,7 @@ fn bridge(folder: &Path, bus_id: String) -> Bridge {
 fn control(space: &[u8]) -> Option<u16> {
     let word = |at: usize| Some(u32::from_le_bytes(*space.get(at..)?.first_chunk()?));
     let mut at = 0x100;
-    // Each capability has four bytes at least, so that a circle ends.
+    // Each capability has at least four bytes, so a circle ends.
     for _ in 0..(SPACE - 0x100) / 4 {
         let header = word(at)?;
         if header & 0xffff == ACS {

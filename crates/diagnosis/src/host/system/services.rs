@@ -10,17 +10,17 @@ use super::has_module;
 /// NVIDIA's kernel driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Driver {
-    /// Version; `None` where the driver is not loaded.
+    /// Version, or `None` if the driver is not loaded.
     pub version: Option<String>,
-    /// True for the open kernel module, which can export memory as DMA-BUF.
+    /// True for the open kernel module. It can export memory as DMA-BUF.
     pub open: bool,
     /// True when `nvidia_peermem` is loaded.
     pub peermem: bool,
     /// True when `gdrdrv` is loaded.
     pub gdrdrv: bool,
-    /// True when a parameter switches NVLink off.
+    /// True if a parameter disables NVLink.
     pub nvlink_off: bool,
-    /// `NVreg_GrdmaPciTopoCheckOverride`; `None` for a driver without it.
+    /// `NVreg_GrdmaPciTopoCheckOverride`, or `None` for a driver without it.
     pub topology_check_override: Option<bool>,
 }
 
@@ -31,11 +31,11 @@ pub struct Services {
     pub fabric_manager: bool,
     /// True when the IMEX daemon runs.
     pub imex: bool,
-    /// Channels of IMEX that this process sees.
+    /// Channels of IMEX visible to this process.
     pub imex_channels: usize,
     /// True when `systemd` is the first process.
     pub systemd: bool,
-    /// `RemoveIPC` of systemd-logind, where it is set.
+    /// `RemoveIPC` of systemd-logind, if it is set.
     pub remove_ipc: Option<bool>,
 }
 

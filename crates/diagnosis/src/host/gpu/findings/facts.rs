@@ -6,7 +6,7 @@ use super::FAULTS;
 use crate::examination::{Body, Cell, Grade, Matrix, Section};
 use crate::words::{counted, shown, sized};
 
-/// Statements about what was seen to work; none where a GPU could not be read.
+/// Returns statements about visibly working GPUs, or none if a GPU could not be read.
 pub(crate) fn prove(gpus: &Gpus) -> Vec<String> {
     let devices = &gpus.devices;
     if devices.is_empty() || !gpus.lost.is_empty() || gpus.problem.is_some() {
