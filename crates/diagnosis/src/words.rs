@@ -3,7 +3,7 @@
 /// Largest number of names and ranges in a list. Further ones are counted.
 const SHOWN: usize = 8;
 
-/// A list: `a`, `a and b`, `a, b and c`, `a, b, c, d, e, f, g, h and 5 more`.
+/// Returns a list: `a`, `a and b`, `a, b and c`, `a, b, c, d, e, f, g, h and 5 more`.
 pub(crate) fn join_list<T: AsRef<str>>(names: &[T]) -> String {
     let shown: Vec<&str> = names.iter().take(SHOWN).map(AsRef::as_ref).collect();
     match (names.len() - shown.len(), &shown[..]) {
@@ -13,7 +13,7 @@ pub(crate) fn join_list<T: AsRef<str>>(names: &[T]) -> String {
     }
 }
 
-/// A number with its noun: `1 port`, `3 ports`, `8 processes`.
+/// Returns a number with its noun: `1 port`, `3 ports`, `8 processes`.
 pub(crate) fn counted(count: usize, noun: &str) -> String {
     let ending = match count {
         1 => "",
@@ -23,18 +23,18 @@ pub(crate) fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{ending}")
 }
 
-/// The form of a word after a number of things: `is` or `are`, `port` or `ports`.
+/// Returns the form of a word after a number: `is` or `are`, `port` or `ports`.
 pub(crate) fn plural<'a>(count: usize, singular: &'a str, plural: &'a str) -> &'a str {
     if count == 1 { singular } else { plural }
 }
 
-/// The text with a capital letter at the beginning.
+/// Returns the text with a capital letter at the beginning.
 pub fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// Ascending numbers with ranges: `0-3, 7`.
+/// Returns ascending numbers as ranges: `0-3, 7`.
 pub fn ranges(numbers: &[u32]) -> String {
     all_ranges(numbers).join(", ")
 }
@@ -80,7 +80,7 @@ pub(crate) fn shown<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
-/// Sort key of the natural order.
+/// Returns the sort key of the natural order.
 pub(crate) fn natural(name: &str) -> Vec<(String, u64)> {
     let mut parts = Vec::new();
     let mut rest = name;

@@ -27,7 +27,7 @@ pub(super) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// A walk through the documents of a text.
+    /// Creates a walk through the documents of a text.
     pub(super) fn new(text: &'a str, file: &'a str) -> Self {
         Self { text, file, lines: BTreeMap::new() }
     }
@@ -100,7 +100,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The next line with a name.
+    /// Returns the next line with a name.
     fn place(&mut self, name: &str) -> Location {
         let numbered = || (1..).zip(self.text.lines());
         let lines = self.lines.entry(name.to_owned()).or_insert_with(|| {

@@ -53,7 +53,7 @@ pub struct Judged {
 }
 
 impl Judged {
-    /// The worst verdict.
+    /// Returns the worst verdict.
     pub fn worst(&self) -> Option<&Verdict> {
         self.verdicts.first()
     }
@@ -113,7 +113,7 @@ impl Kind {
         }
     }
 
-    /// The word for people.
+    /// Returns the word for people.
     pub fn word(self) -> &'static str {
         match self {
             Self::Needed => "needed",

@@ -267,7 +267,7 @@ static KNOWLEDGE: LazyLock<Knowledge> = LazyLock::new(|| {
     all
 });
 
-/// The knowledge about a variable.
+/// Returns the knowledge about a variable.
 pub(super) fn variable(name: &str) -> Option<&'static Variable> {
     KNOWLEDGE.by_name.get(name).and_then(|&index| KNOWLEDGE.variables.get(index))
 }

@@ -143,7 +143,7 @@ fn without_patterns(sign: &str, names: &[&str]) -> Option<String> {
     Some(format!("{excludes}={}", names?.join(",")))
 }
 
-/// The names of a range of digits: `mlx5_[0-3]`.
+/// Returns the names of a range of digits: `mlx5_[0-3]`.
 fn expanded(name: &str) -> Option<String> {
     if !name.contains(PATTERN) {
         return Some(name.to_owned());

@@ -53,12 +53,12 @@ static NAMES: LazyLock<BTreeMap<&str, Name>> = LazyLock::new(|| {
     lines.filter_map(parse).map(|name| (name.name, name)).collect()
 });
 
-/// The line about a variable.
+/// Returns the line about a variable.
 pub(super) fn find(name: &str) -> Option<&'static Name> {
     NAMES.get(name)
 }
 
-/// All lines.
+/// Returns all lines.
 #[cfg(test)]
 pub(super) fn all() -> impl Iterator<Item = &'static Name> {
     NAMES.values()
@@ -117,7 +117,7 @@ impl Name {
 }
 
 impl Component {
-    /// Its name for people.
+    /// Returns its name for people.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Nccl => "NCCL",

@@ -174,7 +174,7 @@ impl Network {
         })
     }
 
-    /// The second half of a port of DGX Spark, if it exists and is not used.
+    /// Returns the second half of a port of DGX Spark, if it exists and is unused.
     fn other_half(&self, name: &str, used: &[&str]) -> Option<String> {
         let other = match (name.strip_prefix("rocep1"), name.strip_prefix("roceP2p1")) {
             (Some(port), _) => format!("roceP2p1{port}"),

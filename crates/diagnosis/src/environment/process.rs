@@ -17,7 +17,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// This process.
+    /// Returns this process.
     pub fn own() -> Self {
         let text = |value: std::ffi::OsString| value.to_string_lossy().into_owned();
         let variables = env::vars_os().map(|(name, value)| (text(name), text(value)));
@@ -31,7 +31,7 @@ impl Process {
         }
     }
 
-    /// Another process of this host, by its number.
+    /// Returns another process of this host, by its number.
     ///
     /// # Errors
     /// An error if no such process exists, or it belongs to another user.
@@ -57,7 +57,7 @@ impl Process {
         })
     }
 
-    /// A process by its block of `NAME=VALUE`, each with a NUL at its end.
+    /// Creates a process from its block of `NAME=VALUE`, each with a NUL at its end.
     pub(super) fn from_block(bytes: &[u8], place: &str) -> Self {
         let entries = bytes.split(|&byte| byte == 0).map(String::from_utf8_lossy);
         let pairs = entries.filter_map(|entry| {
@@ -87,7 +87,7 @@ impl Process {
         &self.root
     }
 
-    /// The value of a variable.
+    /// Returns the value of a variable.
     pub fn value(&self, name: &str) -> Option<&str> {
         self.variables.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
     }

@@ -64,7 +64,7 @@ impl Setting {
 }
 
 impl Location {
-    /// A place without line.
+    /// Creates a place without line.
     pub fn named(name: impl Into<String>) -> Self {
         Self { name: name.into(), line: None }
     }

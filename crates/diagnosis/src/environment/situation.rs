@@ -82,17 +82,17 @@ pub struct Platform {
 }
 
 impl Situation {
-    /// The version of NCCL to judge for.
+    /// Returns the version of NCCL to judge for.
     pub fn nccl(&self) -> Version {
         self.nccl.clone().unwrap_or(NEWEST_NCCL)
     }
 
-    /// The version of aws-ofi-nccl to judge for.
+    /// Returns the version of aws-ofi-nccl to judge for.
     pub fn plugin(&self) -> Version {
         self.plugin.clone().unwrap_or(NEWEST_PLUGIN)
     }
 
-    /// The version of libfabric to judge for.
+    /// Returns the version of libfabric to judge for.
     pub fn libfabric(&self) -> Version {
         self.libfabric.clone().unwrap_or(NEWEST_LIBFABRIC)
     }
@@ -127,7 +127,7 @@ impl Platform {
         })
     }
 
-    /// A machine by its product's name, or by a word such as `aws`, `p5`, `spark`.
+    /// Returns a machine by its product's name, or by a word such as `aws`, `p5`, `spark`.
     pub fn named(name: &str) -> Self {
         let name = name.trim();
         let lower = name.to_ascii_lowercase();

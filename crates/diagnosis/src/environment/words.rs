@@ -27,7 +27,7 @@ pub(super) fn ends_in_list(text: &str) -> bool {
     before.ends_with(':') || before == "-"
 }
 
-/// The value behind a name: `=value`, `: value` of a mapping, `"] = "value"` of Python.
+/// Returns the value behind a name: `=value`, `: value` of a mapping, `"] = "value"` of Python.
 pub(super) fn assigned(before: &str, after: &str, in_list: bool, is_env: bool) -> Option<String> {
     if let Some(rest) = after.strip_prefix('=') {
         // A quote opened before the name ends the value.
@@ -100,7 +100,7 @@ fn find_open_quote(text: &str) -> Option<char> {
     })
 }
 
-/// True for a value with a further variable or a program behind it: `22 ./train`, `22 NCCL_DEBUG=WARN
+/// Returns true for a value with a further variable or a program behind it: `22 ./train`, `22 NCCL_DEBUG=WARN
 /// ./train`.
 fn is_command(rest: &str) -> bool {
     rest.split_whitespace().skip(1).any(|word| word.contains(['=', '/', '.']) || word.starts_with('-'))
@@ -111,7 +111,7 @@ pub(super) fn consumed(after: &str, value: &str) -> usize {
     after.find(value).map_or(0, |start| start + value.len()).min(after.len())
 }
 
-/// The value of a key, at the beginning of a line of YAML.
+/// Returns the value of a key, at the beginning of a line of YAML.
 pub(super) fn key<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     let line = line.trim_start_matches(['"', '\'']);
     line.strip_prefix(name)?.trim_start_matches(['"', '\'']).trim_start().strip_prefix(':')
@@ -136,7 +136,7 @@ pub(super) fn scalar(text: &str) -> String {
     text.split(" #").next().unwrap_or_default().trim().trim_end_matches(',').to_owned()
 }
 
-/// A word of a shell, without quotes.
+/// Returns a word of a shell, without quotes.
 pub(super) fn word(text: &str) -> String {
     let mut value = String::new();
     let mut quote = None;

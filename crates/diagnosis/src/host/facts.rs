@@ -55,7 +55,7 @@ pub struct Source {
 const VARIABLES: [&str; 2] = ["NCCL_IB_HCA", "NCCL_IB_GID_INDEX"];
 
 impl Source {
-    /// This host.
+    /// Returns the source of this host's facts.
     pub fn this_host(interval: Duration) -> Self {
         let variable = |name: &str| Some((name.to_owned(), std::env::var(name).ok()?));
         Self {
@@ -68,7 +68,7 @@ impl Source {
         }
     }
 
-    /// The files below a root, without NVML and without this process's environment.
+    /// Returns a source with the files below a root, without NVML and without this process's environment.
     pub fn below(root: &Path) -> Self {
         Self {
             root: root.to_owned(),

@@ -123,7 +123,7 @@ fn up(base: &Path, path: &str) -> Vec<PathBuf> {
     folders
 }
 
-/// Processors of a quota: `200000 100000` are two.
+/// Returns the processors of a quota: `200000 100000` are two.
 fn quota(text: &str) -> Option<f64> {
     let (time, period) = text.split_once(' ')?;
     let (time, period): (f64, f64) = (time.parse().ok()?, period.trim().parse().ok()?);

@@ -60,7 +60,7 @@ impl Function {
         self.vendor == NVIDIA && self.class >> 8 == 0x0680
     }
 
-    /// The bus ID and the driver.
+    /// Returns the bus ID and the driver.
     pub(crate) fn on_pci(&self) -> OnPci {
         OnPci { bus_id: self.bus_id.clone(), driver: driver(&self.folder) }
     }
@@ -79,7 +79,7 @@ pub(crate) fn bus_id(device: &Path) -> Option<String> {
     chain(&device.canonicalize().ok()?).pop()
 }
 
-/// The bus IDs in a real path: the ports above a function, the root port first, and the function.
+/// Returns the bus IDs in a real path: the ports above a function, the root port first, and the function.
 pub(crate) fn chain(real: &Path) -> Vec<String> {
     real.iter().filter_map(|name| name.to_str()).filter(|name| is_bus_id(name)).map(str::to_owned).collect()
 }
@@ -147,7 +147,7 @@ impl PcieLink {
         [generation, width].into_iter().flatten().collect::<Vec<_>>().join(" ")
     }
 
-    /// One-way bandwidth in GB/s, without the protocol's overhead.
+    /// Returns the one-way bandwidth in GB/s, without the protocol's overhead.
     pub fn gbytes(&self) -> Option<f64> {
         // 8b/10b up to 5 GT/s, 128b/130b from 8 GT/s, and 242/256 with FLITs.
         let gts = self.gts?;
@@ -162,7 +162,7 @@ impl PcieLink {
     }
 }
 
-/// PCIe generation of a transfer rate in GT/s.
+/// Returns the PCIe generation of a transfer rate in GT/s.
 pub(crate) fn generation(gts: f64) -> Option<u32> {
     [2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0]
         .iter()
@@ -170,7 +170,7 @@ pub(crate) fn generation(gts: f64) -> Option<u32> {
         .map(|at| at as u32 + 1)
 }
 
-/// Transfer rate of a PCIe generation in GT/s.
+/// Returns the transfer rate of a PCIe generation in GT/s.
 pub(crate) fn transfer_rate(generation: u32) -> Option<f64> {
     [2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0].get(generation.checked_sub(1)? as usize).copied()
 }

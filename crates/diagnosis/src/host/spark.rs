@@ -23,7 +23,7 @@ pub(super) fn is_spark(facts: &Facts) -> bool {
         || facts.gpus.devices.iter().any(super::gpu::Gpu::is_spark)
 }
 
-/// Findings about a DGX Spark.
+/// Returns findings about a DGX Spark.
 pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
     if !is_spark(facts) {
         return Vec::new();

@@ -7,7 +7,7 @@ use std::fmt;
 pub struct Malformed(String);
 
 impl Malformed {
-    /// The fault in the text.
+    /// Creates the error with this fault of the text.
     pub fn new(fault: impl fmt::Display) -> Self {
         Self(fault.to_string())
     }

@@ -179,7 +179,7 @@ pub enum State {
 }
 
 impl Status {
-    /// Number of communicators.
+    /// Returns the number of communicators.
     pub fn communicator_count(&self) -> u64 {
         match self.format {
             Format::Json => self.communicators.len() as u64,
@@ -202,7 +202,7 @@ impl Status {
         self.places().into_iter().map(|place| place.pid).chain(listed).collect()
     }
 
-    /// The communicator of this identity.
+    /// Returns the communicator of this identity.
     pub fn find(&self, identity: &Identity) -> Option<&Communicator> {
         let index = self.communicators.binary_search_by_key(&identity, |each| &each.identity).ok()?;
         self.communicators.get(index)
@@ -210,7 +210,7 @@ impl Status {
 }
 
 impl Communicator {
-    /// A communicator without ranks.
+    /// Creates a communicator without ranks.
     pub fn new(identity: Identity, size: u32) -> Self {
         Self {
             identity,
@@ -223,7 +223,7 @@ impl Communicator {
         }
     }
 
-    /// The rank of this number.
+    /// Returns the rank of this number.
     pub fn rank(&self, number: u32) -> Option<&Rank> {
         let index = self.ranks.binary_search_by_key(&number, |each| each.rank).ok()?;
         self.ranks.get(index)
@@ -236,14 +236,14 @@ impl Rank {
         Self { rank, place: None, state: None, init_error: None, async_error: None, counts: BTreeMap::new() }
     }
 
-    /// Number of launched operations of all collectives.
+    /// Returns the number of launched operations of all collectives.
     pub fn launched(&self) -> u64 {
         self.counts.values().fold(0, |sum, count| sum.saturating_add(*count))
     }
 }
 
 impl State {
-    /// The state of this name in a text answer.
+    /// Returns the state with this name in a text answer.
     pub fn of_name(name: &str) -> Self {
         match name {
             "INIT" => Self::Init,

@@ -53,12 +53,12 @@ impl Selection {
 }
 
 impl Watch {
-    /// The latest answer.
+    /// Returns the latest answer.
     pub fn last(&self) -> &Poll {
         self.second.as_ref().unwrap_or(&self.first)
     }
 
-    /// Time between the answers.
+    /// Returns the time between the answers.
     pub fn interval(&self) -> Duration {
         self.last().at.saturating_duration_since(self.first.at)
     }
@@ -86,7 +86,7 @@ fn same_job(first: &Status, second: &Status) -> bool {
         || (first.communicators.is_empty() && second.communicators.is_empty())
 }
 
-/// Sizes of the communicators, ascending.
+/// Returns the sizes of the communicators, ascending.
 fn sizes(status: &Status) -> Vec<(u32, u64)> {
     let mut counts = std::collections::BTreeMap::new();
     for kind in &status.kinds {

@@ -89,7 +89,7 @@ impl Conflicts {
         CONFLICTS.get_or_init(|| read(FILE.0, FILE.1).unwrap_or_default())
     }
 
-    /// All conflicts.
+    /// Returns all conflicts.
     pub fn iter(&self) -> impl Iterator<Item = &Conflict> {
         self.conflicts.iter()
     }
@@ -102,7 +102,7 @@ impl Conflicts {
 }
 
 impl Conflict {
-    /// The effect on the health: advice, unless all conditions were seen or there are none.
+    /// Returns the effect on the health: advice, unless all conditions were seen or there are none.
     pub fn severity(&self, conditions_seen: bool) -> Severity {
         if conditions_seen || self.conditions.is_empty() { self.severity } else { Severity::Advice }
     }

@@ -130,12 +130,12 @@ impl Faults {
         FAULTS.get_or_init(|| Self { faults: read(FILE.0, FILE.1).unwrap_or_default() })
     }
 
-    /// All faults.
+    /// Returns all faults.
     pub fn iter(&self) -> impl Iterator<Item = &Fault> {
         self.faults.iter()
     }
 
-    /// The faults of this version of a component.
+    /// Returns the faults of this version of a component.
     pub fn of_component(&self, component: Component, version: &Version) -> Vec<&Fault> {
         self.faults
             .iter()
@@ -165,7 +165,7 @@ impl Fault {
         self.needs.iter().any(|need| need == SEVERAL_NODES)
     }
 
-    /// The effect on the health: advice, unless all conditions were seen or there are none.
+    /// Returns the effect on the health: advice, unless all conditions were seen or there are none.
     pub fn severity(&self, conditions_seen: bool) -> Severity {
         if conditions_seen || self.conditions.is_empty() { self.severity } else { Severity::Advice }
     }

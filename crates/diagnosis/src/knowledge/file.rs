@@ -261,14 +261,14 @@ fn check_role(role: Role, severity: Severity) -> Result<(), Fault> {
     }
 }
 
-/// Start and number of the line at an offset.
+/// Returns the start and number of the line at an offset.
 fn line_at(text: &str, at: usize) -> (usize, usize) {
     let before = &text.as_bytes()[..at];
     let start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
     (start, before.iter().filter(|&&byte| byte == b'\n').count() + 1)
 }
 
-/// Id of the entry around an offset.
+/// Returns the id of the entry around an offset.
 fn entry_at(text: &str, at: usize) -> Option<String> {
     let (start, _) = line_at(text, at);
     let rest_of_line = &text[start..];
@@ -284,7 +284,7 @@ fn entry_at(text: &str, at: usize) -> Option<String> {
     })
 }
 
-/// The key of a line `key = value`.
+/// Returns the key of a line `key = value`.
 fn key(line: &str) -> Option<String> {
     let key = line.split_once('=')?.0.trim();
     let plain = !key.is_empty()
@@ -293,7 +293,7 @@ fn key(line: &str) -> Option<String> {
 }
 
 impl OneOrMore {
-    /// The values.
+    /// Returns the values.
     pub(super) fn into_vec(self) -> Vec<String> {
         match self {
             Self::One(value) => vec![value],

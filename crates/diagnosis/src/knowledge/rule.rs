@@ -139,7 +139,7 @@ impl Pattern {
         self.compiled.get_or_init(|| self.build().ok()).as_ref().is_some_and(|regex| regex.is_match(line))
     }
 
-    /// The expression.
+    /// Returns the expression.
     pub fn as_str(&self) -> &str {
         &self.text
     }

@@ -108,7 +108,7 @@ fn sample(group: &[u8]) -> u64 {
     group.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
 }
 
-/// Block and bit of a sample in the filter.
+/// Returns the block and bit of a sample in the filter.
 fn place(value: u64) -> (usize, u64) {
     let hash = value.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - HASH_BITS);
     ((hash >> 6) as usize, 1 << (hash & 63))

@@ -90,7 +90,7 @@ pub(super) struct Lost {
 }
 
 impl Communicators {
-    /// Number of ranks of a communicator.
+    /// Returns the number of ranks of a communicator.
     pub(super) fn ranks(&self, communicator: usize) -> u32 {
         self.all.get(communicator).map_or(0, |state| state.digest.ranks)
     }
@@ -391,12 +391,12 @@ impl Communicators {
         Some(membership)
     }
 
-    /// The member, if the digest has it.
+    /// Returns the member, if the digest has it.
     pub(super) fn get(&mut self, membership: Membership) -> Option<&mut Member> {
         self.all.get_mut(membership.communicator)?.digest.members.get_mut(&membership.rank)
     }
 
-    /// The communicator.
+    /// Returns the communicator.
     pub(super) fn digest(&mut self, membership: Membership) -> Option<&mut Communicator> {
         self.all.get_mut(membership.communicator).map(|state| &mut state.digest)
     }
@@ -457,7 +457,7 @@ impl Communicators {
         self.timings += usize::from(is_first);
     }
 
-    /// The communicators with their connections. `places` has the final index of each writer.
+    /// Returns the communicators with their connections. `places` has the final index of each writer.
     pub(super) fn finish(self, places: &[usize]) -> Vec<Communicator> {
         let Self { all, transports, .. } = self;
         all.into_iter()

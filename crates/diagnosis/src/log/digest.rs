@@ -418,7 +418,7 @@ pub struct WatchdogReport {
     pub text: String,
 }
 
-/// Pairs as a list, since JSON has no tuples as keys.
+/// Serializes pairs as a list, since JSON has no tuples as keys.
 fn pairs<S: serde::Serializer>(
     connections: &BTreeMap<(u32, u32), Connection>,
     serializer: S,
@@ -433,7 +433,7 @@ fn pairs<S: serde::Serializer>(
     serializer.collect_seq(connections.iter().map(|(&(from, to), connection)| Pair { from, to, connection }))
 }
 
-/// Transports as a list, since JSON has no structures as keys.
+/// Serializes transports as a list, since JSON has no structures as keys.
 fn transports<S: serde::Serializer>(
     transports: &BTreeMap<Transport, u32>,
     serializer: S,

@@ -3,7 +3,7 @@
 /// Length limit of a compared text.
 const TEXT: usize = 256;
 
-/// The text without its numbers, addresses and generated names.
+/// Returns the text without its numbers, addresses and generated names.
 pub(super) fn fold(message: &[u8]) -> Vec<u8> {
     let message = &message[..message.len().min(TEXT)];
     let mut folded = Vec::with_capacity(message.len());

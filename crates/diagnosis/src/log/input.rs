@@ -91,7 +91,7 @@ pub(super) fn lines<'a>(stream: impl Read + 'a, mut each: impl FnMut(&[u8], u64,
     summary
 }
 
-/// The next end of a line.
+/// Returns the position of the next end of a line.
 fn find(line_end: u8, bytes: &[u8]) -> Option<usize> {
     if line_end == b'\n' { memchr(b'\n', bytes) } else { memchr2(line_end, b'\n', bytes) }
 }

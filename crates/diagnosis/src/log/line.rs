@@ -166,7 +166,7 @@ impl Splitter {
         Some(Mark { start, source: Some(source), ..without })
     }
 
-    /// The position of `NCCL`, the level after it, and the position of the message.
+    /// Returns the position of `NCCL`, the level after it, and the position of the message.
     pub(super) fn level(&self, line: &[u8], from: usize) -> Option<(usize, Level, usize)> {
         let mut position = from;
         loop {
@@ -190,7 +190,7 @@ impl Splitter {
         }
     }
 
-    /// The content of a line without a level.
+    /// Returns the content of a line without a level.
     pub(super) fn without_mark<'a>(&self, line: &'a [u8]) -> Entry<'a> {
         // `NCCL version 2.28.9+cuda13.0`, `RCCL version 2.18.3+hip5.7`.
         if let Some(found) = self.version.find(line)
@@ -204,7 +204,7 @@ impl Splitter {
     }
 }
 
-/// The writer in the text before `NCCL INFO`, and its position there.
+/// Returns the writer in the text before `NCCL INFO`, and its position there.
 fn source(header: &[u8], level: Level) -> Option<(Source<'_>, usize)> {
     let header = header.trim_ascii_end();
     if header.last() == Some(&b']') && level == Level::Info {
@@ -264,7 +264,7 @@ fn is_of_host(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_')
 }
 
-/// The decimal number at the end, of at most 19 digits, and the text before it.
+/// Returns the decimal number at the end, of at most 19 digits, and the text before it.
 fn number_at_end(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (mut value, mut power) = (0_u64, 1_u64);
     let mut rest = bytes;

@@ -166,7 +166,7 @@ fn network(message: &[u8]) -> Message<'_> {
         .or_else(|| variable(message))
 }
 
-/// Messages of aws-ofi-nccl, after `NET/OFI `.
+/// Reads messages of aws-ofi-nccl, after `NET/OFI `.
 fn of_plugin(rest: &[u8]) -> Message<'_> {
     // Versions before 1.7.1 write `Using aws-ofi-nccl 1.5.0aws`.
     let loaded = rest.strip_prefix(b"Initializing aws-ofi-nccl ");
@@ -229,8 +229,8 @@ fn variable(message: &[u8]) -> Message<'_> {
     Message::Variable(name, number.unwrap_or(value), false)
 }
 
-/// `AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}`, before 2.24 with numbers and without
-/// the operation, and `AllReduce [Symmetric]: 8 Bytes -> Kernel AllReduce_AGxLL_R ...`.
+/// Reads `AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}`, before 2.24 with numbers and
+/// without the operation, and `AllReduce [Symmetric]: 8 Bytes -> Kernel AllReduce_AGxLL_R ...`.
 fn choice(message: &[u8]) -> Message<'_> {
     let operation = word(message);
     let rest = match operation.strip_suffix(b":") {
@@ -256,7 +256,7 @@ fn choice(message: &[u8]) -> Message<'_> {
     }
 }
 
-/// The text after a number.
+/// Returns the text after a number.
 fn after_number(text: &[u8]) -> Option<&[u8]> {
     text::number(text).map(|(_, rest)| rest)
 }
@@ -296,7 +296,7 @@ fn init_timings(message: &[u8]) -> Message<'_> {
     Message::InitTimings { rank, ranks, phases: &rest[total..] }
 }
 
-/// The phases of `total 0.07 (kernels 0.00, alloc 0.02)`.
+/// Returns the phases of `total 0.07 (kernels 0.00, alloc 0.02)`.
 pub(super) fn phases(text: &[u8]) -> impl Iterator<Item = (&str, f64)> {
     text.split(|byte| matches!(byte, b'(' | b',' | b')')).filter_map(|part| {
         let (name, seconds) = std::str::from_utf8(part).ok()?.trim().split_once(' ')?;
@@ -369,7 +369,7 @@ fn numbers_of(message: &[u8], event: Event) -> Option<Life<'_>> {
     (life.rank < life.ranks && life.ranks <= channel::MOST_RANKS).then_some(life)
 }
 
-/// The version at the beginning, with zeros for missing parts, and the rest.
+/// Reads the version at the beginning, with zeros for missing parts. Also returns the rest.
 pub(super) fn version(text: &[u8]) -> Option<(Version, &[u8])> {
     let (major, mut rest) = text::number(text)?;
     let mut parts = [0, 0];
@@ -380,7 +380,7 @@ pub(super) fn version(text: &[u8]) -> Option<(Version, &[u8])> {
     Some((Version::new(major, parts[0], parts[1]), rest))
 }
 
-/// The form `0000:1b:00.0` of NCCL's number of a PCI device.
+/// Formats NCCL's number of a PCI device as `0000:1b:00.0`.
 pub(super) fn bus_id(bus: u64) -> String {
     format!("{:04x}:{:02x}:{:02x}.{:x}", bus >> 20, bus >> 12 & 0xff, bus >> 4 & 0xff, bus & 0xf)
 }

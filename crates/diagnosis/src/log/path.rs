@@ -48,7 +48,7 @@ impl Paths {
         }
     }
 
-    /// All paths.
+    /// Returns all paths.
     pub(super) fn finish(self) -> BTreeSet<GpuPath> {
         self.paths
     }
@@ -76,7 +76,7 @@ fn read(message: &str) -> Vec<Path<'_>> {
     paths
 }
 
-/// System and bus id: `GPU/0-60`.
+/// Reads system and bus id: `GPU/0-60`.
 fn gpu(word: &str) -> Option<(&str, &str)> {
     let (system, bus) = word.strip_prefix("GPU/")?.split_once('-')?;
     let is_hex = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());

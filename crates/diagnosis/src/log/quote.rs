@@ -32,7 +32,7 @@ impl Quotes {
         std::mem::replace(&mut self.is_next, line.trim_ascii_end().ends_with(b"Last error:"))
     }
 
-    /// The warning within a line.
+    /// Returns the warning within a line.
     pub(super) fn within<'a>(&self, line: &'a [u8]) -> Option<&'a [u8]> {
         let start = self.jax.find(line)? + JAX.len();
         let rest = line.get(start..)?;

@@ -31,7 +31,7 @@ fn socket() -> Transport {
     Transport::Net { name: "Socket".to_owned(), device: Some(0), gdr: false }
 }
 
-/// Pairs of a communicator with their transports and numbers of channels.
+/// Returns the pairs of a communicator with their transports and numbers of channels.
 fn connections(communicator: &Communicator) -> Vec<(u32, u32, Transport, u32)> {
     communicator
         .connections
@@ -172,7 +172,7 @@ fn files_of_one_job_are_one_digest() {
     assert!(error.contains("it is a directory"), "{error}");
 }
 
-/// A log of two ranks, each line through `prefix`.
+/// Returns a log of two ranks, each line through `prefix`.
 fn with_prefix(prefix: impl Fn(usize) -> String) -> Digest {
     let text: String = data("two-hosts.log")
         .lines()

@@ -57,7 +57,7 @@ pub(super) fn retry(message: &[u8]) -> Option<Retry<'_>> {
     Some(Retry { peer, reason, attempt })
 }
 
-/// NCCL's name of a result code.
+/// Returns NCCL's name of a result code.
 pub(super) fn name(code: u32) -> &'static str {
     match code {
         1 => "ncclUnhandledCudaError",

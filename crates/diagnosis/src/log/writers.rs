@@ -196,7 +196,7 @@ impl Writers {
         Some(self.threads.len() - 1)
     }
 
-    /// A thread.
+    /// Returns a thread.
     pub(super) fn of(&self, thread: usize) -> Thread {
         self.threads[thread]
     }
@@ -208,7 +208,7 @@ impl Writers {
         Line { thread: id, number: self.threads[thread].lines, position }
     }
 
-    /// Index of the process of a thread.
+    /// Returns the index of the process of a thread.
     pub(super) fn process(&self, thread: usize) -> usize {
         self.all[self.threads[thread].writer].process
     }
@@ -219,7 +219,7 @@ impl Writers {
         (process.nccl.as_ref(), process.plugin.as_ref())
     }
 
-    /// The host of a writer.
+    /// Returns the host of a writer.
     pub(super) fn host(&self, writer: usize) -> &str {
         self.all.get(writer).map_or("", |state| state.writer.host.as_str())
     }
@@ -230,19 +230,20 @@ impl Writers {
         current.or_else(|| self.all[writer].memberships.last().copied())
     }
 
-    /// True if [`current`](Self::current) is not a guess: the thread has worked on it, or its writer on no
-    /// other.
+    /// Returns true if [`current`](Self::current) is not a guess: the thread has worked on it, or its writer
+    /// on no other.
     pub(super) fn is_current_known(&self, thread: usize) -> bool {
         let Thread { writer, current, .. } = self.threads[thread];
         current.is_some() || self.all[writer].memberships.len() == 1
     }
 
-    /// The last communicators of the thread's writer, the last one first.
+    /// Returns the last communicators of the thread's writer, the last one first.
     pub(super) fn memberships(&self, thread: usize) -> impl Iterator<Item = Membership> {
         self.all[self.threads[thread].writer].memberships.iter().rev().take(CANDIDATES).copied()
     }
 
-    /// The writer of a device of the thread's process: a thread can initialise the ranks of several devices.
+    /// Returns the writer of a device of the thread's process: a thread can initialise the ranks of several
+    /// devices.
     pub(super) fn of_device(&mut self, thread: usize, device: Option<u32>, position: Position) -> usize {
         let own = self.threads[thread].writer;
         let State { writer, process, .. } = &self.all[own];

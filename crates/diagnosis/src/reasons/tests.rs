@@ -24,7 +24,7 @@ fn offered() -> Vec<Info> {
     ]
 }
 
-/// Answers as libfabric does, out of [`offered`]; no node can be reached.
+/// Answers like libfabric, from [`offered`]. No node can be reached.
 fn answer(hints: &Hints) -> Result<Vec<Info>, fabric::Error> {
     let fits = |entry: &Info| {
         hints.provider.as_ref().is_none_or(|name| *name == entry.provider)
@@ -144,7 +144,8 @@ fn an_error_of_libfabric_is_passed_on() {
     assert!(error.to_string().contains("it is gone"), "{error}");
 }
 
-/// Why a provider is missing on a machine, by a libfabric of this version with these providers.
+/// Returns the reasons why a provider is missing on a machine, by a libfabric of this version with these
+/// providers.
 fn why(wanted: &str, version: (u16, u16), registered: &[&str], library: &str, host: &Host) -> Vec<Reason> {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), library).unwrap();

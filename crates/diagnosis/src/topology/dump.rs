@@ -174,7 +174,7 @@ fn read_gpu(
     check_devices(topology)
 }
 
-/// The generation of a GPU by its compute capability: `Hopper (sm90)`.
+/// Returns the generation of a GPU by its compute capability: `Hopper (sm90)`.
 fn compute_capability(gpu: Node<'_, '_>) -> Option<String> {
     let sm: u32 = number(gpu, "sm")?;
     let generation = match sm {

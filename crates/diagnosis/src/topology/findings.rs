@@ -11,7 +11,7 @@ use crate::words::{join_list, plural};
 
 const LEVELS: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html";
 
-/// All findings.
+/// Returns all findings.
 pub(super) fn all(topology: &Topology) -> Vec<Finding> {
     let mut findings = Vec::new();
     for alike in groups(&topology.gpus) {
@@ -34,7 +34,7 @@ fn groups(gpus: &[Gpu]) -> Vec<Vec<&Gpu>> {
     groups.into_values().collect()
 }
 
-/// GPUs without NVLink, or with fewer links, among others.
+/// Returns findings about GPUs without NVLink, or with fewer links, among other GPUs.
 fn nvlink(topology: &Topology, alike: &[&Gpu]) -> Vec<Finding> {
     let counts: Vec<(&Gpu, u32)> = alike.iter().filter_map(|gpu| Some((*gpu, gpu.nvlink_count()?))).collect();
     let most = counts.iter().map(|(_, count)| *count).max().unwrap_or(0);
@@ -414,18 +414,18 @@ fn evidence(topology: &Topology, gpu: &Gpu, text: &str) -> Evidence {
     Evidence { place, text: format!("{} {}: {text}", gpu.label, gpu.bus_id), ..Evidence::default() }
 }
 
-/// `NIC3 (mlx5_3)`.
+/// Returns `NIC3 (mlx5_3)`.
 fn named(nic: &Nic) -> String {
     format!("{} ({})", nic.label, nic.name)
 }
 
-/// `GPU0 has`, `GPU0 and GPU3 have`.
+/// Returns `GPU0 has`, `GPU0 and GPU3 have`.
 fn has(gpus: &[&Gpu]) -> String {
     let labels: Vec<&str> = gpus.iter().map(|gpu| gpu.label.as_str()).collect();
     format!("{} {}", join_list(&labels), plural(gpus.len(), "has", "have"))
 }
 
-/// `NIC0 is`, `NIC0 and NIC1 are`.
+/// Returns `NIC0 is`, `NIC0 and NIC1 are`.
 fn list(labels: &[&str]) -> String {
     format!("{} {}", join_list(labels), plural(labels.len(), "is", "are"))
 }

@@ -116,7 +116,7 @@ fn read_channel(node: Node<'_, '_>) -> Channel {
     Channel { stops: stops.collect() }
 }
 
-/// Host and number of a device.
+/// Returns the host and number of a device.
 fn device(text: &str) -> Option<(u32, u32)> {
     let text = text.trim();
     let number = match text.strip_prefix("0x") {
@@ -157,7 +157,7 @@ impl Graph {
         self.speed_intra.map(|speed| speed * self.channels.len() as f64)
     }
 
-    /// Total bandwidth between hosts in GB/s.
+    /// Returns the total bandwidth between hosts in GB/s.
     pub fn total_inter(&self) -> Option<f64> {
         self.speed_inter.map(|speed| speed * self.channels.len() as f64)
     }

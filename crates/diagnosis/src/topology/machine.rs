@@ -104,7 +104,7 @@ fn silent_gpu(root: &Path, index: u32, function: &Function) -> Gpu {
     }
 }
 
-/// The active links, counted by their other end.
+/// Returns the active links, counted by their other end.
 fn by_end(functions: &[Function], links: &[&gpu::Link], gpus: &[gpu::Gpu]) -> Vec<NvLink> {
     let mut ends: Vec<NvLink> = Vec::new();
     for link in links.iter().filter(|link| link.active) {
@@ -154,7 +154,7 @@ fn rdma_nic(root: &Path, nic: nic::Nic) -> Nic {
     }
 }
 
-/// An interface, if it is on the PCI bus.
+/// Returns an interface, if it is on the PCI bus.
 fn ethernet_nic(root: &Path, name: String) -> Option<Nic> {
     let device = root.join("sys/class/net").join(&name).join("device");
     let bus_id = pci::bus_id(&device)?;
@@ -186,7 +186,7 @@ fn numa_nodes(root: &Path) -> Vec<NumaNode> {
     names(&folder).into_iter().filter_map(node).collect()
 }
 
-/// The place of the PCI function in a folder.
+/// Returns the place of the PCI function in a folder.
 fn place(folder: &Path) -> Locality {
     let Ok(real) = folder.canonicalize() else { return Locality::default() };
     let mut ports = pci::chain(&real);

@@ -138,7 +138,7 @@ pub struct Nic {
 }
 
 impl Topology {
-    /// Number of hosts.
+    /// Returns the number of hosts.
     pub fn hosts(&self) -> u32 {
         let places = self.gpus.iter().map(|gpu| &gpu.place).chain(self.nics.iter().map(|nic| &nic.place));
         places.map(|place| place.host).chain(self.numa_nodes.iter().map(|node| node.host)).max().unwrap_or(0)
@@ -150,7 +150,8 @@ impl Topology {
         self.numa_nodes.iter().filter(|node| node.host == host && node.id.is_some()).count()
     }
 
-    /// Number of NVLinks between two GPUs, directly or through NVSwitch, as `nvidia-smi topo -m` counts them.
+    /// Returns the number of NVLinks between two GPUs, directly or through NVSwitch, as `nvidia-smi topo -m`
+    /// counts them.
     pub fn nvlinks_between(&self, a: &Gpu, b: &Gpu) -> u32 {
         let direct = a.links_to_gpu(b);
         if direct > 0 {
@@ -161,8 +162,8 @@ impl Topology {
 }
 
 impl Locality {
-    /// PCIe switches above the device by their upstream port, the highest first. NCCL's topology has one
-    /// `pci` element for each of them.
+    /// Returns the PCIe switches above the device by their upstream port, the highest first. NCCL's topology
+    /// has one `pci` element for each of them.
     pub fn switches(&self) -> Vec<&str> {
         let mut switches: Vec<&str> =
             self.ports.iter().rev().skip(1).step_by(2).map(String::as_str).collect();
@@ -179,7 +180,7 @@ impl Gpu {
             .map(|links| links.iter().fold(0, |sum: u32, link| sum.saturating_add(link.count)))
     }
 
-    /// Number of NVLinks to a switch.
+    /// Returns the number of NVLinks to a switch.
     pub fn switch_links(&self) -> u32 {
         self.links_to(|end| *end == NvLinkEnd::Switch)
     }
@@ -197,7 +198,7 @@ impl Gpu {
         links.fold(0, |sum: u32, link| sum.saturating_add(link.count))
     }
 
-    /// The product in short: `H100 80GB HBM3`.
+    /// Returns the product in short: `H100 80GB HBM3`.
     pub fn product(&self) -> Option<&str> {
         self.name.as_deref().map(|name| name.strip_prefix("NVIDIA ").unwrap_or(name))
     }

@@ -75,7 +75,7 @@ impl Path {
         }
     }
 
-    /// The letters: `PIX`, `NV18`.
+    /// Returns the letters: `PIX`, `NV18`.
     pub fn letters(self) -> String {
         match self {
             Self::Same => "X".to_owned(),
@@ -95,7 +95,7 @@ impl Path {
         if let Self::NvLink(_) = self { "NV#".to_owned() } else { self.letters() }
     }
 
-    /// The route in words.
+    /// Returns the route in words.
     pub fn meaning(self) -> &'static str {
         match self {
             Self::Same => "the device itself",

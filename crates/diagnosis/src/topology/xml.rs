@@ -58,7 +58,7 @@ pub(super) fn check_version(root: Node<'_, '_>) -> Result<(), String> {
     }
 }
 
-/// An estimate from above of the depth of nesting, without parsing.
+/// Estimates the depth of nesting from above, without parsing.
 fn deepest(text: &str) -> usize {
     let bytes = text.as_bytes();
     let (mut depth, mut deepest) = (0_usize, 0);
@@ -82,13 +82,13 @@ pub(super) fn number<T: FromStr>(node: Node<'_, '_>, name: &str) -> Option<T> {
     node.attribute(name)?.trim().parse().ok()
 }
 
-/// The value of a hexadecimal attribute, with or without `0x`.
+/// Returns the value of a hexadecimal attribute, with or without `0x`.
 pub(super) fn hexadecimal(node: Node<'_, '_>, name: &str) -> Option<u64> {
     let text = node.attribute(name)?.trim();
     u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok()
 }
 
-/// The elements with a name below an element.
+/// Returns the elements with a name below an element.
 pub(super) fn children<'a, 'input: 'a>(
     node: Node<'a, 'input>,
     name: &'static str,

@@ -14,7 +14,7 @@ pub(crate) use facts::{prove, sections};
 const FAULTS: [&str; 4] =
     ["hardware slowdown", "software thermal slowdown", "hardware thermal slowdown", "power brake"];
 
-/// Findings about the GPUs. In a container the host may have more of them.
+/// Returns findings about the GPUs. In a container the host may have more of them.
 pub(crate) fn judge(gpus: &Gpus, in_container: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(problem(gpus, in_container));
@@ -32,7 +32,7 @@ pub(crate) fn judge(gpus: &Gpus, in_container: bool) -> Vec<Finding> {
     findings
 }
 
-/// `GPU 3 (0000:5d:00.0)`
+/// Returns `GPU 3 (0000:5d:00.0)`.
 fn named(gpu: &Gpu) -> String {
     match &gpu.pci {
         Some(place) => format!("GPU {} ({place})", gpu.index),
@@ -117,7 +117,7 @@ fn recovery(gpu: &Gpu) -> Option<Finding> {
     )
 }
 
-/// Findings about a GPU's memory: errors, replaced rows and pages.
+/// Returns findings about a GPU's memory: errors, replaced rows and pages.
 fn memory(gpu: &Gpu) -> Vec<Finding> {
     let mut findings = Vec::new();
     let reset = format!("drain the node, then nvidia-smi --gpu-reset -i {}", gpu.index);
@@ -180,7 +180,7 @@ fn counted_errors(errors: u64) -> String {
     }
 }
 
-/// Different models in one host.
+/// Returns a finding about different models in one host.
 fn models(gpus: &Gpus) -> Option<Finding> {
     let first = gpus.devices.first()?;
     gpus.devices.iter().any(|gpu| gpu.name != first.name).then(|| {

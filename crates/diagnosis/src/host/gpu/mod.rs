@@ -253,7 +253,7 @@ pub enum Access {
 }
 
 impl Gpus {
-    /// Number of working NVLinks, and of all.
+    /// Returns the number of working NVLinks, and the number of all NVLinks.
     pub fn links(&self) -> (usize, usize) {
         let all = self.devices.iter().flat_map(|gpu| &gpu.links);
         (all.clone().filter(|link| link.active).count(), all.count())
@@ -264,7 +264,7 @@ impl Gpus {
         !self.devices.is_empty() || !self.lost.is_empty() || !self.on_pci.is_empty()
     }
 
-    /// Models with the number of each: `8 NVIDIA H100 80GB HBM3`.
+    /// Returns the models with the number of each: `8 NVIDIA H100 80GB HBM3`.
     pub fn models(&self) -> String {
         let mut models: Vec<(&str, usize)> = Vec::new();
         for gpu in &self.devices {
@@ -279,7 +279,7 @@ impl Gpus {
 }
 
 impl Gpu {
-    /// Number of working NVLinks.
+    /// Returns the number of working NVLinks.
     pub fn active_links(&self) -> usize {
         self.links.iter().filter(|link| link.active).count()
     }
@@ -289,14 +289,14 @@ impl Gpu {
         self.name.contains("GB10")
     }
 
-    /// True for GPUs of Grace-Blackwell trays.
+    /// Returns true for GPUs of Grace-Blackwell trays.
     pub fn is_grace_blackwell(&self) -> bool {
         self.name.contains("GB200") || self.name.contains("GB300")
     }
 }
 
 impl Access {
-    /// NVML's abbreviation, as nvidia-smi prints it.
+    /// Returns NVML's abbreviation, as nvidia-smi prints it.
     pub fn code(self) -> &'static str {
         match self {
             Self::Supported => "OK",

@@ -63,7 +63,7 @@ impl Reading {
         Self { asking, answers }
     }
 
-    /// The first reading.
+    /// Returns the first reading.
     pub(crate) fn first(&self) -> Gpus {
         self.answer().unwrap_or_else(|problem| Gpus { problem: Some(problem), ..Gpus::default() })
     }

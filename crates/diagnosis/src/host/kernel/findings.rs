@@ -26,7 +26,7 @@ fn is_about_process(message: &KernelMessage, action: Action) -> bool {
     action == Action::None && words.iter().any(|word| message.text.contains(word))
 }
 
-/// `6456.471 s after the start, 2.1 h ago`
+/// Returns `6456.471 s after the start, 2.1 h ago`.
 fn time(message: &KernelMessage, uptime: Option<f64>) -> Option<String> {
     let (first, last) = (message.first?, message.last?);
     let ago = uptime.map(|now| now - last).filter(|ago| *ago >= 0.0).map(|ago| match ago {
@@ -80,7 +80,7 @@ fn finding(
     Some(finding)
 }
 
-/// The table of messages.
+/// Returns the table of messages.
 pub(crate) fn sections(messages: &KernelMessages) -> Vec<Section> {
     if messages.kinds.is_empty() {
         return Vec::new();

@@ -52,7 +52,7 @@ fn faults<'a>(libraries: &'a [Library], nics: &[Nic]) -> Vec<(String, &'a Librar
     found
 }
 
-/// One advice about all known faults: no job has run with them yet.
+/// Returns one advice about all known faults: no job has run with them yet.
 pub(super) fn known_faults(libraries: &[Library], nics: &[Nic]) -> Option<Finding> {
     let faults = faults(libraries, nics);
     let mut names: Vec<(String, &Library)> =
@@ -69,7 +69,7 @@ pub(super) fn known_faults(libraries: &[Library], nics: &[Nic]) -> Option<Findin
     Some(names.iter().fold(finding, |finding, (_, library)| finding.seen(&library.path, library.identity())))
 }
 
-/// The table of known faults.
+/// Returns the table of known faults.
 pub(crate) fn section(libraries: &[Library], nics: &[Nic]) -> Option<Section> {
     let row = |(name, _, fault): &(String, &Library, &Fault)| {
         vec![name.clone(), fault.effect.clone(), fault.conditions.join("; "), fault.remedy.clone()]

@@ -67,7 +67,7 @@ pub struct Library {
 }
 
 impl Library {
-    /// Version and build: `2.28.9+cuda13.0, build 1a2b3c4d`.
+    /// Returns the version and build: `2.28.9+cuda13.0, build 1a2b3c4d`.
     pub fn identity(&self) -> String {
         let version = self.version.as_deref().unwrap_or("unknown version");
         let build = self.build_id.as_ref().map(|id| format!(", build {}", id.get(..12).unwrap_or(id)));

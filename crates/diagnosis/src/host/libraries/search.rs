@@ -92,7 +92,7 @@ pub(in super::super) fn find(root: &Path, paths: &SearchPaths) -> Vec<Library> {
     read(root, found)
 }
 
-/// The path of the machine below `root`.
+/// Returns a path of the machine below `root`.
 fn inside(root: &Path, path: &str) -> PathBuf {
     root.join(path.trim_start_matches('/'))
 }
@@ -108,7 +108,7 @@ fn look(root: &Path, folder: &str, how: &str, by_loader: bool, found: &mut Vec<F
     }
 }
 
-/// `nvidia/nccl/lib` in the site-packages of all Pythons.
+/// Returns `nvidia/nccl/lib` in the site-packages of all Pythons.
 fn python_folders(root: &Path, paths: &SearchPaths) -> Vec<String> {
     let homes = paths.home.iter().map(|home| home.join(".local"));
     let bases = paths.python.iter().cloned().chain(homes).chain(PYTHONS.iter().map(PathBuf::from));

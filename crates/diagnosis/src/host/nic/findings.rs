@@ -75,8 +75,8 @@ pub(super) fn counter(name: &str) -> Option<&'static Meaning> {
     COUNTERS.iter().find(|(known, _)| *known == name).map(|(_, meaning)| meaning)
 }
 
-/// EFA devices, as AWS lists them (source of the finding), of an instance type with all of its network cards
-/// in use.
+/// Returns the number of EFA devices, as AWS lists them (source of the finding), for an instance type with
+/// all of its network cards in use.
 pub(crate) fn expected_efa(product: &str) -> Option<usize> {
     let (family, size) = product.split_once('.')?;
     match (family, size) {
@@ -242,7 +242,7 @@ fn narrow(nic: &Nic) -> Option<Finding> {
     })
 }
 
-/// Fast RoCE devices with the MTU of common Ethernet.
+/// Returns a finding about fast RoCE devices with the MTU of common Ethernet.
 fn mtu(nics: &[Nic]) -> Option<Finding> {
     let small: Vec<String> = nics
         .iter()
@@ -366,7 +366,7 @@ pub(crate) fn prove(nics: &[Nic], counters: &[Counter]) -> Vec<String> {
     proof
 }
 
-/// The table of devices.
+/// Returns the table of devices.
 pub(crate) fn sections(nics: &[Nic], counters: &[Counter]) -> Vec<Section> {
     if nics.is_empty() {
         return Vec::new();

@@ -88,7 +88,7 @@ impl Nic {
         }
     }
 
-    /// `EFA`, `InfiniBand`, `RoCE`, or `RDMA` for another device.
+    /// Returns `EFA`, `InfiniBand`, `RoCE`, or `RDMA` for another device.
     pub fn kind(&self) -> &'static str {
         let layer = self.ports.first().map(|port| port.link_layer.as_str());
         match layer {
@@ -104,7 +104,8 @@ impl Nic {
         self.ports.iter().any(Port::is_active)
     }
 
-    /// Driver and ports, equal for devices of one kind: `driver efa, ACTIVE, 100 Gb/sec (4X EDR)`.
+    /// Returns the driver and ports, equal for devices of one kind: `driver efa, ACTIVE, 100 Gb/sec (4X
+    /// EDR)`.
     pub fn description(&self) -> String {
         let driver =
             self.driver.as_ref().map_or_else(|| "no driver".to_owned(), |name| format!("driver {name}"));
@@ -120,7 +121,7 @@ impl Nic {
         parts.join(", ")
     }
 
-    /// Gbit/s of the fastest active port.
+    /// Returns the speed of the fastest active port in Gbit/s.
     pub fn rate(&self) -> Option<f64> {
         self.ports.iter().filter(|port| port.is_active()).filter_map(Port::gigabits).reduce(f64::max)
     }
@@ -132,12 +133,12 @@ impl Port {
         self.state == "ACTIVE"
     }
 
-    /// Gbit/s.
+    /// Returns the speed in Gbit/s.
     pub fn gigabits(&self) -> Option<f64> {
         self.rate.split_whitespace().next()?.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0)
     }
 
-    /// The IPv4 addresses of RoCE version 2.
+    /// Returns the IPv4 addresses of RoCE version 2.
     pub fn ipv4(&self) -> Vec<String> {
         self.gids.iter().filter(|gid| gid.kind == "RoCE v2").filter_map(Gid::ipv4).collect()
     }
@@ -224,7 +225,7 @@ pub(crate) fn interface(root: &Path, name: String) -> Interface {
     }
 }
 
-/// Counters of errors and of retransmissions.
+/// Reads the counters of errors and of retransmissions.
 pub(super) fn counters(root: &Path) -> Vec<Counter> {
     let class = root.join("sys/class/infiniband");
     let mut all = Vec::new();

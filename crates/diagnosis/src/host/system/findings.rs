@@ -82,7 +82,7 @@ pub(crate) fn judge_host_memory(system: &System) -> Option<Finding> {
     )
 }
 
-/// The remedy of a small `/dev/shm`.
+/// Returns the remedy of a small `/dev/shm`.
 fn enlarge_shared(system: &System) -> String {
     give(
         system,
@@ -395,7 +395,7 @@ fn acs(system: &System) -> Vec<Finding> {
     findings
 }
 
-/// Access of network devices to the memory of GPUs.
+/// Returns findings about access of network devices to the memory of GPUs.
 fn gpu_direct(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let driver = &system.driver;

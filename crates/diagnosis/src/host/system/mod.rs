@@ -148,7 +148,7 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit())
 }
 
-/// The number of entries of a list such as `0-3,8`.
+/// Returns the number of entries of a list such as `0-3,8`.
 fn count_in_list(text: &str) -> Option<usize> {
     let mut count = 0_usize;
     for part in text.split(',') {

@@ -62,7 +62,7 @@ impl Iommu {
     }
 }
 
-/// Bridges above GPUs of NVIDIA and above RDMA devices.
+/// Returns the bridges above GPUs of NVIDIA and above RDMA devices.
 pub(super) fn bridges(root: &Path) -> Vec<Bridge> {
     let devices = root.join(pci::DEVICES);
     let mut found: BTreeMap<String, Bridge> = BTreeMap::new();
@@ -88,7 +88,7 @@ fn bridge(folder: &Path, bus_id: String) -> Bridge {
     Bridge { bus_id, control: control(&space), readable: read > 256 }
 }
 
-/// The control register of the access control services in a configuration space.
+/// Returns the control register of the access control services in a configuration space.
 fn control(space: &[u8]) -> Option<u16> {
     let word = |at: usize| Some(u32::from_le_bytes(*space.get(at..)?.first_chunk()?));
     let mut at = 0x100;

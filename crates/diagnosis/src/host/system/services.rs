@@ -57,7 +57,7 @@ impl Driver {
         }
     }
 
-    /// First number of the version.
+    /// Returns the first number of the version.
     pub fn major(&self) -> Option<u32> {
         self.version.as_deref()?.split('.').next()?.parse().ok()
     }
@@ -85,7 +85,7 @@ impl Services {
     }
 }
 
-/// The last `RemoveIPC=` of systemd-logind's files.
+/// Returns the last `RemoveIPC=` of systemd-logind's files.
 fn remove_ipc(root: &Path) -> Option<bool> {
     let folder = root.join("etc/systemd/logind.conf.d");
     let parts = names(&folder).into_iter().map(|name| folder.join(name));

@@ -3,7 +3,7 @@
 use super::*;
 use crate::host::kernel::KernelMessage;
 
-/// A host of which memory, limits and `/dev/shm` are known.
+/// Returns a host with known memory, limits and `/dev/shm`.
 fn memory_host() -> Facts {
     let mut facts = Facts::default();
     facts.system.name = "a".to_owned();
@@ -29,7 +29,7 @@ fn a_host_without_gpus_is_healthy_for_host_memory_alone() {
     }
 }
 
-/// A message of the kernel, and the rule that knows it.
+/// Returns a message of the kernel, with its rule.
 fn kernel_message(rule: Option<&str>, text: &str) -> KernelMessage {
     KernelMessage {
         rule: rule.map(str::to_owned),

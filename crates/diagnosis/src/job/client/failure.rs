@@ -35,7 +35,7 @@ impl Failure {
         matches!(self, Self::Silent(_) | Self::Stalled(_) | Self::Closed(_))
     }
 
-    /// The thing to do.
+    /// Returns the remedy.
     pub fn advice(&self) -> &'static str {
         match self {
             Self::Unresolved(_) => "Give `--address HOST:PORT`, an IPv6 address in brackets: `[::1]:28028`.",

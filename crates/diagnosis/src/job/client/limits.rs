@@ -42,7 +42,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Time for the answer.
+    /// Returns the time for the answer.
     pub(super) fn answer(&self) -> Duration {
         self.slack.saturating_add(Duration::from_secs(u64::from(self.timeout_s)))
     }

@@ -176,7 +176,7 @@ fn last(failure: Failure, others: Vec<String>) -> Failure {
     if others.is_empty() { failure } else { Failure::OtherJobs(others) }
 }
 
-/// A job in a few words.
+/// Describes a job in a few words.
 pub fn describe(status: &Status) -> String {
     let pids: Vec<String> = status.pids().into_iter().take(4).map(|pid| pid.to_string()).collect();
     let communicators: Vec<String> =

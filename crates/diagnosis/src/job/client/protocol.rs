@@ -69,7 +69,7 @@ impl Introduction {
         }
     }
 
-    /// The connection, with the answer still to be read.
+    /// Returns the connection, with the answer still unread.
     pub(super) fn finish(self) -> Result<TcpStream, Failure> {
         self.stream.set_nonblocking(false).map_err(|_| Failure::Closed(0))?;
         Ok(self.stream)

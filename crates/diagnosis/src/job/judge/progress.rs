@@ -79,7 +79,7 @@ impl Progress {
     }
 }
 
-/// The rank as a member of the job.
+/// Returns the rank as a member of the job.
 pub(super) fn member(communicator: &Communicator, rank: &Rank) -> Member {
     match &rank.place {
         Some(place) if place.pid >= 0 => Member::Place(place.clone()),
@@ -152,7 +152,7 @@ pub(super) fn standstill(communicator: &Communicator) -> Option<Standstill<'_>> 
     })
 }
 
-/// The ranks by their counts.
+/// Returns the ranks by their counts.
 pub(super) fn groups(communicator: &Communicator) -> BTreeMap<&BTreeMap<String, u64>, Vec<u32>> {
     let mut groups: BTreeMap<_, Vec<u32>> = BTreeMap::new();
     for rank in &communicator.ranks {

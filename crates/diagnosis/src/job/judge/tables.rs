@@ -10,7 +10,7 @@ use crate::job::watch::Watch;
 /// Largest number of printed rows of a table. The JSON has all.
 const MOST_ROWS: usize = 64;
 
-/// The sections of the report.
+/// Returns the sections of the report.
 pub(super) fn sections(watch: &Watch, rank_names: &RankNames<'_>) -> Vec<Section> {
     let first = watch.second.is_ok().then_some(&watch.first.status);
     let last = &watch.last().status;
@@ -62,7 +62,7 @@ fn summary(watch: &Watch, last: &Status) -> Section {
     Section { title: "RAS".to_owned(), body: Body::Facts(facts) }
 }
 
-/// The connections without a useful answer, of both questions.
+/// Returns the connections without a useful answer, of both questions.
 pub(super) fn tries(watch: &Watch) -> Tries {
     let second = match &watch.second {
         Ok(poll) => &poll.tries,
@@ -72,7 +72,7 @@ pub(super) fn tries(watch: &Watch) -> Tries {
     Tries { silent: first.silent + second.silent, others: first.others + second.others }
 }
 
-/// `12.9` for 12090.
+/// Formats a CUDA version: `12.9` for 12090.
 fn cuda(version: i64) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }

@@ -25,7 +25,7 @@ impl<'a> RankNames<'a> {
         Self { largest, numbers, has_several: status.communicator_count() > 1 }
     }
 
-    /// The number of a rank in the largest communicator.
+    /// Returns the number of a rank in the largest communicator.
     pub(super) fn number(
         &self,
         communicator: &Communicator,
@@ -36,7 +36,7 @@ impl<'a> RankNames<'a> {
         if is_largest { Some(rank) } else { self.numbers.get(place?).copied() }
     }
 
-    /// `rank 1 (GPU 0, process 4858 on 192.0.2.2)`.
+    /// Returns `rank 1 (GPU 0, process 4858 on 192.0.2.2)`.
     pub(super) fn name(&self, communicator: &Communicator, rank: u32, place: Option<&RankPlace>) -> String {
         let number = self.number(communicator, rank, place);
         let name = match number {

@@ -79,7 +79,7 @@ pub(super) fn first_mismatch(group: &GroupRecord<'_>) -> Option<Mismatch> {
     })
 }
 
-/// The operation without the name of the library: `all_reduce`.
+/// Returns the operation without the name of the library: `all_reduce`.
 pub(super) fn name(entry: &Entry) -> &str {
     entry.profiling_name.split_once(':').map_or(entry.profiling_name.as_str(), |(_, name)| name)
 }
@@ -103,7 +103,7 @@ fn key(entries: &[&Entry], property: Property) -> String {
     entries.iter().map(one).collect::<Vec<_>>().join(";")
 }
 
-/// The shapes: `[1024, 2]`.
+/// Returns the shapes: `[1024, 2]`.
 fn size(entry: &Entry) -> String {
     let shapes: Vec<String> = entry.input_sizes.iter().map(|dimensions| format!("{dimensions:?}")).collect();
     if shapes.is_empty() { "no input".to_owned() } else { shapes.join(", ") }

@@ -180,7 +180,7 @@ pub fn rank_of(path: &Path) -> Option<u32> {
     found[1].parse().ok()
 }
 
-/// The ranks of a group, from `[0, 1]`.
+/// Returns the ranks of a group, from `[0, 1]`.
 pub(super) fn ranks(text: &str) -> Vec<u32> {
     text.split(|character: char| !character.is_ascii_digit())
         .filter_map(|number| number.parse().ok())

@@ -27,7 +27,7 @@ pub(super) struct RankRecord<'a> {
 }
 
 impl GroupRecord<'_> {
-    /// `group default_pg (0)`.
+    /// Returns `group default_pg (0)`.
     pub(super) fn title(&self) -> String {
         match self.description.as_str() {
             "" => format!("group {}", self.name),
@@ -36,7 +36,7 @@ impl GroupRecord<'_> {
         }
     }
 
-    /// Ranks of the group without a dump.
+    /// Returns the ranks of the group without a dump.
     pub(super) fn without_dump(&self) -> Vec<u32> {
         self.ranks.iter().filter(|rank| !self.records.contains_key(rank)).copied().collect()
     }

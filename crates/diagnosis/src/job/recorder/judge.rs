@@ -306,7 +306,7 @@ fn proof(groups: &[GroupRecord<'_>], dumps: usize) -> Option<String> {
         .then(|| format!("all {count} collectives of {used} groups that {dumps} ranks recorded are complete"))
 }
 
-/// The place in the program of a collective.
+/// Returns the place of a collective in the program.
 fn place(group: &GroupRecord<'_>, rank: u32, sequence: i64, text: &str) -> Evidence {
     let entry = group.records.get(&rank).and_then(|record| record.collectives.get(&sequence)?.first());
     let location = entry.and_then(|entry| entry.location.clone());

@@ -232,7 +232,7 @@ impl Reader {
 }
 
 impl Draft {
-    /// The rank of this number, with its place.
+    /// Returns the rank of this number, with its place.
     fn known(&mut self, number: u32, place: Option<RankPlace>) -> &mut Rank {
         let rank = self.ranks.entry(number).or_insert_with(|| Rank::new(number));
         if place.is_some() {

@@ -104,7 +104,7 @@ fn is_missing(text: &str) -> bool {
     ["unavailable via", "skipped", "not supported"].iter().any(|words| text.contains(words))
 }
 
-/// The text after the name of the check.
+/// Returns the text after the name of the check.
 fn without_check(text: &str) -> &str {
     text.split_once(": ").map_or(text, |(_, rest)| rest)
 }

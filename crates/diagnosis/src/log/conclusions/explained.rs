@@ -56,7 +56,7 @@ fn strangers(job: &Job<'_>, found: &mut Vec<Placed>) {
     found.remove(closed);
 }
 
-/// The host of `... by remote peer 192.0.2.7<46494>`.
+/// Returns the host of `... by remote peer 192.0.2.7<46494>`.
 fn peer(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once("remote peer ").or_else(|| text.split_once(" from "))?;
     let (host, _) = rest.split_once('<')?;

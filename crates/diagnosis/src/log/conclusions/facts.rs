@@ -12,7 +12,7 @@ use crate::log::digest::{Communicator, Digest};
 /// Largest number of rows of a table.
 const ROWS: usize = 64;
 
-/// The sections for people.
+/// Returns the sections for people.
 pub(super) fn sections(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Vec<Section> {
     let mut sections = Vec::new();
     let mut add = |title: &str, body: Body| sections.push(Section { title: title.to_owned(), body });

@@ -55,13 +55,13 @@ impl Placed {
         self.is_root || self.is_cascade || self.finding.severity == Severity::Broken
     }
 
-    /// The first message.
+    /// Returns the first message.
     pub(super) fn first(&self) -> Option<&Example> {
         self.examples.first()
     }
 }
 
-/// The findings of the hits and of the unknown warnings.
+/// Returns the findings of the hits and of the unknown warnings.
 pub(super) fn find(job: &Job<'_>, rules: &Rules) -> Vec<Placed> {
     let known = job.digest.hits.iter().filter_map(|hit| rules.get(&hit.rule).map(|rule| (hit, rule)));
     let mut found: Vec<Placed> = known.filter_map(|(hit, rule)| from_hit(job, hit, rule)).collect();
@@ -94,7 +94,7 @@ fn from_hit(job: &Job<'_>, hit: &Hit, rule: &Rule) -> Option<Placed> {
     Some(placed(job, hit, rule))
 }
 
-/// The finding of a hit, with its place.
+/// Returns the finding of a hit, with its place.
 fn placed(job: &Job<'_>, hit: &Hit, rule: &Rule) -> Placed {
     let finding = Finding {
         cause: rule.cause.clone(),
@@ -171,7 +171,7 @@ pub(super) fn absorb_network(job: &Job<'_>, rules: &Rules, fallback: &mut Findin
     fallback.occurrences = fallback.evidence.len() as u64;
 }
 
-/// The first message of each cascade.
+/// Returns the first message of each cascade.
 pub(super) fn consequences(cascades: Vec<Placed>) -> Vec<Evidence> {
     cascades
         .into_iter()

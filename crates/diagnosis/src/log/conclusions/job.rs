@@ -63,13 +63,13 @@ impl<'a> Job<'a> {
         self.digest.writers.get(index)
     }
 
-    /// The host of a rank of a communicator.
+    /// Returns the host of a rank of a communicator.
     pub(super) fn host(&self, communicator: &Communicator, rank: u32) -> Option<&'a str> {
         let member = communicator.members.get(&rank)?;
         self.writer(member.writer).map(|writer| writer.host.as_str())
     }
 
-    /// The ranks of these writers in the largest communicator, ascending.
+    /// Returns the ranks of these writers in the largest communicator, ascending.
     pub(super) fn ranks(&self, writers: impl IntoIterator<Item = usize>) -> Vec<u32> {
         let ranks: BTreeSet<u32> = writers
             .into_iter()
@@ -78,7 +78,7 @@ impl<'a> Job<'a> {
         ranks.into_iter().collect()
     }
 
-    /// The process of a writer: host and number.
+    /// Returns the process of a writer: host and number.
     pub(super) fn process_of(&self, writer: usize) -> Option<(&'a str, u64)> {
         self.writer(writer).map(|writer| (writer.host.as_str(), writer.pid))
     }
@@ -89,7 +89,7 @@ impl<'a> Job<'a> {
         self.process_of(example.writer.or_else(of_rank)?)
     }
 
-    /// All writers of the processes of these writers.
+    /// Returns all writers of the processes of these writers.
     pub(super) fn of_same_processes(&self, writers: &BTreeSet<usize>) -> BTreeSet<usize> {
         let process = |writer: &'a Writer| (writer.host.as_str(), writer.pid);
         let processes: BTreeSet<(&str, u64)> =
@@ -99,7 +99,7 @@ impl<'a> Job<'a> {
         same.collect()
     }
 
-    /// The hosts of these writers.
+    /// Returns the hosts of these writers.
     pub(super) fn hosts(&self, writers: impl IntoIterator<Item = usize>) -> Vec<String> {
         let hosts: BTreeSet<&str> = writers
             .into_iter()
@@ -108,12 +108,12 @@ impl<'a> Job<'a> {
         hosts.into_iter().filter(|host| !host.is_empty()).map(str::to_owned).collect()
     }
 
-    /// The name of an input.
+    /// Returns the name of an input.
     fn input(&self, position: Position) -> String {
         self.digest.inputs.get(position.input).map(|input| input.name.clone()).unwrap_or_default()
     }
 
-    /// A line of a writer as evidence.
+    /// Returns a line of a writer as evidence.
     pub(super) fn evidence(
         &self,
         position: Position,
@@ -154,7 +154,7 @@ impl<'a> Job<'a> {
         values
     }
 
-    /// The variables of this name.
+    /// Returns the variables of this name.
     pub(super) fn variables<'b>(
         &self,
         name: &'b str,

@@ -50,7 +50,7 @@ struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    /// The processes of a communicator.
+    /// Returns the processes of a communicator.
     fn of(digest: &'a Digest, communicator: &'a Communicator) -> Option<Self> {
         let members = communicator.members.values();
         let members = members.filter_map(|member| Some((member, digest.writers.get(member.writer)?)));
@@ -78,7 +78,7 @@ impl<'a> Group<'a> {
     }
 }
 
-/// The first and the last line of each job, in their order.
+/// Returns the first and the last line of each job, in their order.
 fn jobs(digest: &Digest) -> Vec<Range<u64>> {
     let mut groups: Vec<Group<'_>> =
         digest.communicators.iter().filter_map(|communicator| Group::of(digest, communicator)).collect();
@@ -207,7 +207,7 @@ mod tests {
     use crate::examination::Health;
     use crate::finding::Severity;
 
-    /// Three jobs on the same GPUs, each followed by its own lines.
+    /// Returns the log of three jobs on the same GPUs, each followed by its own lines.
     fn jobs(after: [&str; 3]) -> String {
         let text = pair("IB", "NET/IB/0/GDRDMA").text();
         let job = |number: usize| {

@@ -22,7 +22,7 @@ impl Moment {
         (self.zone == other.zone).then(|| self.time.duration_since(other.time).as_secs_f64())
     }
 
-    /// `2025-12-28 16:04:25.123Z`.
+    /// Reads `2025-12-28 16:04:25.123Z`.
     fn dated(text: &str) -> Option<Self> {
         let (_, rest) = text.split_at_checked(text.find(':')? + ":04:25".len())?;
         let zone = rest
@@ -38,7 +38,7 @@ impl Moment {
         Some(Self { zone: None, ..Self::dated(&format!("2000-{month}-{rest}"))? })
     }
 
-    /// `Tue Nov 24 13:42:01 2026`.
+    /// Reads `Tue Nov 24 13:42:01 2026`.
     fn with_weekday(text: &str) -> Option<Self> {
         let (_, date) = text.split_once(' ')?;
         let time = DateTime::strptime("%b %d %H:%M:%S %Y", date).ok()?;

@@ -18,7 +18,7 @@ pub(super) fn missing(job: &Job<'_>, fault: &Fault, network: Option<&str>) -> Op
     Some(known.map_or_else(|| need.clone(), |(_, words)| (*words).to_owned()))
 }
 
-/// A network in words.
+/// Returns a network in words.
 fn words(network: &str) -> &str {
     match network {
         "ib" => "InfiniBand or RoCE",

@@ -132,7 +132,7 @@ fn can_cause(job: &Job<'_>, root: &Placed, cascade: &Placed) -> bool {
     root.examples.is_empty() || !root.writers.iter().all(is_shown) || !root.examples.iter().all(later)
 }
 
-/// The order of two messages.
+/// Returns the order of two messages.
 fn compare(job: &Job<'_>, one: &Example, other: &Example) -> Order {
     if one.position.input == other.position.input && is_of_one_process(job, one, other) {
         return match (one.position <= other.position, one.position.line.abs_diff(other.position.line)) {
@@ -144,7 +144,7 @@ fn compare(job: &Job<'_>, one: &Example, other: &Example) -> Order {
     by_time(job, one, other, CLOCKS_S)
 }
 
-/// The order of two messages by their times.
+/// Returns the order of two messages by their times.
 fn by_time(job: &Job<'_>, one: &Example, other: &Example, tolerance_s: f64) -> Order {
     let moment = |example: &Example| example.time.as_deref().and_then(Moment::of);
     let Some((first, second)) = moment(one).zip(moment(other)) else { return Order::Open };
@@ -216,7 +216,7 @@ fn after_warning(suspect: Placed, severity: Option<Severity>, alone: Vec<Placed>
     finding
 }
 
-/// The text of an unknown warning.
+/// Returns the text of an unknown warning.
 fn warning(finding: &Finding) -> &str {
     finding.evidence.first().map_or("", |evidence| evidence.text.trim())
 }

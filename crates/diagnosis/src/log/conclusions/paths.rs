@@ -133,7 +133,7 @@ fn is_efa(value: &str) -> bool {
     value.contains("efa") && !value.starts_with('^')
 }
 
-/// A variable as evidence.
+/// Returns a variable as evidence.
 fn set(job: &Job<'_>, variable: &VariableSeen) -> Evidence {
     let writer = variable.writers.first().copied();
     job.evidence(variable.first, writer, format!("{}={}", variable.name, variable.value))
@@ -145,7 +145,7 @@ fn on_sockets(job: &Job<'_>) -> Vec<usize> {
     (0..job.digest.writers.len()).filter(|index| network(index) == Some("Socket")).collect()
 }
 
-/// The silent fall-back from a network to sockets.
+/// Returns a finding about the silent fall-back from a network to sockets.
 fn fallback(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Option<Finding> {
     let (wanted, mut evidence) = asked(job)?;
     let writers = on_sockets(job);
@@ -247,7 +247,7 @@ const OTHER: Advice = (
     "NCCL user guide, NCCL_NET and NCCL_NET_PLUGIN",
 );
 
-/// A connection over sockets as evidence.
+/// Returns a connection over sockets as evidence.
 fn tcp_evidence(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Option<Evidence> {
     let ways = ways?;
     let tcp = ways.by_way().get(&Way::Socket)?.clone();
@@ -290,7 +290,7 @@ fn sockets(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     })
 }
 
-/// Networks that stage data in the host's memory.
+/// Returns a finding about networks that stage data in the host's memory.
 fn staged(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     let pairs: Vec<(u32, u32)> = ways
         .pairs
@@ -392,7 +392,7 @@ fn limits_p2p(level: &str) -> bool {
     !all
 }
 
-/// The hosts of a communicator's members.
+/// Returns the hosts of a communicator's members.
 pub(super) fn hosts<'a>(job: &Job<'a>, communicator: &Communicator) -> BTreeSet<&'a str> {
     communicator.members.keys().filter_map(|&rank| job.host(communicator, rank)).collect()
 }

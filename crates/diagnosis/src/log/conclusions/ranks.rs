@@ -115,7 +115,8 @@ pub(super) fn find_other_sizes(job: &Job<'_>) -> Option<Placed> {
     Some(Placed::derived_root(finding))
 }
 
-/// The builds of NCCL. Only some processes write the commit: a build without it is the same as one with it.
+/// Returns the builds of NCCL. Only some processes write the commit: a build without it is the same as one
+/// with it.
 fn builds(job: &Job<'_>) -> BTreeMap<String, Vec<usize>> {
     let mut builds =
         job.values(|writer| Some(format!("{}{}", writer.nccl.as_ref()?, writer.nccl_build.as_deref()?)));
@@ -170,7 +171,7 @@ fn sharing(job: &Job<'_>) -> Option<Finding> {
     })
 }
 
-/// A CUDA version: `13.0`, from 13000.
+/// Formats a CUDA version: `13.0`, from 13000.
 pub(super) fn cuda(version: u32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
@@ -220,7 +221,7 @@ fn whose(job: &Job<'_>, writers: &[usize]) -> String {
     }
 }
 
-/// Variables with different values on the ranks of a job.
+/// Returns findings about variables with different values on the ranks of a job.
 fn variables(job: &Job<'_>) -> Vec<Finding> {
     let mut by_name: BTreeMap<&str, Vec<&VariableSeen>> = BTreeMap::new();
     for seen in &job.digest.variables {
@@ -230,7 +231,7 @@ fn variables(job: &Job<'_>) -> Vec<Finding> {
     alike.filter_map(|(name, seen)| variable(job, name, &seen)).collect()
 }
 
-/// The finding of one variable.
+/// Returns the finding about one variable.
 fn variable(job: &Job<'_>, name: &str, seen: &[&VariableSeen]) -> Option<Finding> {
     let values: BTreeSet<&str> = seen.iter().map(|each| each.value.as_str()).collect();
     // A process reads a variable once, for all its devices.

@@ -115,7 +115,7 @@ fn goes_on(job: &Job<'_>, writers: &[usize]) -> bool {
     })
 }
 
-/// The last line of a starting rank.
+/// Returns the last line of a starting rank.
 pub(super) fn last_line(job: &Job<'_>, communicator: &Communicator, index: usize) -> Option<Evidence> {
     let writer = job.writer(index)?;
     let text = match writer.last_text.as_str() {

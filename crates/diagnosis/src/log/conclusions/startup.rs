@@ -23,7 +23,7 @@ pub(super) struct Start {
 }
 
 impl Start {
-    /// The start of a communicator, if the log has times.
+    /// Returns the start of a communicator, if the log has times.
     pub(super) fn new(communicator: &Communicator) -> Option<Self> {
         let longest = |select: &dyn Fn(u32) -> Option<f64>| {
             let times = communicator.members.keys().filter_map(|&rank| Some((select(rank)?, rank)));
@@ -50,7 +50,7 @@ impl Start {
         Some(Self { total, phases, wait, late: late.unwrap_or_default(), absent })
     }
 
-    /// The explanation of a long wait.
+    /// Returns the explanation of a long wait.
     pub(super) fn explanation(&self) -> Option<String> {
         let (seconds, rank) = self.wait.filter(|(seconds, _)| *seconds >= LONG_S)?;
         Some(match (&self.late[..], self.absent) {
@@ -73,7 +73,7 @@ impl Start {
     }
 }
 
-/// Findings about a slow start.
+/// Returns findings about a slow start.
 pub(super) fn find(job: &Job<'_>) -> Option<Finding> {
     let communicator = job.main?;
     let start = Start::new(communicator)?;

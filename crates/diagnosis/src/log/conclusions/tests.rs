@@ -73,13 +73,13 @@ impl Log {
     }
 }
 
-/// Two ranks on two hosts.
+/// Returns the log of two ranks on two hosts.
 pub(super) fn pair(network: &'static str, via: &'static str) -> Log {
     let connections = vec![(0, 1, via), (1, 0, via)];
     Log { hosts: vec!["a", "b"], nodes: 2, network, connections, messages: Vec::new() }
 }
 
-/// The end of the communicator of [`pair`] on a rank.
+/// Returns the end of the communicator of [`pair`] on a rank.
 pub(super) fn end(rank: u32, event: &str) -> String {
     let (host, pid) = (["a", "b"][rank as usize], 100 + rank);
     format!(

@@ -130,7 +130,7 @@ const SIZES: &str = "The data of these ranks have different shapes: a last batch
                      that differ. NCCL does not compare sizes: it hangs, or returns wrong data.";
 const OF_ONE_GROUP: &str = " (The lines do not name the process group; this holds if it is one.)";
 
-/// The ranks by a property of their calls.
+/// Returns the ranks by a property of their calls.
 fn by_value(
     calls: &[(u32, &WatchdogReport)],
     value: impl Fn(&WatchdogReport) -> Option<String>,
@@ -296,7 +296,7 @@ fn all_wait(job: &Job<'_>, group: &Group<'_>) -> Option<Finding> {
     })
 }
 
-/// The text with a capital at its beginning.
+/// Returns the text with a capital at its beginning.
 fn capital(text: &str) -> String {
     text.strip_prefix('r').map_or_else(|| text.to_owned(), |rest| format!("R{rest}"))
 }

@@ -33,7 +33,7 @@ pub(super) enum Way {
 }
 
 impl Way {
-    /// The way of a connection: the slowest of its channels.
+    /// Returns the way of a connection: the slowest way of its channels.
     fn of(connection: &Connection, proof: Proof) -> Option<Self> {
         connection.transports.keys().map(|transport| Self::of_transport(transport, proof)).max()
     }
@@ -52,7 +52,7 @@ impl Way {
         }
     }
 
-    /// The text in a cell.
+    /// Returns the text in a cell.
     pub(super) fn short(&self) -> String {
         match self {
             Self::NvLink => "NVL".to_owned(),
@@ -67,7 +67,7 @@ impl Way {
         }
     }
 
-    /// The words in sentences and in the legend.
+    /// Returns the words in sentences and in the legend.
     pub(super) fn long(&self) -> String {
         match self {
             Self::NvLink => "NVLink P2P".to_owned(),
@@ -112,7 +112,7 @@ pub(super) struct Ways<'a> {
 }
 
 impl<'a> Ways<'a> {
-    /// The ways of the connections of all communicators, between the ranks of this one.
+    /// Collects the ways of the connections of all communicators, between the ranks of this one.
     pub(super) fn new(job: &Job<'a>, communicator: &'a Communicator) -> Self {
         let linked = linked(job, communicator);
         let by_read = job.variables("NCCL_P2P_READ_ENABLE").next().is_none();
@@ -137,7 +137,7 @@ impl<'a> Ways<'a> {
         Self { communicator, pairs, linked }
     }
 
-    /// Pairs by way.
+    /// Returns the pairs by way.
     pub(super) fn by_way(&self) -> BTreeMap<&Way, Vec<(u32, u32)>> {
         let mut by_way: BTreeMap<&Way, Vec<(u32, u32)>> = BTreeMap::new();
         for (&pair, way) in &self.pairs {
@@ -146,7 +146,7 @@ impl<'a> Ways<'a> {
         by_way
     }
 
-    /// Number of ordered pairs of all ranks.
+    /// Returns the number of ordered pairs of all ranks.
     pub(super) fn possible(&self) -> usize {
         let ranks = self.communicator.ranks as usize;
         ranks.saturating_mul(ranks.saturating_sub(1))

@@ -14,7 +14,7 @@ fn with_rules(log: &str) -> Digest {
     reader.finish()
 }
 
-/// Name, ranks and members of each communicator.
+/// Returns name, ranks and members of each communicator.
 fn communicators(digest: &Digest) -> Vec<(&str, u32, Vec<u32>)> {
     let all = digest.communicators.iter();
     all.map(|each| (each.id.as_str(), each.ranks, each.members.keys().copied().collect())).collect()

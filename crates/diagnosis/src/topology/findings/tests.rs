@@ -1,7 +1,7 @@
 use super::super::model::{NumaNode, NvLink, PcieLink};
 use super::*;
 
-/// GPUs with NVSwitch and a NIC each, on two sockets.
+/// Returns a machine of two sockets with NVSwitch and a NIC for each GPU.
 fn machine() -> Topology {
     let place = |index: u32| Locality {
         numa: Some(index / 4),

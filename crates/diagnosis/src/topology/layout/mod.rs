@@ -102,17 +102,17 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Right edge.
+    /// Returns the right edge.
     pub fn right(self) -> f64 {
         self.x + self.width
     }
 
-    /// Lower edge.
+    /// Returns the lower edge.
     pub fn bottom(self) -> f64 {
         self.y + self.height
     }
 
-    /// Horizontal middle.
+    /// Returns the horizontal middle.
     pub fn middle(self) -> f64 {
         self.x + self.width / 2.0
     }
@@ -164,7 +164,7 @@ pub fn lay_out(topology: &Topology, findings: &[Finding]) -> Drawing {
     drawing
 }
 
-/// The two lines above.
+/// Draws the two lines above.
 fn title(drawing: &mut Drawing, topology: &Topology) {
     let room = drawing.width - 2.0 * MARGIN;
     let file = std::path::Path::new(&topology.source).file_name().map(|name| name.to_string_lossy());

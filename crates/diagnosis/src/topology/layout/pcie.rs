@@ -84,7 +84,7 @@ impl Levels {
     }
 }
 
-/// Width of a branch.
+/// Returns the width of a branch.
 fn breadth(branch: &Branch) -> f64 {
     let columns = branch.columns.iter().map(|_| COLUMN);
     let parts: Vec<f64> = columns.chain(branch.branches.iter().map(breadth)).collect();
@@ -167,7 +167,7 @@ pub(super) fn draw(
     }
 }
 
-/// The link between two neighbouring NUMA nodes.
+/// Draws the link between two neighbouring NUMA nodes.
 fn interconnect(drawing: &mut Drawing, left: Frame, right: Frame) {
     let y = left.y + PADDING + NODE / 2.0;
     drawing.line("interconnect", vec![(left.right() - PADDING, y), (right.x + PADDING, y)]);

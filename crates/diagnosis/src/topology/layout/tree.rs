@@ -36,7 +36,7 @@ pub(super) struct Column {
     pub(super) gpu: Option<usize>,
 }
 
-/// The NUMA nodes of a host with their branches.
+/// Returns the NUMA nodes of a host with their branches.
 pub(super) fn grow(topology: &Topology, host: u32) -> Vec<Branch> {
     let mut nodes: Vec<Branch> = Vec::new();
     for node in topology.numa_nodes.iter().filter(|node| node.host == host) {
@@ -58,7 +58,7 @@ pub(super) fn grow(topology: &Topology, host: u32) -> Vec<Branch> {
     nodes
 }
 
-/// The branch of a place.
+/// Returns the branch of a place.
 fn branch<'a>(nodes: &'a mut Vec<Branch>, topology: &Topology, place: &Locality) -> &'a mut Branch {
     // A single NUMA node is also the node of devices with an unknown node.
     let only = match topology.numa_nodes.as_slice() {
@@ -111,18 +111,18 @@ impl Branch {
         }
     }
 
-    /// Number of branches above each other, this one included.
+    /// Returns the number of branches above each other, including this one.
     pub(super) fn depth(&self) -> usize {
         1 + self.branches.iter().map(Self::depth).max().unwrap_or(0)
     }
 
-    /// Largest number of NICs above each other.
+    /// Returns the largest number of NICs above each other.
     pub(super) fn stack(&self) -> usize {
         let own = self.columns.iter().map(|column| column.nics.len()).max().unwrap_or(0);
         own.max(self.branches.iter().map(Self::stack).max().unwrap_or(0))
     }
 
-    /// True when there is a GPU.
+    /// Returns true if there is a GPU.
     pub(super) fn has_gpu(&self) -> bool {
         self.columns.iter().any(|column| column.gpu.is_some()) || self.branches.iter().any(Self::has_gpu)
     }

@@ -159,7 +159,7 @@ fn fabric(gpus: &Gpus) -> Vec<Finding> {
     findings
 }
 
-/// Pairs without peer-to-peer access.
+/// Returns findings about pairs without peer-to-peer access.
 fn peers(gpus: &Gpus) -> Vec<Finding> {
     let number = |row: usize| gpus.devices.get(row).map_or(row, |gpu| gpu.index as usize);
     let mut refused: Vec<(Access, Vec<String>)> = Vec::new();

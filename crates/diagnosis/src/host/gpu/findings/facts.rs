@@ -42,7 +42,7 @@ pub(crate) fn prove(gpus: &Gpus) -> Vec<String> {
     if seen.is_empty() { Vec::new() } else { vec![format!("{}: {}", gpus.models(), seen.join(", "))] }
 }
 
-/// Tables of GPUs, and the matrix of access among them.
+/// Returns tables of GPUs, and the matrix of access among them.
 pub(crate) fn sections(gpus: &Gpus) -> Vec<Section> {
     if gpus.devices.is_empty() {
         return Vec::new();

@@ -16,7 +16,7 @@ const LINK_COUNTERS: [(u32, &str); 3] = [
     (295, "retried blocks"),
 ];
 
-/// Replaced rows of memory.
+/// Returns the replaced rows of memory.
 pub(super) fn remapped_rows(nvml: &Nvml, device: &Device<'_>) -> Option<Rows> {
     let call = nvml.lib().nvmlDeviceGetRemappedRows.as_ref().ok()?;
     let (mut corrected, mut uncorrected, mut pending, mut failed) = (0, 0, 0, 0);
@@ -25,12 +25,12 @@ pub(super) fn remapped_rows(nvml: &Nvml, device: &Device<'_>) -> Option<Rows> {
     (code == 0).then_some(Rows { corrected, uncorrected, pending: pending != 0, failed: failed != 0 })
 }
 
-/// NVML's advice for this GPU (driver 570 and later).
+/// Returns NVML's advice for this GPU (driver 570 and later).
 pub(super) fn recovery_action(nvml: &Nvml, device: &Device<'_>) -> Option<u32> {
     number(nvml, device, field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)
 }
 
-/// Number of NVLinks.
+/// Returns the number of NVLinks.
 pub(super) fn link_count(nvml: &Nvml, device: &Device<'_>) -> Option<u32> {
     number(nvml, device, field_id::NVML_FI_DEV_NVLINK_LINK_COUNT)
 }
@@ -41,7 +41,7 @@ pub(super) fn c2c_links(nvml: &Nvml, device: &Device<'_>) -> Option<u32> {
     number(nvml, device, field_id::NVML_FI_DEV_C2C_LINK_COUNT).filter(|count| active && *count > 0)
 }
 
-/// Speed of a link in Mbit/s.
+/// Returns the speed of a link in Mbit/s.
 pub(super) fn link_speed(nvml: &Nvml, device: &Device<'_>, link: u32) -> Option<u64> {
     values(nvml, device, &[(field_id::NVML_FI_DEV_NVLINK_GET_SPEED, link)]).first().copied().flatten()
 }
@@ -56,7 +56,7 @@ pub(super) fn link_counters(
     LINK_COUNTERS.into_iter().zip(values).filter_map(|((_, name), value)| Some((name, value?)))
 }
 
-/// The value of a field of the GPU, or of its first link.
+/// Returns the value of a field of the GPU, or of its first link.
 fn number(nvml: &Nvml, device: &Device<'_>, field: u32) -> Option<u32> {
     let value = values(nvml, device, &[(field, 0)]).first().copied().flatten()?;
     u32::try_from(value).ok()

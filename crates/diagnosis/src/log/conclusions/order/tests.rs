@@ -1,7 +1,7 @@
 use super::*;
 use crate::log::conclusions::tests::{examine, pair};
 
-/// A message of a rank of [`pair`], which runs on host `a` or `b`.
+/// Returns a message of a rank of [`pair`], on host `a` or `b`.
 fn warn(rank: u32, time: &str, text: &str) -> String {
     let host = ["a", "b"][rank as usize];
     let time = if time.is_empty() { String::new() } else { format!("[{time}] ") };
@@ -11,7 +11,7 @@ fn warn(rank: u32, time: &str, text: &str) -> String {
 const CLOSED: &str = "socketProgress: Connection closed by remote peer c<1>";
 const FULL: &str = "Error: failed to extend /dev/shm/nccl-x to 9 bytes, error: No space left on device (28)";
 
-/// The first finding of a log with these lines after the start of the job.
+/// Returns the first finding of a log with these lines after the start of the job.
 fn first(lines: &str) -> Finding {
     examine(&(pair("IB", "NET/IB/0/GDRDMA").text() + lines)).findings.remove(0)
 }

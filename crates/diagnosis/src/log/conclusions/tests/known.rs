@@ -54,7 +54,7 @@ fn a_known_fault_of_another_network_is_not_told() {
     assert!(!told("IB", Vec::new()));
 }
 
-/// The list of known faults.
+/// Returns the list of known faults.
 fn listed(log: &str) -> Vec<String> {
     let section = examine(log).sections.into_iter().find(|section| section.title == "Known faults").unwrap();
     let Body::Lines(lines) = section.body else { panic!("{:?}", section.body) };

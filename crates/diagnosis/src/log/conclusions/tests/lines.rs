@@ -134,7 +134,7 @@ const HARMLESS: &[&str] = &[
     "slurmstepd-node1: error: couldn't chdir to `/data': No such file or directory: going to /tmp instead",
 ];
 
-/// The health of a job that is healthy without this line.
+/// Returns the health of an otherwise healthy job with this line.
 fn health_with(line: &str) -> Health {
     examine(&(pair("IB", "NET/IB/0/GDRDMA").text() + line + "\n")).health()
 }

@@ -293,7 +293,7 @@ fn a_log_without_its_beginning_is_neither_healthy_nor_compared() {
     }
 }
 
-/// The log of eight ranks, all of which completed and destroyed their communicator, with its lines.
+/// Returns the log of eight ranks with its lines. All ranks completed and destroyed their communicator.
 fn eight_ranks() -> Vec<String> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/logs/h200x8.log");
     std::fs::read_to_string(path).unwrap().lines().map(str::to_owned).collect()
