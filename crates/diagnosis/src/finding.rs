@@ -34,7 +34,7 @@ pub enum Role {
     Harmless,
 }
 
-/// The thing to do with a node, mildest first.
+/// An action for a node, mildest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
@@ -84,7 +84,7 @@ pub struct Finding {
     /// The remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
-    /// The thing to do with the node.
+    /// Action for the node.
     pub action: Action,
     /// Affected ranks, ascending, or empty if none is known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -137,7 +137,7 @@ impl Finding {
         Self { remedy: Some(text.into()), ..self }
     }
 
-    /// Adds the thing to do with the node.
+    /// Adds the action for the node.
     pub fn action(self, action: Action) -> Self {
         Self { action, ..self }
     }

@@ -19,7 +19,7 @@ use crate::examination::{Body, Examination, Section};
 use crate::finding::{Evidence, Finding, Severity};
 use crate::words::{counted, plural};
 
-/// The answer of a loaded NCCL (`ncclParamGetAllParameterKeys`, `ncclParamGetParameter`; 2.30.4 and later).
+/// The answer of a loaded NCCL (`ncclParamGetAllParameterKeys`, `ncclParamGetParameter`, 2.30.4 and later).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Answer {
     /// Version and path of the library.

@@ -9,13 +9,13 @@ use super::files::{number, text};
 /// Soft limits of this process. `None` means no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// True when `/proc/self/limits` was read.
+    /// True if `/proc/self/limits` was read.
     pub known: bool,
     /// Locked memory in bytes.
     pub locked_memory: Option<u64>,
     /// Stack in bytes.
     pub stack: Option<u64>,
-    /// True when the stack has no limit.
+    /// True if the stack has no limit.
     pub unlimited_stack: bool,
     /// Open files.
     pub open_files: Option<u64>,

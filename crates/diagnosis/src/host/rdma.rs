@@ -56,7 +56,7 @@ pub struct Refused {
 }
 
 impl Host {
-    /// Reads the facts below `root`, which is `/` except in tests. Unreadable files count as missing.
+    /// Reads the facts below `root` (`/` except in tests). Unreadable files count as missing.
     /// `service` is the value of [`SERVICE`], if it has one.
     pub fn look(root: &Path, service: Option<&OsStr>) -> Self {
         let modules = MODULES.into_iter().filter(|module| root.join("sys/module").join(module).exists());

@@ -22,7 +22,7 @@ pub struct Watch {
     pub address: String,
     /// The first answer.
     pub first: Poll,
-    /// The second answer, or the reason why there is none.
+    /// The second answer, or the reason for its absence.
     pub second: Result<Poll, Unanswered>,
 }
 

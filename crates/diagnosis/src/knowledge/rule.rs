@@ -64,7 +64,7 @@ pub struct Rule {
     pub cause: Option<String>,
     /// The remedy.
     pub remedy: Option<String>,
-    /// The thing to do with the node.
+    /// Action for the node.
     pub action: Action,
     /// True for a message of a launcher. It stands below the messages about its effects.
     pub reported_late: bool,

@@ -46,7 +46,7 @@ fn a_diagnosis_is_one_sentence_and_texts_have_an_end() {
             assert!(text.is_ascii(), "{}: not ASCII: {text}", rule.id);
         }
         if let Some(text) = &rule.remedy {
-            // It can end with a command, to which a full stop would be added when it is copied.
+            // It can end with a command. A full stop after it would be copied with the command.
             assert!(!text.ends_with([' ', ',', ';', ':']), "{}: no end: {text}", rule.id);
             assert!(text.is_ascii(), "{}: not ASCII: {text}", rule.id);
         }

@@ -310,7 +310,7 @@ fn lacking_part(part: &str, version: Version, path: &Path, names: &[&str]) -> Re
     })
 }
 
-/// Returns true when the file contains these words.
+/// Returns true if the file contains these words.
 fn contains(path: &Path, words: &str) -> bool {
     let words = words.as_bytes();
     fs::read(path).is_ok_and(|bytes| bytes.windows(words.len()).any(|window| window == words))

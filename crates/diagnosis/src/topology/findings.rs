@@ -434,7 +434,7 @@ fn indices(gpus: &[&Gpu]) -> String {
     gpus.iter().map(|gpu| gpu.index.to_string()).collect::<Vec<_>>().join(",")
 }
 
-/// Returns true when GPUs are connected by NVLink without a switch.
+/// Returns true if GPUs are connected by NVLink without a switch.
 pub(super) fn is_direct(gpus: &[Gpu]) -> bool {
     gpus.iter().flat_map(|gpu| gpu.nvlinks.iter().flatten()).any(|link| matches!(link.to, NvLinkEnd::Gpu(_)))
 }

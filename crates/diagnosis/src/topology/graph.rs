@@ -29,7 +29,7 @@ pub struct Graph {
     pub algorithm: String,
     /// Pattern of the search, in words.
     pub pattern: &'static str,
-    /// True when a channel may use different NICs for sending and receiving.
+    /// True if a channel may use different NICs for sending and receiving.
     pub cross_nic: bool,
     /// Bandwidth of a channel within the host in GB/s.
     pub speed_intra: Option<f64>,

@@ -9,7 +9,7 @@ pub use crate::host::pci::PcieLink;
 pub struct Topology {
     /// `this machine`, or the name of the file.
     pub source: String,
-    /// True when NCCL wrote the topology: it does not record host bridges.
+    /// True if NCCL wrote the topology: it does not record host bridges.
     pub is_dump: bool,
     /// True in a virtual machine.
     pub is_virtual: bool,

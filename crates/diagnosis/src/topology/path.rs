@@ -42,7 +42,7 @@ pub enum Pair {
 pub struct Platform {
     /// True with CPUs of AMD and at most two GPUs: NCCL permits P2P at any distance.
     pub is_amd_pair: bool,
-    /// True when GPUs are connected to CPUs by NVLink-C2C.
+    /// True if GPUs are connected to CPUs by NVLink-C2C.
     pub has_c2c: bool,
 }
 

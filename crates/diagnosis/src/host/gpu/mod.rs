@@ -109,9 +109,9 @@ pub struct Gpu {
     pub clock: Option<u32>,
     /// Highest clock of the multiprocessors in MHz.
     pub max_clock: Option<u32>,
-    /// True when the driver stays loaded without users.
+    /// True if the driver stays loaded without users.
     pub persistence: Option<bool>,
-    /// True when the GPU is divided into instances.
+    /// True if the GPU is divided into instances.
     pub mig: Option<bool>,
     /// NVML's advice: 0 none, 1 reset the GPU, 2 reboot the node, 3 drain peer traffic, 4 drain and reset.
     pub recovery: Option<u32>,
@@ -145,9 +145,9 @@ pub struct Pcie {
 /// Error correction of a GPU's memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ecc {
-    /// True when it is on.
+    /// True if it is on.
     pub enabled: Option<bool>,
-    /// True when it is on after the next reset.
+    /// True if it is on after the next reset.
     pub pending: Option<bool>,
     /// Uncorrected errors since the driver was loaded.
     pub uncorrected: Option<u64>,
@@ -162,9 +162,9 @@ pub struct Rows {
     pub corrected: u32,
     /// Rows replaced because of uncorrected errors.
     pub uncorrected: u32,
-    /// True when a row is replaced at the next reset.
+    /// True if a row is replaced at the next reset.
     pub pending: bool,
-    /// True when a row could not be replaced.
+    /// True if a row could not be replaced.
     pub failed: bool,
 }
 
@@ -173,7 +173,7 @@ pub struct Rows {
 pub struct Pages {
     /// Number of pages.
     pub retired: Option<usize>,
-    /// True when pages are taken out of use at the next reset.
+    /// True if pages are taken out of use at the next reset.
     pub pending: Option<bool>,
 }
 
@@ -182,7 +182,7 @@ pub struct Pages {
 pub struct Link {
     /// Number, from 0.
     pub number: u32,
-    /// True when the link works.
+    /// True if the link works.
     pub active: bool,
     /// Version of NVLink, as NVML numbers it.
     pub version: Option<u32>,
@@ -259,7 +259,7 @@ impl Gpus {
         (all.clone().filter(|link| link.active).count(), all.count())
     }
 
-    /// Returns true when the host has GPUs, seen by NVML or on the PCI bus.
+    /// Returns true if the host has GPUs, seen by NVML or on the PCI bus.
     pub fn any(&self) -> bool {
         !self.devices.is_empty() || !self.lost.is_empty() || !self.on_pci.is_empty()
     }

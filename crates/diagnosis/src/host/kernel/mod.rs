@@ -15,7 +15,7 @@ pub(super) use read::read;
 pub struct KernelMessages {
     /// The file of the messages, or `None` if none could be read.
     pub place: Option<String>,
-    /// True when all messages since the start of the kernel were read, or as many as the kernel keeps.
+    /// True if all messages since the start of the kernel were read, or as many as the kernel keeps.
     pub complete: bool,
     /// Kinds of messages, in the order of their first one.
     pub kinds: Vec<KernelMessage>,

@@ -50,7 +50,7 @@ pub struct Library {
     pub file: String,
     /// The successful search: `LD_LIBRARY_PATH`, `ld.so.cache`, `Python`, or a folder.
     pub found: String,
-    /// True when the loader takes this file for the name.
+    /// True if the loader takes this file for the name.
     pub first: bool,
     /// Version: `2.28.9`.
     pub version: Option<String>,

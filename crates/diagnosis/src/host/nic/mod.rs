@@ -99,7 +99,7 @@ impl Nic {
         }
     }
 
-    /// Returns true when a port is active.
+    /// Returns true if a port is active.
     pub fn is_up(&self) -> bool {
         self.ports.iter().any(Port::is_active)
     }
@@ -128,7 +128,7 @@ impl Nic {
 }
 
 impl Port {
-    /// Returns true when data can pass.
+    /// Returns true if data can pass.
     pub fn is_active(&self) -> bool {
         self.state == "ACTIVE"
     }

@@ -46,7 +46,7 @@ pub struct System {
     pub root: bool,
     /// Capabilities as bits. Some of them lift limits.
     pub capabilities: u64,
-    /// True when a filter of system calls is set.
+    /// True if a filter of system calls is set.
     pub filtered: bool,
     /// Processors of the host.
     pub processors: Option<usize>,
@@ -91,7 +91,7 @@ impl System {
         self.capabilities >> IPC_LOCK & 1 == 1
     }
 
-    /// Returns true when a container's filter may refuse calls about NUMA.
+    /// Returns true if a container's filter may refuse calls about NUMA.
     pub fn may_lack_numa(&self) -> bool {
         self.container.is_some() && self.filtered && self.capabilities >> SYS_NICE & 1 == 0
     }

@@ -38,7 +38,7 @@ pub struct Iommu {
 }
 
 impl Bridge {
-    /// Returns true when traffic between devices below goes through the root complex.
+    /// Returns true if traffic between devices below goes through the root complex.
     pub fn redirects(&self) -> bool {
         self.control.is_some_and(|control| control & REDIRECTS != 0)
     }
@@ -56,7 +56,7 @@ impl Iommu {
         Self { units: names(&root.join("sys/class/iommu")).len(), modes }
     }
 
-    /// Returns true when addresses of devices are translated.
+    /// Returns true if addresses of devices are translated.
     pub fn translates(&self) -> bool {
         self.modes.keys().any(|mode| mode.starts_with("DMA"))
     }

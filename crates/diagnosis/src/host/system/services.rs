@@ -14,9 +14,9 @@ pub struct Driver {
     pub version: Option<String>,
     /// True for the open kernel module. It can export memory as DMA-BUF.
     pub open: bool,
-    /// True when `nvidia_peermem` is loaded.
+    /// True if `nvidia_peermem` is loaded.
     pub peermem: bool,
-    /// True when `gdrdrv` is loaded.
+    /// True if `gdrdrv` is loaded.
     pub gdrdrv: bool,
     /// True if a parameter disables NVLink.
     pub nvlink_off: bool,
@@ -27,13 +27,13 @@ pub struct Driver {
 /// Services and settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Services {
-    /// True when the fabric manager runs.
+    /// True if the fabric manager runs.
     pub fabric_manager: bool,
-    /// True when the IMEX daemon runs.
+    /// True if the IMEX daemon runs.
     pub imex: bool,
     /// Channels of IMEX visible to this process.
     pub imex_channels: usize,
-    /// True when `systemd` is the first process.
+    /// True if `systemd` is the first process.
     pub systemd: bool,
     /// `RemoveIPC` of systemd-logind, if it is set.
     pub remove_ipc: Option<bool>,

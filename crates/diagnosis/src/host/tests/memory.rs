@@ -63,7 +63,7 @@ fn faults_of_gpus_and_nccl_do_not_matter_to_host_memory() {
     let examined = |facts: &Facts| examine_for_host_memory(std::slice::from_ref(facts), &Rules::built_in());
     let found = examined(&facts);
     assert_eq!((rules(&found), found.health()), (Vec::new(), Health::Healthy), "{:?}", found.findings);
-    // What is about memory, the network or libfabric still matters.
+    // Messages about memory, the network or libfabric still matter.
     let text = "Memory failure: 0x1234: recovery action for dirty page: Failed";
     facts.messages.kinds.push(kernel_message(Some("host-memory-uncorrected"), text));
     let libfabric = |build: &str| Library {

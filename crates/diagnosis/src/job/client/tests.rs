@@ -14,7 +14,7 @@ use crate::job::watch::{Selection, watch};
 /// Behaviour of the server on one connection.
 #[derive(Clone)]
 enum Script {
-    /// Answers; text only when the flag is false.
+    /// Answers, only in text if the flag is false.
     Answer(bool, Vec<u8>),
     /// Accepts and says nothing until the client gives up.
     Silence,
@@ -151,7 +151,7 @@ fn a_connection_without_an_answer_is_tried_again() {
 fn one_process_that_answers_is_found_among_stopped_ones_that_accept() {
     let mut scripts = vec![Script::Silence; 5];
     scripts.push(json("2.30.7-ok.1.json"));
-    // More than are opened until the last of these answers, on a loaded machine.
+    // More scripts than connections opened before the answer, on a loaded machine.
     scripts.extend(vec![Script::Silence; 200]);
     let address = serve_together(scripts);
     let mut client = patient(&address);

@@ -157,7 +157,7 @@ pub fn parse(bytes: &[u8]) -> Result<Dump, Malformed> {
     serde_json::from_slice(bytes).map_err(|error| {
         let expected = "neither a pickle nor JSON of the flight recorder";
         Malformed::new(match error.classify() {
-            // The place in a file of another kind helps nobody.
+            // A place in a file of another kind does not help.
             Category::Syntax => {
                 format!("{expected}: name a file that PyTorch wrote at TORCH_FR_DUMP_TEMP_FILE")
             }

@@ -48,7 +48,7 @@ enum Order {
     Earlier,
     /// The first message is later.
     Later,
-    /// Nothing tells.
+    /// The order is unknown.
     Open,
 }
 

@@ -70,7 +70,7 @@ fn eight_gpus_and_32_nics_are_all_drawn() {
     assert_eq!(links, 8 * 18);
 }
 
-/// Long names, many host bridges, eight NUMA nodes, all pairs linked: everything that needs space at once.
+/// Long names, many host bridges, eight NUMA nodes, all pairs linked: all large parts at once.
 #[test]
 fn crowded_machines_do_not_overlap() {
     let place = |index: usize| Locality {

@@ -6,7 +6,7 @@ use super::super::matrix::matrix;
 use super::*;
 use crate::host::gpu::Problem;
 
-/// The files of a machine in a folder.
+/// Files of a machine in a folder.
 struct Machine(tempfile::TempDir);
 
 impl Machine {
