@@ -46,7 +46,7 @@ pub struct Examination {
     pub facts: Value,
 }
 
-/// Title of the section about known faults of the installed versions.
+/// Title of the section about known faults of the detected versions.
 pub const KNOWN_FAULTS: &str = "Known faults";
 
 /// A part of the facts, with a heading.

@@ -28,7 +28,7 @@ pub enum Role {
     Cascade,
     /// It supports other findings, and is not a finding itself.
     Confirmation,
-    /// An improvement, without a failure.
+    /// A possible improvement, without a failure.
     Advice,
     /// A message that only looks like a problem.
     Harmless,

@@ -30,7 +30,7 @@ pub struct Collection {
     pub findings: Vec<Finding>,
     /// Sentences about unknown facts.
     pub unseen: Vec<String>,
-    /// Files.
+    /// The files read.
     pub files: Vec<String>,
     /// True if unseen variables may be set, or some values are unknown.
     pub is_partial: bool,

@@ -91,7 +91,7 @@ pub fn examine(
 }
 
 /// Returns findings about a variable with a harmful or wrong value or a misspelt name, without advice about
-/// other variables. `is_set` returns true for other variables with a value.
+/// other variables. `is_set` returns true for a variable that is set.
 pub fn harm(setting: &Setting, situation: &Situation, is_set: &dyn Fn(&str) -> bool) -> Vec<Finding> {
     let mut judged = judge(setting, situation, is_set);
     judged.verdicts.retain(|verdict| matches!(verdict.kind, Kind::Harmful | Kind::Misspelt | Kind::Invalid));

@@ -59,7 +59,7 @@ impl Judged {
     }
 }
 
-/// Judges a variable. `is_set` returns true for other variables with a value.
+/// Judges a variable. `is_set` returns true for a variable that is set.
 pub(super) fn judge(setting: &Setting, situation: &Situation, is_set: &dyn Fn(&str) -> bool) -> Judged {
     let name = names::find(&setting.name);
     let knowledge = knowledge::variable(&setting.name);

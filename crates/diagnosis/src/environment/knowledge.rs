@@ -147,7 +147,7 @@ pub(super) enum Ranks {
     MayDiffer,
 }
 
-/// Returns true for a variable with a value common to all ranks of a job.
+/// Returns true for a variable that must have the same value on all ranks of a job.
 pub(crate) fn must_be_equal(name: &str) -> bool {
     variable(name).is_some_and(|variable| variable.ranks == Ranks::MustBeEqual)
 }

@@ -129,7 +129,7 @@ fn with_one_sign(sign: &str, names: &[&str]) -> Option<String> {
     (is_clear && wanted.iter().any(|name| !name.is_empty())).then(|| format!("{sign}{}", wanted.join(",")))
 }
 
-/// Returns the intended list of patterns: `eth*` is the prefix `eth`, `mlx5_[0-3]` is four names.
+/// Returns the list meant by the patterns: `eth*` is the prefix `eth`, `mlx5_[0-3]` is four names.
 fn without_patterns(sign: &str, names: &[&str]) -> Option<String> {
     let prefixes: Option<Vec<&str>> = names
         .iter()

@@ -9,7 +9,7 @@ use super::situation::{Situation, parse_version};
 
 const TABLE: &str = include_str!("../../knowledge/variables/names.csv");
 
-/// Software with a variable, by its name in the table.
+/// Software that reads a variable, by its name in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Component {
     Nccl,

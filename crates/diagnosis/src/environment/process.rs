@@ -92,7 +92,7 @@ impl Process {
         self.variables.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
     }
 
-    /// Returns the path of a file in the process's file system.
+    /// Returns the path of a file named by the process.
     pub(super) fn path(&self, path: &Path) -> PathBuf {
         match path.strip_prefix("/") {
             Ok(inside) => self.root.join(inside),

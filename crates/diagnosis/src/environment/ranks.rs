@@ -49,8 +49,8 @@ impl Snapshot {
     }
 }
 
-/// Completes the examination of rank 0 with the differences between the ranks, and with findings of other
-/// ranks.
+/// Completes the examination of rank 0 with the differences between the ranks, and with findings that only
+/// other ranks have.
 pub fn compare(examination: &mut Examination, ranks: &[Snapshot]) {
     let all = ranks.iter().flat_map(|rank| &rank.settings);
     let names: BTreeSet<&str> = all.map(|setting| setting.name.as_str()).collect();

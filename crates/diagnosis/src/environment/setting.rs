@@ -32,7 +32,7 @@ const SECRETS: [&str; 5] = ["_PSK", "_KEY", "_TOKEN", "_SECRET", "_PASSWORD"];
 /// Text in place of a secret value.
 const HIDDEN: &str = "(set, not shown)";
 
-/// A variable with a value.
+/// A variable with its value and place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {
     /// Name of the variable.

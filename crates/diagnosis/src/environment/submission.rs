@@ -228,7 +228,7 @@ impl Submission {
             return;
         }
         let setting = Setting::new(name, value, place);
-        // Variables passed on by mpirun are in effect in the ranks, in any order in the text.
+        // Variables passed on by mpirun are in effect in the ranks, independent of the order in the text.
         let is_passed = self.is_mpi_job && self.passed.contains(name);
         if origin == Origin::Command {
             self.passed.insert(name.to_owned());

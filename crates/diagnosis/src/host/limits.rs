@@ -19,7 +19,7 @@ pub struct Limits {
     pub unlimited_stack: bool,
     /// Open files.
     pub open_files: Option<u64>,
-    /// Limit up to which a process may raise its open files.
+    /// Hard limit of open files. A process may raise its own limit up to it.
     pub most_open_files: Option<u64>,
     /// Processes and threads of the user.
     pub processes: Option<u64>,
@@ -34,7 +34,7 @@ pub struct ControlGroup {
     pub processors: Option<f64>,
     /// Processes and threads.
     pub processes: Option<u64>,
-    /// Present processes and threads, if they are limited.
+    /// Current processes and threads, if they are limited.
     pub running: Option<u64>,
 }
 

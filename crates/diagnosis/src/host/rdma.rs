@@ -1,6 +1,6 @@
 //! RDMA on this host: devices, drivers, device files, limits, and the container of the process.
 //!
-//! All files are below a root folder, so that tests can create machines.
+//! All files are read below a root folder, so that tests can create machines.
 
 use std::ffi::OsStr;
 use std::fs::OpenOptions;

@@ -170,7 +170,7 @@ fn network_devices_prove_nothing_about_gpus_that_cannot_be_seen() {
     assert!(examination.unseen.iter().any(|text| text.contains("NVML")), "{:?}", examination.unseen);
 }
 
-/// A card without a cable is not a fault of a single host, and useless for jobs of several hosts.
+/// A card without a cable is not a fault of a single host, and is useless for jobs of several hosts.
 #[test]
 fn a_card_without_a_link_is_a_fault_only_where_a_network_is_needed() {
     let machine = Machine::new().roce("mlx5_0", "0000:17:00.0", "eth0", 1500, None).memlock("65536");

@@ -11,7 +11,7 @@ use serde::{Serialize, Serializer};
 pub enum Format {
     /// JSON, of NCCL 2.28.7 and later.
     Json,
-    /// Text, of NCCL 2.24 and later. It lists only ranks with a difference from others.
+    /// Text, of NCCL 2.24 and later. It lists only ranks that differ from others.
     Text,
 }
 

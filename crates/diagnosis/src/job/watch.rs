@@ -18,7 +18,7 @@ pub struct Selection {
 /// Two polls of a job.
 #[derive(Debug)]
 pub struct Watch {
-    /// Address of the questions.
+    /// Queried address.
     pub address: String,
     /// The first answer.
     pub first: Poll,

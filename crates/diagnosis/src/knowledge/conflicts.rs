@@ -13,7 +13,7 @@ use crate::finding::Severity;
 pub(super) const FILE: (&str, &str) =
     ("knowledge/conflicts.toml", include_str!("../../knowledge/conflicts.toml"));
 
-/// Installed versions. `None` is an unknown or missing one.
+/// Versions in use together. `None` is an unknown or missing one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Together<'a> {
     /// NCCL.

@@ -30,7 +30,7 @@ pub const TOUCHES: [&str; 13] = [
     "fabric",
 ];
 
-/// Networks for a fault: EFA, other providers of libfabric, InfiniBand and RoCE, TCP.
+/// Possible networks of a fault: EFA, other providers of libfabric, InfiniBand and RoCE, TCP.
 pub const NETWORKS: [&str; 4] = ["efa", "libfabric", "ib", "socket"];
 
 /// Names of the properties of a job required by a fault, besides variables (`NCCL_...`), each with its words

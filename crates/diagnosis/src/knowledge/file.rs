@@ -15,7 +15,7 @@ use super::words::SHORTEST;
 /// The only version of the files' form.
 const FORM: u32 = 1;
 
-/// An invalid file.
+/// An unusable file.
 #[derive(Debug)]
 pub struct FileError {
     /// Name of the file.

@@ -10,7 +10,7 @@ use crate::finding::{Action, Role, Severity};
 /// Limit of a compiled pattern.
 const PATTERN_BYTES: usize = 1 << 20;
 
-/// Text in a pattern for the start of a line, after spaces and the prefixes of launchers and loggers.
+/// Placeholder in a pattern for the start of a line, after spaces and the prefixes of launchers and loggers.
 const START: &str = "{start}";
 
 /// The expression for [`START`]: `[rank3]:`, `[1,0]<stderr>:`, `3: `, `2026-11-24T13:42:01Z stdout F `,
@@ -50,9 +50,9 @@ pub struct Rule {
     pub short: Vec<String>,
     /// A further condition: a pattern for the line.
     pub pattern: Option<Pattern>,
-    /// Versions of NCCL with this message.
+    /// Versions of NCCL covered by the rule.
     pub nccl: Option<VersionReq>,
-    /// Versions of aws-ofi-nccl with this message.
+    /// Versions of aws-ofi-nccl covered by the rule.
     pub plugin: Option<VersionReq>,
     /// Place in the chain of cause and effect.
     pub role: Role,

@@ -3,7 +3,7 @@
 use super::digest::Transport;
 use super::text;
 
-/// Limit of the number of ranks in a line. A line with a larger number is not read.
+/// Largest credible number of ranks in a line.
 pub(super) const MOST_RANKS: u32 = 1 << 20;
 
 /// A channel from one rank to another.

@@ -8,7 +8,7 @@ use serde::Serialize;
 /// The content of one or more logs of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Digest {
-    /// Files.
+    /// Input files.
     pub inputs: Vec<Input>,
     /// Writers of lines, in the order of their first lines.
     pub writers: Vec<Writer>,

@@ -274,7 +274,7 @@ fn registration(known: &Facts<'_>, wanted: &str) -> Vec<Reason> {
 }
 
 fn lacking_part(part: &str, version: Version, path: &Path, names: &[&str]) -> Reason {
-    // Libraries of these providers: a libfabric linked to them has been built with the provider.
+    // Libraries needed by these providers: a libfabric linked to them has been built with the provider.
     let needs = match part {
         "efa" => Some("libefa.so"),
         "verbs" => Some("librdmacm.so"),

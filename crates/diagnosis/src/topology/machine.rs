@@ -58,7 +58,7 @@ pub fn read(root: &Path, driver: &Gpus) -> Topology {
     topology
 }
 
-/// Returns a GPU described by the driver, or `None` without bus ID: it distinguishes GPUs.
+/// Returns a GPU described by the driver, or `None` without a bus ID, since bus IDs distinguish GPUs.
 fn known_gpu(root: &Path, functions: &[Function], told: &gpu::Gpu, all: &[gpu::Gpu]) -> Option<Gpu> {
     let bus_id = told.pci.clone()?;
     let folder = pci::folder(&root.join(pci::DEVICES).join(&bus_id));

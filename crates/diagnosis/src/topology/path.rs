@@ -113,8 +113,8 @@ impl Path {
         }
     }
 
-    /// Returns the transport chosen by NCCL 2.23 and later without a variable. (Before, P2P was permitted at
-    /// any distance on CPUs of AMD.)
+    /// Returns the transport chosen by NCCL 2.23 and later if no variable is set. (Before, P2P was permitted
+    /// at any distance on CPUs of AMD.)
     pub fn transport(self, pair: Pair, platform: Platform) -> &'static str {
         const PCIE: &str = "P2P over PCIe, if the driver permits it; else SHM";
         match (self, pair) {

@@ -125,7 +125,7 @@ pub struct Gpu {
     pub c2c_links: Option<u32>,
     /// Membership in a fabric of NVSwitches.
     pub fabric: Option<Fabric>,
-    /// Processes with memory of the GPU.
+    /// Processes that hold memory of the GPU.
     pub processes: Vec<Process>,
 }
 
@@ -209,7 +209,7 @@ pub struct Fabric {
     pub health: Option<u32>,
 }
 
-/// A process with memory of a GPU.
+/// A process that holds memory of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
     /// Process ID.

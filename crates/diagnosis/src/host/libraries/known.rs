@@ -1,4 +1,4 @@
-//! Known faults and conflicts of the libraries of a job.
+//! Known faults and conflicts of the libraries a job would load.
 
 use semver::Version;
 

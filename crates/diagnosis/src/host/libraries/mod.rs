@@ -42,13 +42,13 @@ pub enum Kind {
 pub struct Library {
     /// Kind.
     pub kind: Kind,
-    /// Name in programs: `libnccl.so.2`.
+    /// Name requested by programs: `libnccl.so.2`.
     pub name: String,
-    /// First path in the search.
+    /// First path found.
     pub path: String,
     /// The file, when the path is a link to it.
     pub file: String,
-    /// The successful search: `LD_LIBRARY_PATH`, `ld.so.cache`, `Python`, or a folder.
+    /// Source of the path: `LD_LIBRARY_PATH`, `ld.so.cache`, `Python`, or a folder.
     pub found: String,
     /// True if the loader takes this file for the name.
     pub first: bool,
@@ -75,7 +75,7 @@ impl Library {
     }
 }
 
-/// Returns the kind of a library by its file name, and its name in programs.
+/// Returns the kind of a library by its file name, and the name requested by programs.
 pub(super) fn kind(file: &str) -> Option<(Kind, String)> {
     let (stem, rest) = file.split_once(".so")?;
     if !(rest.is_empty() || rest.starts_with('.')) {

@@ -51,7 +51,7 @@ const INSTALLERS: [&str; 8] = [
 ];
 /// Places of Python installations.
 const PYTHONS: [&str; 5] = ["/usr", "/usr/local", "/opt/conda", "/opt/venv", "/usr/local/nccl"];
-/// Largest number of libraries.
+/// Largest number of libraries read.
 const MOST: usize = 200;
 
 /// A file found, before it is read.
@@ -157,7 +157,7 @@ fn library(found: Found, file: String, first: bool, real: &Path) -> Library {
     };
     let numbers = || {
         let (_, numbers) = file.rsplit_once(".so.")?;
-        // A single number belongs to the name in programs, not to the version.
+        // A single number belongs to the name requested by programs, not to the version.
         (numbers.contains('.')).then(|| numbers.to_owned())
     };
     let by_name = matches!(found.kind, Kind::Driver | Kind::Nvml | Kind::Verbs | Kind::Nccl);

@@ -283,8 +283,8 @@ fn without_address(nics: &[Nic]) -> Option<Finding> {
     })
 }
 
-/// Returns a finding about active RoCE ports if the entry of `NCCL_IB_GID_INDEX` has no address, or one of
-/// RoCE v1.
+/// Returns a finding about active RoCE ports without an address at the entry of `NCCL_IB_GID_INDEX`, or with
+/// one of RoCE v1.
 pub(crate) fn fixed_gid(nics: &[Nic], environment: &[(String, String)]) -> Option<Finding> {
     let (_, value) = environment.iter().find(|(name, _)| name == "NCCL_IB_GID_INDEX")?;
     let index: u32 = value.trim().parse().ok()?;

@@ -86,7 +86,7 @@ const IPC_LOCK: u64 = 14;
 const SYS_NICE: u64 = 23;
 
 impl System {
-    /// Returns true for a process without the limit of locked memory.
+    /// Returns true for a process exempt from the limit of locked memory.
     pub fn may_lock_any(&self) -> bool {
         self.capabilities >> IPC_LOCK & 1 == 1
     }

@@ -14,7 +14,7 @@ use super::super::pci;
 const SPACE: usize = 4096;
 /// Number of the capability of access control services.
 const ACS: u32 = 0x000d;
-/// Bits for traffic between devices through the root complex: requests, and completions.
+/// Bits that send traffic between devices through the root complex: requests, and completions.
 const REDIRECTS: u16 = 0x0004 | 0x0008;
 
 /// A PCI bridge above a GPU or a network device.

@@ -22,7 +22,7 @@ pub struct SharedMemory {
     pub files: usize,
 }
 
-/// Files without a process.
+/// Files used by no process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stale {
     /// Their names.

@@ -25,7 +25,7 @@ pub enum Failure {
     Unexpected(String),
     /// The answer cannot be read.
     Malformed(Malformed),
-    /// All answers were about other jobs, with these names.
+    /// All answers were about other jobs. Contains their descriptions.
     OtherJobs(Vec<String>),
 }
 

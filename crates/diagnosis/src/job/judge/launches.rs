@@ -16,7 +16,7 @@ const SOURCE: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/
 pub(super) struct Conclusions {
     /// The findings.
     pub findings: Vec<Finding>,
-    /// Proof of operations on all ranks.
+    /// Sentence that proves operations on all ranks.
     pub proof: Option<String>,
     /// Sentence about incomparable ranks.
     pub unseen: Option<String>,
@@ -116,7 +116,7 @@ fn names(stand: &Standstill<'_>, numbers: &[u32], rank_names: &RankNames<'_>) ->
     numbers.iter().map(|&number| rank_names.name(stand.communicator, number, place(number))).collect()
 }
 
-/// Returns the finding about late ranks, or ranks with other operations.
+/// Returns the finding about ranks that have not arrived, or called other operations.
 fn finding(
     stand: &Standstill<'_>,
     roots: &[u32],

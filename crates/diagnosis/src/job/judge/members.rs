@@ -9,7 +9,8 @@ use crate::words::{join_list, plural, sentence};
 
 const SOURCE: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html";
 
-/// Finds dead and silent processes, errors, and incomplete communicators. `first` is the earlier answer.
+/// Finds dead and silent processes, errors, and communicators that are not ready. `first` is the earlier
+/// answer.
 pub(super) fn find(first: Option<&Status>, last: &Status, rank_names: &RankNames<'_>) -> Vec<Finding> {
     let mut findings = absent(first, last, rank_names);
     errors(last, rank_names, &mut findings);

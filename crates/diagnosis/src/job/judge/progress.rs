@@ -90,7 +90,7 @@ pub(super) fn member(communicator: &Communicator, rank: &Rank) -> Member {
 /// Returns the operations launched since an earlier answer, and true if the number is complete, or `None` if
 /// a count went down.
 ///
-/// A text has only differing counts, so a count without an earlier value proves nothing.
+/// A text has only counts differing between ranks, so a count without an earlier value proves nothing.
 fn growth(earlier: &Rank, now: &Rank, is_text: bool) -> Option<(u64, bool)> {
     let mut sum = 0_u64;
     let mut is_whole =

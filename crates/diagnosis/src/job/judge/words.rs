@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::job::status::{Communicator, Identity, RankPlace, Status};
 
-/// Numbers of the ranks in the largest communicator, used as names of all ranks.
+/// Numbers of the ranks in the largest communicator, used as names of the ranks in all communicators.
 #[derive(Debug)]
 pub(super) struct RankNames<'a> {
     /// The largest communicator.

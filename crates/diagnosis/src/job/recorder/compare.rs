@@ -39,7 +39,7 @@ pub(super) struct Mismatch {
     pub sequence: i64,
     /// Its operation, on the first rank.
     pub operation: String,
-    /// The different property.
+    /// The property that differs.
     pub property: Property,
     /// The ranks by value, most ranks first.
     pub values: Vec<(String, Vec<u32>)>,

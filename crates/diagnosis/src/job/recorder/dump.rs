@@ -51,7 +51,7 @@ pub struct Group {
 /// Progress of a process group in one rank: sequence numbers of collectives, -1 for none.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Progress {
-    /// The program's last call.
+    /// The last one called by the program.
     #[serde(default = "none", deserialize_with = "number")]
     pub last_enqueued_collective: i64,
     /// The last one known to be complete.

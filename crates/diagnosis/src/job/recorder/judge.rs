@@ -15,7 +15,7 @@ const SOURCE: &str = "https://docs.pytorch.org/tutorials/unstable/flight_recorde
 pub(super) struct Conclusions {
     /// The findings.
     pub findings: Vec<Finding>,
-    /// Proof that all recorded operations are complete.
+    /// Sentence that proves the completion of all recorded operations.
     pub proof: Option<String>,
     /// Sentences about facts missing in the dumps.
     pub unseen: Vec<String>,

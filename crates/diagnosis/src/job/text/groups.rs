@@ -16,7 +16,7 @@ pub(super) struct Group<T> {
     pub named: Vec<u32>,
 }
 
-/// Number of ranks still to be derived at most.
+/// Largest number of further ranks to derive.
 #[derive(Debug)]
 pub(super) struct Budget(usize);
 

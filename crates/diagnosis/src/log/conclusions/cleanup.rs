@@ -27,8 +27,8 @@ pub(super) fn excuse_lost_store(job: &Job<'_>, found: &mut [Placed]) {
     }
 }
 
-/// Makes failures of the cleanup degraded if the job had finished by the log: all ranks completed their start
-/// and connected, no operation returned an error, and nothing else failed.
+/// Makes failures of the cleanup degraded if, by the log, the job had finished: all ranks completed their
+/// start and connected, no operation returned an error, and nothing else failed.
 pub(super) fn soften(job: &Job<'_>, found: &mut [Placed]) {
     let is = |each: &Placed, rule: &str| each.finding.rule == rule;
     let freed = found.iter().find(|each| is(each, NOT_FREED));

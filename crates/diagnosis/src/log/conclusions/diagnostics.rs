@@ -1,8 +1,8 @@
 //! Findings from NCCL's own diagnostics: the lines `NCCL DIAG [INFO]` of 2.31 and later.
 //!
 //! With this status NCCL marks lines for a review. A transfer between GPUs with a failed verification breaks
-//! the job. Every other line of this status becomes advice with its text, and a line of another status an
-//! unknown warning.
+//! the job. Every other line of this status becomes advice with its text, and a line of another status
+//! becomes an unknown warning.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -92,14 +92,14 @@ fn finding(job: &Job<'_>, check: &str, lines: &[&DiagnosticLine]) -> Finding {
     }
 }
 
-/// Returns true for lines about a failed transfer, false for a check without a run.
+/// Returns true for lines about a failed transfer, false for a check that did not run.
 fn has_failed(text: &str) -> bool {
     let others =
         [" check returned ", "reason=indirect", "local CUDA setup failed", "destination buffer unavailable"];
     !is_missing(text) && !others.iter().any(|words| text.contains(words))
 }
 
-/// Returns true for lines about a check unavailable here.
+/// Returns true for lines about a check that could not run here.
 fn is_missing(text: &str) -> bool {
     ["unavailable via", "skipped", "not supported"].iter().any(|words| text.contains(words))
 }

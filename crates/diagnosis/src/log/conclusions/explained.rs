@@ -63,7 +63,7 @@ fn peer(text: &str) -> Option<&str> {
     (!host.is_empty()).then_some(host)
 }
 
-/// Returns true for an address or a host of the job, by the log.
+/// Returns true for an address or a host of the job in the log.
 fn is_of_job(job: &Job<'_>, peer: &str) -> bool {
     let is_address =
         |text: &str| text.split_once(':').is_some_and(|(_, rest)| rest.split('<').next() == Some(peer));

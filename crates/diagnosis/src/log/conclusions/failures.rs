@@ -14,14 +14,14 @@ const PEERS: usize = 4;
 /// Rules about connections given up by NCCL.
 const GIVEN_UP: [&str; 3] = ["nccl-connect-refused", "nccl-connect-timeout", "nccl-connect-retries"];
 
-/// Files of NCCL's source with functions for programs. A result code outside these files had no effect: NCCL
-/// continues despite the failure.
+/// Files of NCCL's source with the functions of its interface. A result code that does not reach them had no
+/// effect: NCCL continues despite the failure.
 const OUTERMOST: [&str; 3] = ["init.cc:", "group.cc:", "enqueue.cc:"];
 
 /// The attempts of several writers, by index.
 type Attempts<'a> = Vec<(usize, &'a Retries)>;
 
-/// Returns findings about peers without an accepted connection at the end of the log. They describe a
+/// Returns findings about peers that accepted no connection up to the end of the log. They describe a
 /// failure. The cause is at the peer.
 pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
     let mut peers: BTreeMap<(Option<&str>, &str), Attempts<'_>> = BTreeMap::new();
@@ -95,7 +95,7 @@ fn unreached(job: &Job<'_>, peer: Option<&str>, reason: &str, writers: &[(usize,
     Placed { is_cascade: true, is_lead: true, examples, writers, ..Placed::derived(finding) }
 }
 
-/// Returns the first failed call as evidence of a failure without a known cause, among calls returned by a
+/// Returns the first failed call as evidence of a failure without a known cause, among failures returned by a
 /// function of NCCL's interface. A failure of the call itself comes before reports about a peer.
 pub(super) fn first(job: &Job<'_>) -> Option<Evidence> {
     let (writer, failure) = returned(job)?;

@@ -26,7 +26,7 @@ impl<'a> Job<'a> {
     }
 
     /// Returns the communicators that need a proof, at most [`GROUPS`]: the main one, and each further one
-    /// outside all of these. Also returns the number of communicators above the limit. A communicator of a
+    /// not contained in these. Also returns the number of communicators above the limit. A communicator of a
     /// single rank adds nothing beside other communicators.
     pub(super) fn groups(&self) -> (Vec<&'a Communicator>, usize) {
         let mut all: Vec<&Communicator> = self.digest.communicators.iter().collect();

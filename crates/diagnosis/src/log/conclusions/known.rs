@@ -17,7 +17,7 @@ use crate::log::digest::Writer;
 struct Known {
     name: String,
     fault: &'static Fault,
-    /// Property needed by the fault and missing in the job, by the log.
+    /// Property needed by the fault and missing in the job, as the log shows.
     lacks: Option<String>,
 }
 

@@ -128,7 +128,7 @@ fn of_job(digest: &Digest, rules: &Rules) -> Examination {
     examination
 }
 
-/// Adds the log's proofs and gaps. Each communicator outside all larger ones needs its own proof.
+/// Adds the log's proofs and gaps. Each communicator not contained in a larger one needs its own proof.
 fn prove(job: &Job<'_>, ways: Option<&Ways<'_>>, others: &[Ways<'_>], examination: &mut Examination) {
     let unseen = &mut examination.unseen;
     for input in job.digest.inputs.iter().filter(|input| input.problem.is_some()) {

@@ -1,4 +1,4 @@
-//! Properties needed by known faults and missing in the job, by its log.
+//! Properties needed by known faults and missing in the job, as its log shows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +28,7 @@ fn words(network: &str) -> &str {
     }
 }
 
-/// Returns true if the job lacks it by the log.
+/// Returns true if the job lacks it, as its log shows.
 fn lacks(job: &Job<'_>, need: &str) -> bool {
     let (groups, more) = job.groups();
     if groups.is_empty() || more > 0 || !job.digest.limits.is_empty() {

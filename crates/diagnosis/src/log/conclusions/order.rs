@@ -180,7 +180,7 @@ fn suspect(job: &Job<'_>, others: &[Placed], cascade: &Placed) -> Option<usize> 
     ranked.min().map(|(_, index)| index)
 }
 
-/// Returns the rank of a warning as the possible cause of a message, the likeliest first, or `None` for a
+/// Returns the priority of a warning as the possible cause of a message, the likeliest first, or `None` for a
 /// later warning.
 fn rank(job: &Job<'_>, warning: &Example, cascade: Option<&Example>) -> Option<(u8, u64)> {
     let Some(cascade) = cascade else { return Some((4, warning.position.line)) };

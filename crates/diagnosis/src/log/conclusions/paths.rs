@@ -301,7 +301,7 @@ fn staged(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     let &(from, to) = pairs.first()?;
     let way = ways.pairs.get(&(from, to)).map(Way::long).unwrap_or_default();
     let ranks: BTreeSet<u32> = pairs.iter().flat_map(|&(from, to)| [from, to]).collect();
-    // Both halves of a ConnectX-7 of GB10: one memory for CPU and GPU, and no GPUDirect RDMA.
+    // Both halves of a ConnectX-7 of GB10. It has one memory for CPU and GPU, and no GPUDirect RDMA.
     let spark =
         job.digest.writers.iter().flat_map(|writer| &writer.devices).any(|name| name.contains("roceP2p1s0"));
     let severity = if spark { Severity::Advice } else { Severity::Degraded };
@@ -330,7 +330,7 @@ fn staged(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     })
 }
 
-/// Returns a finding about data between GPUs of one host through the host's memory or over a network.
+/// Returns a finding about GPUs of one host that exchange data through the host's memory or over a network.
 fn through_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     let communicator = ways.communicator;
     if communicator.nodes.is_some_and(|nodes| nodes > 1) && hosts(job, communicator).len() == 1 {

@@ -176,7 +176,7 @@ pub(super) fn cuda(version: u32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
-/// Returns the finding of different versions.
+/// Returns the finding about different versions.
 fn differ(
     job: &Job<'_>,
     values: &BTreeMap<String, Vec<usize>>,

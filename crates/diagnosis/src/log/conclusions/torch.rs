@@ -27,8 +27,8 @@ struct Group<'a> {
     called: BTreeMap<u32, u64>,
 }
 
-/// Returns findings about the calls of the ranks. Different calls are the cause of a failure. An absent rank
-/// needs a look. The reason for its absence can be another finding.
+/// Returns findings about the calls of the ranks. Different calls are the cause of a failure. A rank that did
+/// not arrive needs a look. The reason for its absence can be another finding.
 pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
     let groups = groups(&job.digest.watchdog);
     let differing: Vec<Placed> =

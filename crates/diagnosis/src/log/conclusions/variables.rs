@@ -19,8 +19,8 @@ const SHOWN: [&str; 9] = [
     "NCCL_MNNVL_ENABLE",
 ];
 
-/// Returns findings about variables with harm or a wrong value for the version of NCCL in the log. `found`
-/// are the other findings. A variable in one of them is not reported again.
+/// Returns findings about harmful variables, or variables with a wrong value, for the version of NCCL in the
+/// log. `found` are the other findings. A variable in one of them is not reported again.
 pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Vec<Placed> {
     // A plugin sets the variables it needs.
     let seen = job.digest.variables.iter().filter(|seen| !seen.by_plugin && is_collected(&seen.name));

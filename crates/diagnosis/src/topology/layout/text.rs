@@ -13,7 +13,7 @@ pub fn width(text: &str, size: f64) -> f64 {
     text.chars().map(share).sum::<f64>() * size
 }
 
-/// Returns the text, shortened at its end to the room.
+/// Returns the text, cut at its end to fit the room.
 pub(super) fn fit(text: &str, size: f64, room: f64) -> String {
     if width(text, size) <= room {
         return text.to_owned();
