@@ -53,7 +53,7 @@ fn write_jobs(file: &mut File, size: u64) -> Result<(), Box<dyn Error>> {
     let id =
         EIGHT_RANKS.split("commId ").nth(1).and_then(|rest| rest.split(' ').next()).ok_or("no commId")?;
     for job in 0_u64.. {
-        // 1000 jobs of 8 ranks and 4000 communicators, which begin again and again.
+        // 1000 jobs of 8 ranks and 4000 communicators, again and again.
         let pid = format!("vm:{}", 1000 + job % 1000);
         let text =
             EIGHT_RANKS.replace("vm:44", &pid).replace(id, &format!("{:#x}", 0x1000_0000 + job % 4000));
@@ -73,7 +73,7 @@ fn write_jobs(file: &mut File, size: u64) -> Result<(), Box<dyn Error>> {
     Ok(out.flush()?)
 }
 
-/// Lines that fill every list of the digest.
+/// Writes lines into every list of the digest.
 fn write_hostile(file: &mut File, size: u64) -> Result<(), Box<dyn Error>> {
     let mut out = BufWriter::new(file);
     let mut written = 0;
@@ -117,7 +117,7 @@ fn write_hostile(file: &mut File, size: u64) -> Result<(), Box<dyn Error>> {
     Ok(out.flush()?)
 }
 
-/// Processor time of this process in user mode, at the kernel's 100 ticks in a second.
+/// Returns the processor time of this process in user mode, at the kernel's 100 ticks in a second.
 fn user_s() -> Result<f64, Box<dyn Error>> {
     let stat = fs::read_to_string("/proc/self/stat")?;
     let after = stat.rsplit_once(')').ok_or("no name in /proc/self/stat")?.1;

@@ -1,5 +1,5 @@
-//! Examinations: the facts and findings about a log, a job, an environment or a host, in a form that every
-//! report can print.
+//! Examinations: the facts and findings about a log, a job, an environment or a host, in a form for every
+//! report.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::finding::{Finding, Severity};
 
-/// Health of what was examined; its number is the exit code.
+/// Health of the subject. Its number is the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Health {
@@ -16,7 +16,7 @@ pub enum Health {
     Healthy = 0,
     /// It works, slower or less safely than it should.
     Degraded = 1,
-    /// It does not work, or not over the network that was asked for.
+    /// It does not work, or not over the requested network.
     Broken = 2,
     /// Neither health nor a fault is proven.
     CannotTell = 3,
@@ -27,15 +27,14 @@ pub enum Health {
 pub struct Examination {
     /// The subject: `log`, `job`, `environment`, `host`, `topology`.
     pub subject: &'static str,
-    /// Sentences that state what was proven: `NVLink P2P between all 56 pairs of 8 ranks`.
+    /// Sentences about proven facts: `NVLink P2P between all 56 pairs of 8 ranks`.
     pub proof: Vec<String>,
-    /// Sentences that state what could not be seen, and why.
+    /// Sentences about unknown facts, with reasons.
     pub unseen: Vec<String>,
-    /// Sentences that name the checks that do not apply to the subject, and why. They do not count for the
-    /// health.
+    /// Sentences about inapplicable checks, with reasons. They do not count for the health.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_applicable: Vec<String>,
-    /// The signal that ended the examination before it was complete: `SIGINT`.
+    /// The signal that ended the examination early: `SIGINT`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interrupted: Option<String>,
     /// The findings, worst first (see [`Examination::sort`]).
@@ -47,7 +46,7 @@ pub struct Examination {
     pub facts: Value,
 }
 
-/// The title of the section about known faults of the versions that were found.
+/// Title of the section about known faults of the detected versions.
 pub const KNOWN_FAULTS: &str = "Known faults";
 
 /// A part of the facts, with a heading.
@@ -77,7 +76,7 @@ pub enum Body {
     Lines(Vec<String>),
 }
 
-/// A square table of pairs, drawn as a picture where the report can draw.
+/// A square table of pairs, drawn as a picture in a report with pictures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Matrix {
     /// Labels of rows and columns: `0`, `GPU3`, `mlx5_0`.
@@ -91,9 +90,9 @@ pub struct Matrix {
 /// A pair.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Cell {
-    /// Short text: `NV18`, `P2P`, `NET`; empty when nothing is known about the pair.
+    /// Short text: `NV18`, `P2P`, `NET`. Empty for an unknown pair.
     pub text: String,
-    /// Quality of the path, which selects the colour.
+    /// Quality of the path. It selects the colour.
     pub grade: Grade,
 }
 
@@ -115,7 +114,7 @@ pub enum Grade {
 }
 
 impl Examination {
-    /// An examination without facts.
+    /// Creates an examination without facts.
     pub fn new(subject: &'static str) -> Self {
         Self {
             subject,
@@ -129,8 +128,8 @@ impl Examination {
         }
     }
 
-    /// The health that follows from findings and proof. Without proof nothing is healthy, and an interrupted
-    /// examination tells nothing.
+    /// Returns the health, from findings and proof. Without proof nothing is healthy, and an interrupted
+    /// examination proves nothing.
     pub fn health(&self) -> Health {
         if self.interrupted.is_some() {
             return Health::CannotTell;
@@ -144,14 +143,14 @@ impl Examination {
         }
     }
 
-    /// Orders the findings, worst first; equal ones keep their order.
+    /// Orders the findings, worst first. Equal findings keep their order.
     pub fn sort(&mut self) {
         self.findings.sort_by_key(|finding| finding.severity);
     }
 }
 
 impl Health {
-    /// The exit code.
+    /// Returns the exit code.
     pub fn code(self) -> u8 {
         self as u8
     }

@@ -4,15 +4,15 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Effect of a finding on the health of what was examined, worst first.
+/// Effect of a finding on the health of the subject, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// It does not work, or not over the network that was asked for.
+    /// It does not work, or not over the requested network.
     Broken,
     /// It works, slower or less safely than it should.
     Degraded,
-    /// A warning that no rule explains, or a line that is only suspicious.
+    /// A warning without a rule, or a merely suspicious line.
     Unknown,
     /// Without effect on the health.
     Advice,
@@ -24,17 +24,17 @@ pub enum Severity {
 pub enum Role {
     /// It can be the cause of a failure.
     Root,
-    /// It follows from an earlier failure, and is not reported as the cause while an earlier root stands.
+    /// It follows from an earlier failure, and is not reported as the cause if there is an earlier root.
     Cascade,
-    /// It supports other findings, and is none by itself.
+    /// It supports other findings, and is not a finding itself.
     Confirmation,
-    /// Something to improve; nothing failed.
+    /// A possible improvement, without a failure.
     Advice,
-    /// A message that looks like a problem, and is none.
+    /// A message that only looks like a problem.
     Harmless,
 }
 
-/// The thing to do with a node, mildest first.
+/// An action for a node, mildest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
@@ -51,10 +51,10 @@ pub enum Action {
     Isolate,
 }
 
-/// A place where the fact that a finding rests on can be seen.
+/// The place of a fact behind a finding.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Evidence {
-    /// A file, `environment`, a command: where the text is.
+    /// Place of the text: a file, `environment`, a command.
     pub place: String,
     /// Line in the file, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,7 +62,7 @@ pub struct Evidence {
     /// Rank in the largest communicator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
-    /// Host that the fact is about.
+    /// Host of the fact.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// The text itself, shortened.
@@ -84,31 +84,31 @@ pub struct Finding {
     /// The remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
-    /// The thing to do with the node.
+    /// Action for the node.
     pub action: Action,
-    /// Ranks concerned, ascending; empty where none is known.
+    /// Affected ranks, ascending, or empty if none is known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ranks: Vec<u32>,
-    /// Hosts concerned.
+    /// Affected hosts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
-    /// The first places where it was seen.
+    /// The first places of the fact.
     pub evidence: Vec<Evidence>,
-    /// Number of times that it was seen.
+    /// Number of occurrences.
     pub occurrences: u64,
-    /// The first places of messages that follow from it: timeouts, aborts, lost peers.
+    /// The first places of resulting messages: timeouts, aborts, lost peers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub consequences: Vec<Evidence>,
-    /// Documentation, source or thread that the knowledge is from.
+    /// Source of the knowledge: documentation, source code or thread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// Versions of libraries that it is about: `NCCL 2.28.9`.
+    /// Affected versions of libraries: `NCCL 2.28.9`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub versions: Vec<String>,
 }
 
 impl Finding {
-    /// A finding without cause, remedy, evidence; to be completed.
+    /// Creates a finding without cause, remedy and evidence.
     pub fn new(rule: impl Into<String>, severity: Severity, diagnosis: impl Into<String>) -> Self {
         Self {
             rule: rule.into(),
@@ -137,12 +137,12 @@ impl Finding {
         Self { remedy: Some(text.into()), ..self }
     }
 
-    /// Adds the thing to do with the node.
+    /// Adds the action for the node.
     pub fn action(self, action: Action) -> Self {
         Self { action, ..self }
     }
 
-    /// Adds a place where the fact can be seen, and its text.
+    /// Adds a place of the fact, and its text.
     pub fn seen(mut self, place: impl Into<String>, text: impl Into<String>) -> Self {
         self.evidence.push(Evidence { place: place.into(), text: text.into(), ..Evidence::default() });
         self

@@ -1,5 +1,5 @@
-//! Files that a person names: regular ones, up to a limit. A pipe could make the program wait, and a device
-//! never ends.
+//! Reader of files named by a user: regular files, up to a limit. A pipe could make the program wait, and a
+//! device never ends.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -8,7 +8,7 @@ use std::path::Path;
 /// Opens a regular file of at most `limit` bytes.
 ///
 /// # Errors
-/// When it cannot be opened, is no regular file, or is longer.
+/// An error if the file cannot be opened, is not a regular file, or is longer.
 pub fn open(path: &Path, limit: u64) -> io::Result<File> {
     // Opening a pipe waits for its other end.
     let metadata = fs::metadata(path)?;
@@ -27,7 +27,7 @@ pub fn open(path: &Path, limit: u64) -> io::Result<File> {
 /// Reads a regular file of at most `limit` bytes.
 ///
 /// # Errors
-/// Those of [`open`], and when it cannot be read.
+/// The errors of [`open`], and an error while the file is read.
 pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     // A file can grow.
     read_stream(open(path, limit)?, limit)
@@ -36,7 +36,7 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 /// Reads at most `limit` bytes to the end of a stream.
 ///
 /// # Errors
-/// When it cannot be read, or is longer.
+/// An error while the stream is read, or if it is longer.
 pub fn read_stream(stream: impl Read, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     stream.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;

@@ -1,5 +1,5 @@
-//! Diagnosis of hosts, environments, logs and running jobs: facts are read, compared with what is needed and
-//! with known faults, and turned into findings with cause and remedy.
+//! Diagnosis of hosts, environments, logs and running jobs: facts are read, compared with requirements and
+//! known faults, and turned into findings with cause and remedy.
 //!
 //! Nothing here measures or prints. Every part returns an [`examination::Examination`].
 

@@ -1,9 +1,9 @@
 //! Words of sentences and tables: lists, numbers with nouns, ranges, sizes.
 
-/// Names and ranges that a list shows at most; the others are counted.
+/// Largest number of names and ranges in a list. Further ones are counted.
 const SHOWN: usize = 8;
 
-/// A list: `a`, `a and b`, `a, b and c`, `a, b, c, d, e, f, g, h and 5 more`.
+/// Returns a list: `a`, `a and b`, `a, b and c`, `a, b, c, d, e, f, g, h and 5 more`.
 pub(crate) fn join_list<T: AsRef<str>>(names: &[T]) -> String {
     let shown: Vec<&str> = names.iter().take(SHOWN).map(AsRef::as_ref).collect();
     match (names.len() - shown.len(), &shown[..]) {
@@ -13,7 +13,7 @@ pub(crate) fn join_list<T: AsRef<str>>(names: &[T]) -> String {
     }
 }
 
-/// A number with its noun: `1 port`, `3 ports`, `8 processes`.
+/// Returns a number with its noun: `1 port`, `3 ports`, `8 processes`.
 pub(crate) fn counted(count: usize, noun: &str) -> String {
     let ending = match count {
         1 => "",
@@ -23,23 +23,23 @@ pub(crate) fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{ending}")
 }
 
-/// The form of a word after a number of things: `is` or `are`, `port` or `ports`.
+/// Returns the form of a word after a number: `is` or `are`, `port` or `ports`.
 pub(crate) fn plural<'a>(count: usize, singular: &'a str, plural: &'a str) -> &'a str {
     if count == 1 { singular } else { plural }
 }
 
-/// The text with a capital letter at the beginning.
+/// Returns the text with a capital letter at the beginning.
 pub fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// Ascending numbers with ranges: `0-3, 7`.
+/// Returns ascending numbers as ranges: `0-3, 7`.
 pub fn ranges(numbers: &[u32]) -> String {
     all_ranges(numbers).join(", ")
 }
 
-/// Ascending ranks: `rank 3`, `ranks 0-3, 7`. Of more than 16 ranges, the others are counted.
+/// Returns ascending ranks: `rank 3`, `ranks 0-3, 7`. Ranges after the first 16 are counted.
 pub(crate) fn ranks(ranks: &[u32]) -> String {
     const MOST: usize = 2 * SHOWN;
     let ranges = all_ranges(ranks);
@@ -59,7 +59,7 @@ fn all_ranges(numbers: &[u32]) -> Vec<String> {
     .collect()
 }
 
-/// Bytes in the largest binary unit of which there is at least one.
+/// Returns bytes in the largest binary unit with a number of at least 1.
 pub(crate) fn sized(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     match units.into_iter().find(|(shift, _)| bytes >> shift > 0) {
@@ -75,12 +75,12 @@ pub(crate) fn sized(bytes: u64) -> String {
     }
 }
 
-/// Text for a fact that may be unknown.
+/// Returns the text of a possibly unknown fact.
 pub(crate) fn shown<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
-/// Sort key of the natural order.
+/// Returns the sort key of the natural order.
 pub(crate) fn natural(name: &str) -> Vec<(String, u64)> {
     let mut parts = Vec::new();
     let mut rest = name;

@@ -1,4 +1,4 @@
-//! Conclusions from real logs, compared with what was done when they were taken.
+//! Conclusions from real logs, compared with the events in their jobs.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,7 +19,7 @@ fn examine(names: &[&str]) -> Examination {
     conclude(&read_files(&paths, &rules).unwrap(), &rules)
 }
 
-/// Names of the rules of all findings but advice, worst first.
+/// Returns the names of the rules of all findings except advice, worst first.
 fn rules(examination: &Examination) -> Vec<&str> {
     let findings = examination.findings.iter().filter(|finding| finding.severity != Severity::Advice);
     findings.map(|finding| finding.rule.as_str()).collect()
@@ -37,7 +37,7 @@ const EXPECTED: &[(&str, Health, &[&str])] = &[
     ("one-stamps", CannotTell, &[]),
     ("one-trace", CannotTell, &[]),
     ("one-warn", CannotTell, &[]),
-    // It runs without the plugin that was asked for.
+    // It runs without the requested plugin.
     ("one-plugin", Degraded, &["net-plugin-missing"]),
     ("one-commid", Broken, &["nccl-comm-id-unreachable"]),
     ("one-net-ib", Broken, &["nccl-no-network-plugin"]),
@@ -54,7 +54,7 @@ const EXPECTED: &[(&str, Health, &[&str])] = &[
     ("two-hosts", Degraded, &["host-counted-as-nodes"]),
     ("two-hosts-lo", Degraded, &["host-counted-as-nodes"]),
     ("two-hosts-graph", Degraded, &["host-counted-as-nodes"]),
-    // mpirun did not report the rank that was killed.
+    // mpirun did not report the killed rank.
     ("two-killed", Broken, &["nccl-peer-closed", "host-counted-as-nodes"]),
     ("two-stopped", Broken, &["mpirun-killed", "host-counted-as-nodes"]),
     // The rank was late for MPI, before it called NCCL.
@@ -66,7 +66,7 @@ const EXPECTED: &[(&str, Health, &[&str])] = &[
     ("two-net", Healthy, &[]),
     ("two-p2p-off", Healthy, &[]),
     ("two-nofile", Broken, &["cuda-busy"]),
-    // It ran for as long as it was allowed to, and was terminated.
+    // It ran up to its time limit, and was terminated.
     ("two-ok", Broken, &["mpirun-exit", "host-counted-as-nodes"]),
     // 1 MiB of /dev/shm, but not used.
     ("two-shm-full1", Healthy, &[]),
@@ -112,7 +112,7 @@ fn logs_have_the_health_and_the_findings_of_what_was_done() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The lines of each process one after another, those of others first: `cat rank*.log`.
+/// Returns the lines of each process one after another, lines of other programs first: `cat rank*.log`.
 fn by_process(log: &str) -> String {
     let process = |line: &str| line.split(' ').find(|word| word.starts_with("vm:")).map(str::to_owned);
     let process = |line: &str| process(line).and_then(|word| word.split(':').nth(1).map(str::to_owned));
@@ -134,7 +134,7 @@ fn files_of_ranks_put_together_are_one_job() {
         assert_eq!(found.health(), *health, "{name}: {:?}", found.findings);
         assert!(!found.findings.iter().any(|finding| finding.rule == "several-jobs"), "{name}");
     }
-    // With the log of another pod, and with that of a later run in the same one.
+    // With the log of another pod, and with the log of a later run in the same one.
     let text = std::fs::read_to_string(folder.join("seed-001.log")).unwrap();
     let of = |host: &str, pid: &str| {
         text.replace("vm:152:", &format!("{host}:{pid}:")).replace("commId 0xbc42", "commId 0xbc43")
@@ -168,7 +168,7 @@ fn eight_gpus_over_nvlink_are_proven() {
         ["NVLink between all 56 pairs of 8 ranks by the topology; P2P over it on the 8 connections of the \
              log"]
     );
-    // Plugins that are not installed, and InfiniBand that is not there, are no errors.
+    // Plugins that are not installed, and missing InfiniBand, are not errors.
     assert_eq!(rules(&found), [""; 0]);
     assert_eq!(found.unseen, [""; 0]);
 }
@@ -183,7 +183,7 @@ fn the_fall_back_to_sockets_is_told_with_cause_and_remedy() {
     assert!(finding.evidence[0].text.contains("No eligible providers were found"));
     assert!(finding.cause.as_ref().unwrap().contains("/dev/infiniband"));
     assert!(finding.remedy.as_ref().unwrap().contains("vpc.amazonaws.com/efa"));
-    // The log is that of rank 0 alone.
+    // The log has rank 0 alone.
     assert!(found.proof.is_empty());
     assert!(found.unseen[0].contains("ranks 1-3"), "{:?}", found.unseen);
     let late = found.findings.iter().find(|finding| finding.rule == "late-ranks").unwrap();

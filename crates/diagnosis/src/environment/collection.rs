@@ -1,4 +1,4 @@
-//! The variables of a process, with those of NCCL's files, and of what is about to be submitted.
+//! Variables of a process, of NCCL's files, and of a text before its submission.
 
 use std::path::Path;
 use std::{fs, io};
@@ -14,35 +14,36 @@ use super::submission::Submission;
 use super::words::is_output_of_env;
 use crate::finding::{Evidence, Finding, Severity};
 
-/// First version that reads `NCCL_CONF_FILE`.
+/// First version with `NCCL_CONF_FILE`.
 const CONF_FILE: Version = Version::new(2, 23, 4);
 /// First version with plugins for the environment.
 const PLUGIN: Version = Version::new(2, 28, 7);
 
-/// Variables, and the places where they are set.
+/// Variables with their places.
 #[derive(Clone, Debug, Default)]
 pub struct Collection {
     /// The variables in effect, by name.
     pub settings: Vec<Setting>,
-    /// Variables of files that another place overrides.
+    /// Variables of files, overridden at another place.
     pub overridden: Vec<Setting>,
     /// Faults of the files.
     pub findings: Vec<Finding>,
-    /// Sentences that state what could not be seen.
+    /// Sentences about unknown facts.
     pub unseen: Vec<String>,
-    /// Files that were read.
+    /// The files read.
     pub files: Vec<String>,
-    /// True where variables may be set that were not seen, or whose values are not known.
+    /// True if unseen variables may be set, or some values are unknown.
     pub is_partial: bool,
-    /// True for a job that is measured with these variables, which tries values that nothing here can check.
+    /// True for a measured job: its variables try values outside the knowledge of these checks.
     pub is_measured: bool,
-    /// True for a job that uses libfabric between host buffers: variables of other software were left out.
+    /// True for a job with libfabric between host buffers, without variables of other software.
     pub is_host_only: bool,
-    /// Variables whose file, or the folder of whose file, is missing.
+    /// Variables with a missing file, or a missing folder of the file.
     pub without_file: Vec<String>,
 }
 
-/// The finding about lines of a shell script, or of a file with variables, that end with a carriage return.
+/// Returns the finding about carriage returns at the ends of lines of a shell script, or of a file with
+/// variables.
 fn find_carriage_returns(text: &str, file: &str) -> Option<Finding> {
     let is_script =
         text.starts_with("#!") || text.lines().any(|line| line.trim_start().starts_with("export "));
@@ -66,8 +67,8 @@ fn find_carriage_returns(text: &str, file: &str) -> Option<Finding> {
 }
 
 impl Collection {
-    /// The variables of a process and of the files that NCCL reads in it. The environment is before the
-    /// user's file, which is before `/etc/nccl.conf`.
+    /// Collects the variables of a process and of NCCL's files in it. The environment overrides the user's
+    /// file, and the user's file overrides `/etc/nccl.conf`.
     pub fn of_process(process: &Process, nccl: &Version) -> Self {
         let mut all = Self::default();
         let place = Location::named(&process.place);
@@ -89,7 +90,8 @@ impl Collection {
         all
     }
 
-    /// The variables in the output of `env`, a shell script, a command line or a Kubernetes manifest.
+    /// Collects the variables in the output of `env`, a shell script, a command line or a Kubernetes
+    /// manifest.
     pub fn of_text(text: &str, file: &str) -> Self {
         // A copy of /proc/PID/environ.
         let lines = text.replace('\0', "\n");
@@ -112,8 +114,8 @@ impl Collection {
         Self { settings, overridden, findings, unseen, files, is_partial, ..Self::default() }
     }
 
-    /// Leaves out variables of NCCL, its plugins, CUDA and frameworks, for a job that uses libfabric between
-    /// host buffers.
+    /// Removes variables of NCCL, its plugins, CUDA and frameworks, for a job with libfabric between host
+    /// buffers.
     pub fn keep_host_variables(&mut self) {
         let is_kept = |setting: &Setting| {
             ["FI_", "NCCL_BENCH_", "NCCL_TESTS_", "RDMAV_", "LD_"]
@@ -123,12 +125,12 @@ impl Collection {
         self.settings.retain(is_kept);
         self.overridden.retain(is_kept);
         self.without_file.clear();
-        // They are about files that NCCL reads.
+        // They are about files for NCCL.
         self.findings.clear();
         self.is_host_only = true;
     }
 
-    /// Adds variables that are not set yet.
+    /// Adds variables not set yet.
     fn add(&mut self, settings: Vec<Setting>) {
         for setting in settings {
             let is_set = self.settings.iter().any(|own| own.name == setting.name);
@@ -169,7 +171,7 @@ impl Collection {
         }
     }
 
-    /// Reads a file; false when it cannot be read.
+    /// Reads a file. Returns false for an unreadable file.
     fn read_file(&mut self, process: &Process, path: &Path, nccl: &Version) -> bool {
         let shown = path.display().to_string();
         match fs::read(process.path(path)) {
@@ -217,7 +219,7 @@ impl Collection {
     }
 }
 
-/// Variables of an MPIJob that do not reach the ranks.
+/// Returns a finding about variables of an MPIJob outside the ranks' environment.
 fn not_passed_on(settings: &[Setting]) -> Option<Finding> {
     let first = settings.first()?;
     let names: Vec<&str> = settings.iter().map(|setting| setting.name.as_str()).collect();

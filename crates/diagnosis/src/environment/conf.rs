@@ -1,15 +1,15 @@
-//! NCCL's files of variables: `/etc/nccl.conf`, `~/.nccl.conf` and that of `NCCL_CONF_FILE`.
+//! NCCL's files of variables: `/etc/nccl.conf`, `~/.nccl.conf` and the file in `NCCL_CONF_FILE`.
 
 use semver::Version;
 
 use super::setting::{Location, Setting, is_collected};
 use crate::finding::{Evidence, Finding, Severity};
 
-/// First version that skips lines that begin with `#`.
+/// First version that skips lines with `#` at the beginning.
 const COMMENTS: Version = Version::new(2, 26, 2);
 /// First version that removes a carriage return.
 const CARRIAGE_RETURNS: Version = Version::new(2, 30, 3);
-/// Bytes of a value that NCCL keeps.
+/// Largest number of bytes of a value in NCCL.
 const LONGEST: usize = 1023;
 
 /// Variables and faults of a file.
@@ -54,7 +54,7 @@ pub(super) fn parse(text: &str, file: &str, nccl: &Version) -> Conf {
     conf
 }
 
-/// Tells what is in a value that does not belong to it, and the value without it.
+/// Returns a description of unintended text in a value, and the value without it.
 fn spoilt(value: &str) -> Option<(&'static str, String)> {
     let trimmed = value.trim();
     if let Some((right, _)) = trimmed.split_once(" #") {
@@ -114,7 +114,7 @@ mod tests {
         let conf = parse(text, "/etc/nccl.conf", &NEW);
         assert_eq!(pairs(&conf), [("NCCL_DEBUG", "WARN", 2), ("NCCL_SOCKET_IFNAME", "=ens1f0", 4)]);
         assert!(conf.findings.is_empty(), "{:?}", conf.findings);
-        // Before 2.26 the line sets a variable with the name `# NCCL_ALGO`, which does no harm either.
+        // Before 2.26 the line sets a harmless variable with the name `# NCCL_ALGO`.
         let conf = parse(text, "/etc/nccl.conf", &OLD);
         assert_eq!(conf.settings.len(), 2);
         assert!(conf.findings.is_empty(), "{:?}", conf.findings);

@@ -19,7 +19,7 @@ use crate::examination::{Body, Examination, Section};
 use crate::finding::{Evidence, Finding, Severity};
 use crate::words::{counted, plural};
 
-/// The answer of a loaded NCCL (`ncclParamGetAllParameterKeys`, `ncclParamGetParameter`; 2.30.4 and later).
+/// The answer of a loaded NCCL (`ncclParamGetAllParameterKeys`, `ncclParamGetParameter`, 2.30.4 and later).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Answer {
     /// Version and path of the library.
@@ -28,8 +28,8 @@ pub struct Answer {
     pub parameters: Vec<(String, String)>,
 }
 
-/// Judges the variables of a collection. `network` is that of the host where they are used; `answer` that of
-/// the NCCL of this process, if they are the variables of this process.
+/// Judges the variables of a collection. `network` describes the host of their use, and `answer` the NCCL of
+/// this process, if they are the variables of this process.
 pub fn examine(
     collection: &Collection,
     situation: &Situation,
@@ -46,7 +46,7 @@ pub fn examine(
             for verdict in unjudged.filter(|_| collection.is_measured) {
                 verdict.severity = None;
             }
-            // A bad value explains most of what its names miss.
+            // A bad value explains most of the missing names in it.
             let bad =
                 judged.worst().filter(|worst| worst.kind == Kind::Invalid).and_then(|worst| worst.severity);
             let on_host = match collection.without_file.contains(&setting.name) {
@@ -54,7 +54,7 @@ pub fn examine(
                 false => network.and_then(|network| network.check(setting, situation)),
             };
             if let Some(verdict) = on_host.filter(|verdict| bad.is_none() || verdict.severity < bad) {
-                // What the host shows is more than a rule knows.
+                // Facts of the host are more exact than a rule.
                 judged.verdicts.retain(|rule| {
                     let is_worse = rule.severity.is_some_and(|severity| Some(severity) < verdict.severity);
                     rule.kind == Kind::Invalid || is_worse
@@ -90,15 +90,15 @@ pub fn examine(
     examination
 }
 
-/// Findings about a variable that is harmful, misspelt or has a wrong value, without advice about others.
-/// `is_set` tells about the other variables.
+/// Returns findings about a variable with a harmful or wrong value or a misspelt name, without advice about
+/// other variables. `is_set` returns true for a variable that is set.
 pub fn harm(setting: &Setting, situation: &Situation, is_set: &dyn Fn(&str) -> bool) -> Vec<Finding> {
     let mut judged = judge(setting, situation, is_set);
     judged.verdicts.retain(|verdict| matches!(verdict.kind, Kind::Harmful | Kind::Misspelt | Kind::Invalid));
     findings(&judged)
 }
 
-/// The verdicts that say something to do.
+/// Returns findings for the verdicts with something to do.
 fn findings(judged: &Judged) -> Vec<Finding> {
     let setting = &judged.setting;
     let finding = |verdict: &Verdict| {
@@ -123,7 +123,7 @@ fn findings(judged: &Judged) -> Vec<Finding> {
     judged.verdicts.iter().filter_map(finding).collect()
 }
 
-/// A variable that is set twice, with different values.
+/// Returns a finding about a variable set twice, with different values.
 fn conflict(setting: &super::Setting, collection: &Collection) -> Option<Finding> {
     let other = collection
         .overridden
@@ -145,7 +145,7 @@ fn conflict(setting: &super::Setting, collection: &Collection) -> Option<Finding
     })
 }
 
-/// Sentences about versions that were assumed, for those that mattered.
+/// Returns sentences about assumed versions, for versions that mattered.
 fn assumptions(judged: &[Judged], situation: &Situation, collection: &Collection) -> Vec<String> {
     let components: BTreeSet<&str> = judged.iter().filter_map(|judged| judged.component).collect();
     let is_aws = situation.platform.as_ref().is_some_and(|platform| platform.is("aws"));
@@ -269,11 +269,11 @@ fn table(title: &str, columns: &[&str], rows: Vec<Vec<String>>) -> Section {
     Section { title: title.to_owned(), body: Body::Table { columns, rows } }
 }
 
-/// The judgement in the table: the reason as well where no finding tells it.
+/// Returns the judgement for the table, with the reason if no finding contains it.
 fn word(judged: &Judged) -> String {
     let Some(worst) = judged.worst() else { return String::new() };
     match (worst.severity, worst.kind) {
-        // The proof says so as well.
+        // The proof also says so.
         (Some(Severity::Advice), Kind::Harmful) => "questionable".to_owned(),
         (Some(_), kind) | (None, kind @ Kind::Plain) => kind.word().to_owned(),
         (None, kind) => format!("{}: {}", kind.word(), worst.reason),

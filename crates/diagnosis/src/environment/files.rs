@@ -1,4 +1,4 @@
-//! Files that variables name.
+//! Files in the values of variables.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use super::knowledge::Kind;
 use super::setting::Setting;
 use crate::finding::Severity;
 
-/// Variables that name a file of settings.
+/// Variables with the name of a file of settings.
 const INPUTS: [&str; 2] = ["NCCL_TOPO_FILE", "NCCL_GRAPH_FILE"];
 
-/// Variables that name a plugin: by a path, or by a word that the dynamic loader searches.
+/// Variables with a plugin: a path, or a word for the search of the dynamic loader.
 const PLUGINS: [&str; 6] = [
     "NCCL_ENV_PLUGIN",
     "NCCL_GIN_PLUGIN",
@@ -20,13 +20,13 @@ const PLUGINS: [&str; 6] = [
     "NCCL_TUNER_PLUGIN",
 ];
 
-/// Variables that name a file to write.
+/// Variables with the name of an output file.
 const OUTPUTS: [&str; 3] = ["NCCL_DEBUG_FILE", "NCCL_GRAPH_DUMP_FILE", "NCCL_TOPO_DUMP_FILE"];
 
 /// The variable with libraries for the dynamic loader.
 const PRELOAD: &str = "LD_PRELOAD";
 
-/// The files and folders that must be there for a variable.
+/// Returns the files and folders required by a variable.
 pub(super) fn find_named_files(setting: &Setting) -> Vec<&Path> {
     let (name, value) = (setting.name.as_str(), setting.value.as_str());
     if INPUTS.contains(&name) {
@@ -42,16 +42,16 @@ pub(super) fn find_named_files(setting: &Setting) -> Vec<&Path> {
         _ if PLUGINS.contains(&name) => value.split(',').collect(),
         _ => Vec::new(),
     };
-    // A name without a folder is searched by the dynamic loader, and `$LIB` is replaced by it.
+    // A name without a folder is searched by the dynamic loader, and the loader replaces `$LIB`.
     libraries.into_iter().filter(|file| file.contains('/') && !file.contains('$')).map(Path::new).collect()
 }
 
-/// True for a variable that names a file to write.
+/// Returns true for a variable with the name of an output file.
 pub(super) fn is_output(name: &str) -> bool {
     OUTPUTS.contains(&name)
 }
 
-/// The verdict about a variable whose file, or the folder of its file, is not there.
+/// Returns the verdict about a variable with a missing file, or a missing folder of its file.
 pub(super) fn judge_missing_file(setting: &Setting) -> Verdict {
     let name = setting.name.as_str();
     let on_all_hosts = format!("unset {name}, or give the absolute path of a file that is on all hosts");

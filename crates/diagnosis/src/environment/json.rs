@@ -22,12 +22,12 @@ pub(super) fn documents(text: &str) -> Option<Vec<Value>> {
 pub(super) struct Walk<'a> {
     text: &'a str,
     file: &'a str,
-    /// The lines with a name that were not used yet.
+    /// Unused lines with a name.
     lines: BTreeMap<String, Vec<u64>>,
 }
 
 impl<'a> Walk<'a> {
-    /// A walk through the documents of a text.
+    /// Creates a walk through the documents of a text.
     pub(super) fn new(text: &'a str, file: &'a str) -> Self {
         Self { text, file, lines: BTreeMap::new() }
     }
@@ -82,7 +82,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Takes the variables of an argument or a script; `previous` is the argument before.
+    /// Takes the variables of an argument or a script. `previous` is the argument before.
     fn words(&mut self, text: &str, previous: &str, all: &mut Submission) {
         match text.split_once('=') {
             Some((name, value)) if is_collected(name) => {
@@ -100,7 +100,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The next line with a name.
+    /// Returns the next line with a name.
     fn place(&mut self, name: &str) -> Location {
         let numbered = || (1..).zip(self.text.lines());
         let lines = self.lines.entry(name.to_owned()).or_insert_with(|| {
@@ -112,7 +112,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The text of a value that is no list and no object.
+/// Returns the text of a value other than a list or an object.
 fn scalar(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),

@@ -18,7 +18,7 @@ use crate::finding::Severity;
 pub struct Verdict {
     /// The verdict.
     pub kind: Kind,
-    /// Effect on the health; `None` where there is nothing to do.
+    /// Effect on the health, or `None` if there is nothing to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub severity: Option<Severity>,
     /// Stable name of the rule.
@@ -48,18 +48,18 @@ pub struct Judged {
     /// Default in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default: Option<&'static str>,
-    /// The verdicts, worst first; at least one.
+    /// Verdicts, worst first, at least one.
     pub verdicts: Vec<Verdict>,
 }
 
 impl Judged {
-    /// The worst verdict.
+    /// Returns the worst verdict.
     pub fn worst(&self) -> Option<&Verdict> {
         self.verdicts.first()
     }
 }
 
-/// Judges a variable. `is_set` tells about the others.
+/// Judges a variable. `is_set` returns true for a variable that is set.
 pub(super) fn judge(setting: &Setting, situation: &Situation, is_set: &dyn Fn(&str) -> bool) -> Judged {
     let name = names::find(&setting.name);
     let knowledge = knowledge::variable(&setting.name);
@@ -74,7 +74,7 @@ pub(super) fn judge(setting: &Setting, situation: &Situation, is_set: &dyn Fn(&s
         None if knowledge.is_none() => vec![nameless(&setting.name, situation)],
         None => Vec::new(),
     };
-    // Rules apply only to values that their reader accepts.
+    // Rules apply only to values accepted by their reader.
     let is_read = verdicts.iter().all(|verdict| verdict.severity == Some(Severity::Advice))
         && (verdicts.is_empty() || !setting.value.trim().is_empty());
     let rules = knowledge.map(|variable| variable.rule.as_slice()).unwrap_or_default();
@@ -101,7 +101,7 @@ pub(super) fn judge(setting: &Setting, situation: &Situation, is_set: &dyn Fn(&s
 }
 
 impl Kind {
-    /// Effect on the health, where a rule does not say it.
+    /// Returns the effect on the health, for rules without one.
     fn severity(self) -> Option<Severity> {
         match self {
             Self::Harmful | Self::Invalid | Self::Misspelt | Self::Unknown | Self::OtherVersion => {
@@ -113,7 +113,7 @@ impl Kind {
         }
     }
 
-    /// The word for people.
+    /// Returns the word for people.
     pub fn word(self) -> &'static str {
         match self {
             Self::Needed => "needed",
@@ -134,12 +134,12 @@ impl Kind {
     }
 }
 
-/// True for knowledge that says nothing about values.
+/// Returns true for knowledge without checks of values.
 fn checks_nothing(variable: &Variable) -> bool {
     variable.form.is_none() && variable.rule.is_empty() && !variable.free
 }
 
-/// The value as its reader takes it: a number in decimal digits, however it is written.
+/// Returns the value for its reader: a number in decimal digits, in any notation.
 fn normalize_value<'a>(name: Option<&Name>, knowledge: Option<&Variable>, value: &'a str) -> Cow<'a, str> {
     let form = knowledge.and_then(|variable| variable.form);
     let is_number = form == Some(Form::Number)
@@ -191,7 +191,7 @@ fn absent(name: &Name, absence: &Absence, situation: &Situation) -> Verdict {
     }
 }
 
-/// Judges a variable that is not in the table.
+/// Judges a variable outside the table.
 fn nameless(name: &str, situation: &Situation) -> Verdict {
     let family = knowledge::family(name);
     if let Some(family) = family.filter(|family| family.reads_name(name)) {

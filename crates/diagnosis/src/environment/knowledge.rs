@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::situation::Situation;
 use crate::finding::Severity;
 
-/// The files, with their names for the test that reads them.
+/// The files, with their names for a test.
 pub(super) const FILES: [(&str, &str); 4] = [
     ("nccl.toml", include_str!("../../knowledge/variables/nccl.toml")),
     ("network.toml", include_str!("../../knowledge/variables/network.toml")),
@@ -26,29 +26,29 @@ pub enum Kind {
     Needed,
     /// A sound choice.
     Useful,
-    /// Nothing is wrong with it; its effect has to be measured.
+    /// Nothing is wrong with it. Its effect has to be measured.
     Tuning,
     /// It belongs into the search for a fault, not into production.
     Debugging,
-    /// It is set to what holds anyway.
+    /// It is set to a value that holds anyway.
     Redundant,
     /// Nothing reads it, or it changes nothing here.
     NoEffect,
     /// It makes something slower or break.
     Harmful,
-    /// The value is not one that the variable has.
+    /// An invalid value of the variable.
     Invalid,
     /// A known name, misspelt.
     Misspelt,
-    /// A name that nothing is known to read.
+    /// A name without a known reader.
     Unknown,
     /// Another version reads it.
     OtherVersion,
-    /// It belongs to a program that is not examined.
+    /// It belongs to a program outside the examination.
     Foreign,
-    /// A variable that no rule is about.
+    /// A variable without a rule.
     Plain,
-    /// A known name with a value that nothing here can check.
+    /// A known name with an unverifiable value.
     Unjudged,
 }
 
@@ -66,7 +66,7 @@ pub(super) struct File {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Variable {
-    /// Name, or several that have the same rules.
+    /// Name, or several names with the same rules.
     pub names: Vec<String>,
     /// The meaning in one sentence.
     pub meaning: String,
@@ -74,7 +74,7 @@ pub(super) struct Variable {
     pub default: Option<String>,
     /// The form of the value.
     pub form: Option<Form>,
-    /// The accepted values, for the forms that have a list of them.
+    /// Accepted values, for the forms with a list of values.
     #[serde(default)]
     pub values: Vec<String>,
     /// The smallest number.
@@ -85,13 +85,13 @@ pub(super) struct Variable {
     pub otherwise: Option<String>,
     /// The severity of other values.
     pub invalid: Option<Severity>,
-    /// True where any value is right: paths of folders, identifiers, formats.
+    /// True for free values: paths of folders, identifiers, formats.
     #[serde(default)]
     pub free: bool,
     /// The relation of the values on all ranks.
     #[serde(default)]
     pub ranks: Ranks,
-    /// The rules, of which the first that holds is taken.
+    /// Rules. The first rule that holds is taken.
     #[serde(default)]
     pub rule: Vec<Rule>,
     /// Values with the right verdict, for the test.
@@ -124,7 +124,7 @@ pub(super) enum Form {
     Devices,
     /// A list of GPUs.
     Gpus,
-    /// The name of a network, which a plugin of its own may have.
+    /// Name of a network: a known one, or a plugin's own.
     Network,
     /// A file.
     File,
@@ -139,15 +139,15 @@ pub(super) enum Ranks {
     /// They are expected to be equal.
     #[default]
     Equal,
-    /// Ranks that differ hang, fail or compute wrong results.
+    /// Different values make ranks hang, fail or compute wrong results.
     MustBeEqual,
-    /// They name things of a host, and may differ between hosts.
+    /// They name objects of a host, and may differ between hosts.
     ByHost,
     /// They may differ.
     MayDiffer,
 }
 
-/// Returns true for a variable whose value all ranks of a job must have in common.
+/// Returns true for a variable that must have the same value on all ranks of a job.
 pub(crate) fn must_be_equal(name: &str) -> bool {
     variable(name).is_some_and(|variable| variable.ranks == Ranks::MustBeEqual)
 }
@@ -163,13 +163,13 @@ pub(super) struct Rule {
     pub nccl: Option<VersionReq>,
     pub plugin: Option<VersionReq>,
     pub libfabric: Option<VersionReq>,
-    /// Words of the platform, of which one must fit.
+    /// Words of the platform. One of them must fit.
     pub platform: Option<Vec<String>>,
-    /// True for jobs of several nodes, false for those of one.
+    /// True for jobs of several nodes, false for jobs of one node.
     pub several_nodes: Option<bool>,
-    /// True for hosts with RDMA devices, false for those without.
+    /// True for hosts with RDMA devices, false for hosts without them.
     pub rdma: Option<bool>,
-    /// A variable that is set as well.
+    /// A further variable that must be set.
     pub with: Option<String>,
     pub verdict: Kind,
     pub severity: Option<Severity>,
@@ -191,17 +191,17 @@ pub(super) struct Example {
     pub with: Option<String>,
     pub verdict: Kind,
     pub severity: Option<Severity>,
-    /// Words that the reason contains.
+    /// Words of the reason.
     pub says: Option<String>,
 }
 
-/// Names that other software reads.
+/// Names of other software's variables.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Family {
     #[serde(deserialize_with = "required_pattern")]
     pub names: Regex,
-    /// All names that the software reads. Empty if they are not all known.
+    /// All names of the software's variables, or empty if some are unknown.
     #[serde(default)]
     pub known: Vec<String>,
     pub meaning: String,
@@ -211,31 +211,32 @@ pub(super) struct Family {
 }
 
 impl Family {
-    /// True unless all names that the software reads are known, and this is not one of them.
+    /// Returns true unless all names of the software's variables are known, and this is not one of them.
     pub(super) fn reads_name(&self, name: &str) -> bool {
         self.known.is_empty() || self.known.iter().any(|known| known == name)
     }
 
-    /// The known name that a misspelt one resembles most.
+    /// Returns the known name nearest to a misspelt one.
     pub(super) fn find_nearest(&self, wrong: &str) -> Option<&str> {
         let distance = |known: &str| strsim::damerau_levenshtein(known, wrong);
-        // Of the letters after `NCCL_BENCH_`, a third may be wrong.
+        // A third of the letters after `NCCL_BENCH_` may be wrong.
         let most = wrong.splitn(3, '_').last().map_or(1, |rest| rest.len().div_ceil(3).min(3));
         let near = self.known.iter().map(|known| (distance(known), known.as_str()));
         near.min().filter(|(distance, _)| *distance <= most).map(|(_, known)| known)
     }
 }
 
-/// A variable's name, compared with those that software reads.
+/// A variable's name, compared with the names that software reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading<'a> {
-    /// It is read, or its prefix has names that are not known.
+    /// It is read, or its prefix has unknown names.
     Read,
-    /// Nothing reads it; the known name that it resembles, if any.
+    /// Nothing reads it. Contains the nearest known name, if any.
     Unread(Option<&'a str>),
 }
 
-/// Returns whether nccl-bench or nccl-tests reads the variable. Names with other prefixes count as read.
+/// Compares a variable's name with the variables of nccl-bench and nccl-tests. Names with other prefixes
+/// count as read.
 pub fn look_up_own_variable(name: &str) -> Reading<'static> {
     match family(name).filter(|family| !family.reads_name(name)) {
         Some(family) => Reading::Unread(family.find_nearest(name)),
@@ -266,18 +267,18 @@ static KNOWLEDGE: LazyLock<Knowledge> = LazyLock::new(|| {
     all
 });
 
-/// The knowledge about a variable.
+/// Returns the knowledge about a variable.
 pub(super) fn variable(name: &str) -> Option<&'static Variable> {
     KNOWLEDGE.by_name.get(name).and_then(|&index| KNOWLEDGE.variables.get(index))
 }
 
-/// The other software that reads a variable.
+/// Returns the other software that reads a variable.
 pub(super) fn family(name: &str) -> Option<&'static Family> {
     KNOWLEDGE.families.iter().find(|family| family.names.is_match(name))
 }
 
 impl Rule {
-    /// Returns true when all conditions hold.
+    /// Returns true if all conditions hold.
     pub(super) fn holds(&self, value: &str, situation: &Situation, is_set: &dyn Fn(&str) -> bool) -> bool {
         let within = |range: &Option<VersionReq>, version: Version| {
             range.as_ref().is_none_or(|range| range.matches(&version))

@@ -1,4 +1,4 @@
-//! Checks of lists of interfaces and RDMA devices, whose names NCCL takes as prefixes.
+//! Checks of lists of interfaces and RDMA devices. NCCL takes their names as prefixes.
 
 use super::bad_value::BadValue;
 
@@ -28,8 +28,8 @@ pub(super) fn check_devices(value: &str, set: &dyn Fn(&str) -> Option<String>) -
     })
 }
 
-/// True for placeholders of instructions, such as `<interface>`, `your_nic` and `ethX`, and for characters
-/// that no name has.
+/// Returns true for placeholders of instructions, such as `<interface>`, `your_nic` and `ethX`, and for names
+/// with impossible characters.
 fn is_placeholder(name: &str) -> bool {
     const WORDS: [&str; 7] = ["your", "interface", "ifname", "localhost", "auto", "default", "any"];
     let name = name.split(':').next().unwrap_or_default();
@@ -42,12 +42,12 @@ fn is_placeholder(name: &str) -> bool {
         || name.ends_with('X') && name.len() > 1
 }
 
-/// True for a name with a sign before it that NCCL does not know: `!docker0`, `-lo`.
+/// Returns true for a name with a sign unknown to NCCL before it: `!docker0`, `-lo`.
 fn has_foreign_sign(name: &str) -> bool {
     name.starts_with(['!', '-', '~'])
 }
 
-/// True for names that udev and people give to network interfaces, for words and for ranges.
+/// Returns true for names of network interfaces given by udev or people, for words and for ranges.
 fn is_no_device(name: &str) -> bool {
     let is_numbered = |prefix: &str| {
         name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
@@ -60,8 +60,8 @@ fn is_no_device(name: &str) -> bool {
         || name.split_once('-').is_some_and(|(_, last)| last.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Checks the signs in a list, and that its names are no patterns. `without` tells what follows when nothing
-/// fits.
+/// Checks the signs in a list, and refuses patterns as names. `without` is the effect of a list without a
+/// match.
 pub(super) fn list(value: &str, without: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
     let body = value.trim_start_matches(SIGNS);
     let sign = &value[..value.len() - body.len()];
@@ -119,7 +119,7 @@ pub(super) fn list(value: &str, without: &str, set: &dyn Fn(&str) -> Option<Stri
     None
 }
 
-/// The list with a sign before it only. A list of names to use excludes the others anyway.
+/// Returns the list with a single sign before it. A list of names to use excludes all other names.
 fn with_one_sign(sign: &str, names: &[&str]) -> Option<String> {
     let is_wanted = |name: &&&str| sign.starts_with('^') || !name.starts_with('^');
     let wanted: Vec<&str> =
@@ -129,7 +129,7 @@ fn with_one_sign(sign: &str, names: &[&str]) -> Option<String> {
     (is_clear && wanted.iter().any(|name| !name.is_empty())).then(|| format!("{sign}{}", wanted.join(",")))
 }
 
-/// The list that the patterns mean: `eth*` is the prefix `eth`, `mlx5_[0-3]` is four names.
+/// Returns the list meant by the patterns: `eth*` is the prefix `eth`, `mlx5_[0-3]` is four names.
 fn without_patterns(sign: &str, names: &[&str]) -> Option<String> {
     let prefixes: Option<Vec<&str>> = names
         .iter()
@@ -143,7 +143,7 @@ fn without_patterns(sign: &str, names: &[&str]) -> Option<String> {
     Some(format!("{excludes}={}", names?.join(",")))
 }
 
-/// The names of a range of digits: `mlx5_[0-3]`.
+/// Returns the names of a range of digits: `mlx5_[0-3]`.
 fn expanded(name: &str) -> Option<String> {
     if !name.contains(PATTERN) {
         return Some(name.to_owned());

@@ -1,5 +1,5 @@
-//! The variables that NCCL, its plugins and libfabric read: collected from an environment and from NCCL's
-//! files, judged for the versions and the platform in use, and compared between ranks.
+//! The variables of NCCL, its plugins and libfabric: collected from an environment and from NCCL's files,
+//! judged for the versions and the platform in use, and compared between ranks.
 
 mod bad_value;
 mod collection;

@@ -9,13 +9,13 @@ use super::situation::{Situation, parse_version};
 
 const TABLE: &str = include_str!("../../knowledge/variables/names.csv");
 
-/// Software that reads a variable, as the table names it.
+/// Software that reads a variable, by its name in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Component {
     Nccl,
     Plugin,
     Libfabric,
-    /// Software whose version is not looked at, by its name.
+    /// Software without a check of its version, by its name.
     Other(&'static str),
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Name {
     pub is_documented: bool,
 }
 
-/// The reason for which a version does not read a variable.
+/// Reason why a version does not read a variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Absence {
     /// It came with this version.
@@ -53,18 +53,18 @@ static NAMES: LazyLock<BTreeMap<&str, Name>> = LazyLock::new(|| {
     lines.filter_map(parse).map(|name| (name.name, name)).collect()
 });
 
-/// The line about a variable.
+/// Returns the line about a variable.
 pub(super) fn find(name: &str) -> Option<&'static Name> {
     NAMES.get(name)
 }
 
-/// All lines.
+/// Returns all lines.
 #[cfg(test)]
 pub(super) fn all() -> impl Iterator<Item = &'static Name> {
     NAMES.values()
 }
 
-/// The known name that a misspelt one resembles most, of those that the versions read.
+/// Returns the known name nearest to a misspelt one, among the variables of the versions in use.
 pub(super) fn nearest(wrong: &str, situation: &Situation) -> Option<&'static Name> {
     let upper = wrong.to_ascii_uppercase();
     let limit = upper.split_once('_').map_or(1, |(_, rest)| rest.len().div_ceil(3).min(3));
@@ -77,8 +77,8 @@ pub(super) fn nearest(wrong: &str, situation: &Situation) -> Option<&'static Nam
         .map(|(.., name)| name)
 }
 
-/// Finds the known name that a misspelt one is closest to: `NCLL_DEBUG`, `CUDA_VISIBLE_DEVCES`. The first
-/// letter must be right: other libraries differ in it (`RCCL_`, `HCCL_`).
+/// Finds the known name nearest to a misspelt one: `NCLL_DEBUG`, `CUDA_VISIBLE_DEVCES`. The first letter must
+/// be right: other libraries differ in it (`RCCL_`, `HCCL_`).
 pub(super) fn find_misspelt(wrong: &str) -> Option<&'static Name> {
     /// Names up to this length are not guessed: one wrong letter can give another real name (`UCC_TLS`).
     const MAX_AMBIGUOUS_LEN: usize = 7;
@@ -100,7 +100,7 @@ pub(super) fn find_misspelt(wrong: &str) -> Option<&'static Name> {
 }
 
 impl Name {
-    /// Tells why the version in use does not read it; `None` when it does.
+    /// Returns the reason why the version in use does not read it, or `None` if it does.
     pub(super) fn absence(&self, situation: &Situation) -> Option<Absence> {
         let version = match self.component {
             Component::Nccl => situation.nccl(),
@@ -117,7 +117,7 @@ impl Name {
 }
 
 impl Component {
-    /// Its name for people.
+    /// Returns its name for people.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Nccl => "NCCL",
@@ -127,7 +127,7 @@ impl Component {
         }
     }
 
-    /// The source of what is known about its variables, for people.
+    /// Returns the source of the knowledge about its variables, for people.
     pub(super) fn source(self) -> String {
         match self {
             Self::Nccl => "NCCL user guide, Environment Variables; src/misc/param.cc".to_owned(),
@@ -142,7 +142,7 @@ impl Component {
         }
     }
 
-    /// The version that is judged for.
+    /// Returns the version to judge for.
     pub(super) fn version(self, situation: &Situation) -> Option<Version> {
         match self {
             Self::Nccl => Some(situation.nccl()),

@@ -26,8 +26,8 @@ struct List<'a> {
 }
 
 impl Network {
-    /// Reads the names: interfaces from `proc`, which is `/proc/self` or that of a process, and devices below
-    /// `root`. `None` when there is not a single interface, since every host has the loopback.
+    /// Reads the names: interfaces from `proc` (`/proc/self`, or the folder of another process), and devices
+    /// below `root`. Returns `None` without any interface, since every host has the loopback.
     pub fn read(proc: &Path, root: &Path) -> Option<Self> {
         let text = fs::read_to_string(proc.join("net/dev")).ok()?;
         let name = |line: &str| line.split_once(':').map(|(name, _)| name.trim().to_owned());
@@ -174,7 +174,7 @@ impl Network {
         })
     }
 
-    /// The second half of a port of DGX Spark, if it exists and is not used.
+    /// Returns the second half of a port of DGX Spark, if it exists and is unused.
     fn other_half(&self, name: &str, used: &[&str]) -> Option<String> {
         let other = match (name.strip_prefix("rocep1"), name.strip_prefix("roceP2p1")) {
             (Some(port), _) => format!("roceP2p1{port}"),
@@ -185,7 +185,7 @@ impl Network {
         exists.then_some(other)
     }
 
-    /// The interface that a reader most likely wants.
+    /// Returns the likely intended interface.
     fn interface(&self) -> Option<&str> {
         let is_virtual = |name: &str| {
             [
@@ -211,7 +211,7 @@ impl Network {
 }
 
 impl<'a> List<'a> {
-    /// Reads a list; `None` for one without names.
+    /// Reads a list. Returns `None` for a list without names.
     fn parse(value: &'a str) -> Option<Self> {
         let (excludes, value) = value.strip_prefix('^').map_or((false, value), |rest| (true, rest));
         let (exact, value) = value.strip_prefix('=').map_or((false, value), |rest| (true, rest));
@@ -220,7 +220,7 @@ impl<'a> List<'a> {
         (!names.is_empty()).then_some(Self { excludes, exact, names })
     }
 
-    /// The names of the host that NCCL uses.
+    /// Returns the names of the host that NCCL uses.
     fn matching<'b>(&self, own: &'b [String]) -> Vec<&'b str> {
         let fits = |name: &&str| {
             let listed = self

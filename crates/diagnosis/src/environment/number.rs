@@ -3,17 +3,17 @@
 /// A number at the beginning of a text, and the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Number<'a> {
-    /// The text does not begin with a number, which is read as 0.
+    /// The text does not begin with a number, and is read as 0.
     None,
     /// The number is too large.
     TooLarge,
-    /// The number, and the text behind it, which is ignored.
+    /// The number, and the ignored text behind it.
     Read {
         /// The value.
         value: i64,
         /// The rest, without spaces.
         rest: &'a str,
-        /// True for numbers with a leading zero, which are octal.
+        /// True for numbers with a leading zero: they are octal.
         is_octal: bool,
     },
 }
@@ -49,8 +49,8 @@ pub(super) fn read(text: &str) -> Number<'_> {
     }
 }
 
-/// Returns the number that `strtoll` reads, if nothing follows it; 0 for words that mean no, which get an
-/// advice of their own.
+/// Returns the number read by `strtoll`, if nothing follows it. Returns 0 for words with the meaning no: they
+/// get their own advice.
 pub(super) fn read_whole_number(text: &str) -> Option<i64> {
     match read(text) {
         Number::Read { value, rest: "", .. } => Some(value),
@@ -58,13 +58,13 @@ pub(super) fn read_whole_number(text: &str) -> Option<i64> {
     }
 }
 
-/// True for words that mean no.
+/// Returns true for words with the meaning no.
 pub(super) fn is_no(text: &str) -> bool {
     let word = text.trim();
     ["false", "no", "off", "disable"].iter().any(|no| no.eq_ignore_ascii_case(word))
 }
 
-/// The value of a number with a unit, as people mean it: `4M`, `512KiB`.
+/// Returns the value of a number with a unit, in its usual meaning: `4M`, `512KiB`.
 pub(super) fn with_unit(value: i64, unit: &str) -> Option<i64> {
     let unit = unit.to_ascii_uppercase();
     let factor: i64 = match unit.trim_end_matches("IB").trim_end_matches('B') {

@@ -1,4 +1,4 @@
-//! Variables of which each has a good value, and which do not fit together.
+//! Variables with good values of their own that do not fit together.
 
 use super::number;
 use super::setting::Setting;
@@ -13,10 +13,10 @@ const LIMITS: [(&str, &str); 5] = [
     ("FI_TCP_PORT_LOW_RANGE", "FI_TCP_PORT_HIGH_RANGE"),
 ];
 
-/// Largest product of NCCL's threads for sockets and the sockets of each.
+/// Largest product of NCCL's threads for sockets and the sockets per thread.
 const MAX_SOCKETS: i64 = 64;
 
-/// Finds variables that contradict each other.
+/// Finds contradictions between variables.
 pub(super) fn find_contradictions(settings: &[Setting]) -> Vec<Finding> {
     let find = |name: &str| settings.iter().find(|setting| setting.name == name);
     let both = |one: &str, other: &str| Some((find(one)?, find(other)?));

@@ -1,9 +1,9 @@
-//! Reading of a text that sets variables, as JSON or by lines.
+//! Reader of variables in a text, as JSON or by lines.
 
 use super::json;
 use super::submission::Submission;
 
-/// Reads a text. A variable that is set twice has the last value.
+/// Reads a text. A variable set twice has the last value.
 pub(super) fn parse(text: &str, file: &str) -> Submission {
     let mut all = Submission::default();
     all.is_mpi_job = text.contains("MPIJob");

@@ -17,7 +17,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// This process.
+    /// Returns this process.
     pub fn own() -> Self {
         let text = |value: std::ffi::OsString| value.to_string_lossy().into_owned();
         let variables = env::vars_os().map(|(name, value)| (text(name), text(value)));
@@ -31,10 +31,10 @@ impl Process {
         }
     }
 
-    /// Another process of this host, by its number.
+    /// Returns another process of this host, by its number.
     ///
     /// # Errors
-    /// When there is no such process, or it belongs to another user.
+    /// An error if no such process exists, or it belongs to another user.
     pub fn of(pid: u32) -> io::Result<Self> {
         let proc = PathBuf::from(format!("/proc/{pid}"));
         let bytes = fs::read(proc.join("environ")).map_err(|error| {
@@ -57,7 +57,7 @@ impl Process {
         })
     }
 
-    /// A process by its block of `NAME=VALUE`, each with a NUL at its end.
+    /// Creates a process from its block of `NAME=VALUE`, each with a NUL at its end.
     pub(super) fn from_block(bytes: &[u8], place: &str) -> Self {
         let entries = bytes.split(|&byte| byte == 0).map(String::from_utf8_lossy);
         let pairs = entries.filter_map(|entry| {
@@ -82,17 +82,17 @@ impl Process {
         }
     }
 
-    /// The root of the file system that the process sees.
+    /// Returns the root of the process's file system.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The value of a variable.
+    /// Returns the value of a variable.
     pub fn value(&self, name: &str) -> Option<&str> {
         self.variables.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
     }
 
-    /// Path of a file that the process names.
+    /// Returns the path of a file named by the process.
     pub(super) fn path(&self, path: &Path) -> PathBuf {
         match path.strip_prefix("/") {
             Ok(inside) => self.root.join(inside),
@@ -100,13 +100,13 @@ impl Process {
         }
     }
 
-    /// Returns true for a file that is not there; false where that cannot be seen.
+    /// Returns true for a missing file, false if this is unknown.
     pub(super) fn is_missing(&self, path: &Path) -> bool {
         fs::metadata(self.path(path)).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
     }
 }
 
-/// The reason for which the kernel refuses the environment of a process, by the files `status` of both.
+/// Returns the reason why the kernel refuses the environment of a process, by the files `status` of both.
 fn explain_refusal(own: &str, other: &str) -> &'static str {
     /// The number of `CAP_SYS_PTRACE`.
     const PTRACE: u32 = 19;

@@ -25,7 +25,7 @@ pub struct Snapshot {
     pub findings: Vec<RankFinding>,
 }
 
-/// The parts of a finding that ranks send to each other.
+/// Parts of a finding, for messages between ranks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RankFinding {
     rule: String,
@@ -36,7 +36,7 @@ pub struct RankFinding {
 }
 
 impl Snapshot {
-    /// The environment of a rank, with what was found about it.
+    /// Creates the environment of a rank, with the findings about it.
     pub fn new(rank: u32, host: String, settings: Vec<Setting>, examination: &Examination) -> Self {
         let fault = |finding: &Finding| RankFinding {
             rule: finding.rule.clone(),
@@ -49,8 +49,8 @@ impl Snapshot {
     }
 }
 
-/// Completes the examination of rank 0 by the differences between the ranks, and by what only other ranks
-/// have.
+/// Completes the examination of rank 0 with the differences between the ranks, and with findings that only
+/// other ranks have.
 pub fn compare(examination: &mut Examination, ranks: &[Snapshot]) {
     let all = ranks.iter().flat_map(|rank| &rank.settings);
     let names: BTreeSet<&str> = all.map(|setting| setting.name.as_str()).collect();
@@ -77,7 +77,7 @@ pub fn compare(examination: &mut Examination, ranks: &[Snapshot]) {
     }
 }
 
-/// The findings that rank 0 does not have.
+/// Returns the findings missing on rank 0.
 fn elsewhere(own: &[Finding], ranks: &[Snapshot]) -> Vec<Finding> {
     let mut found: BTreeMap<&RankFinding, Vec<&Snapshot>> = BTreeMap::new();
     for rank in ranks {
@@ -281,7 +281,7 @@ mod tests {
         }
         let key = [rank(0, "a", &[("NCCL_BENCH_WORLD", "2")]), rank(1, "a", &[("NCCL_BENCH_WORLD", "3")])];
         assert_eq!(compare(&key).len(), 1);
-        // On one host, two ranks with other interfaces are at least worth a look.
+        // On one host, two ranks with different interfaces are at least worth a look.
         let all = [rank(0, "a", &[("NCCL_IB_HCA", "mlx5_0")]), rank(1, "a", &[("NCCL_IB_HCA", "mlx5_1")])];
         assert_eq!(compare(&all)[0].severity, Severity::Advice);
     }

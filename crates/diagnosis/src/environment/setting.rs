@@ -1,4 +1,4 @@
-//! Variables with the place where they are set.
+//! Variables with their places.
 
 use std::fmt;
 
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use super::names;
 
-/// Beginnings of the names of variables that are read.
+/// Beginnings of the names of collected variables.
 const PREFIXES: [&str; 9] =
     ["NCCL_", "FI_", "OFI_", "RDMAV_", "IBV_", "TORCH_NCCL_", "TORCH_FR_", "NVSHMEM_", "DOCA_GPUNETIO_"];
 
-/// Other variables that matter to communication.
+/// Other variables of interest for communication.
 const NAMES: [&str; 12] = [
     "CUDA_DEVICE_MAX_CONNECTIONS",
     "CUDA_DEVICE_ORDER",
@@ -26,24 +26,24 @@ const NAMES: [&str; 12] = [
     "UCX_TLS",
 ];
 
-/// Endings of the names of variables whose values are never kept: `NCCL_PSK`, `NCCL_BENCH_KEY`.
+/// Endings of the names of secret variables: `NCCL_PSK`, `NCCL_BENCH_KEY`. Their values are never kept.
 const SECRETS: [&str; 5] = ["_PSK", "_KEY", "_TOKEN", "_SECRET", "_PASSWORD"];
 
 /// Text in place of a secret value.
 const HIDDEN: &str = "(set, not shown)";
 
-/// A variable that is set.
+/// A variable with its value and place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {
     /// Name of the variable.
     pub name: String,
-    /// Its value; hidden for secrets.
+    /// Value, hidden for secrets.
     pub value: String,
-    /// The place where it is set.
+    /// Place of the assignment.
     pub place: Location,
 }
 
-/// The place where a variable is set.
+/// The place of a variable's assignment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Location {
     /// `environment`, `environment of process 7`, or a file.
@@ -54,7 +54,7 @@ pub struct Location {
 }
 
 impl Setting {
-    /// A variable, whose value is hidden if it is a secret.
+    /// Creates a variable. The value of a secret is hidden.
     pub fn new(name: impl Into<String>, value: impl Into<String>, place: Location) -> Self {
         let name = name.into();
         let is_secret = SECRETS.iter().any(|ending| name.ends_with(ending));
@@ -64,7 +64,7 @@ impl Setting {
 }
 
 impl Location {
-    /// A place without line.
+    /// Creates a place without line.
     pub fn named(name: impl Into<String>) -> Self {
         Self { name: name.into(), line: None }
     }
@@ -79,8 +79,8 @@ impl fmt::Display for Location {
     }
 }
 
-/// Returns true for the variables that are read, also with a misspelt name; all others may contain secrets,
-/// and are not looked at.
+/// Returns true for the collected variables, also with a misspelt name. All other variables may contain
+/// secrets, and are not read.
 pub fn is_collected(name: &str) -> bool {
     let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') && !name.is_empty();
     let upper = name.to_ascii_uppercase();

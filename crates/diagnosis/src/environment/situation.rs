@@ -1,4 +1,4 @@
-//! The software and the machine that variables are judged for.
+//! The software and the machine of the judged variables.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ pub const NEWEST_PLUGIN: Version = Version::new(1, 21, 1);
 /// Newest libfabric in the table of names.
 pub const NEWEST_LIBFABRIC: Version = Version::new(2, 6, 0);
 
-/// The largest EC2 instance of each family with accelerators or EFA, by which a family is known.
+/// The largest EC2 instance of each family with accelerators or EFA, for the look-up of a family.
 const INSTANCES: [&str; 38] = [
     "p3.16xlarge",
     "p3dn.24xlarge",
@@ -55,7 +55,7 @@ const INSTANCES: [&str; 38] = [
     "dl1.24xlarge",
 ];
 
-/// The software and the machine. An unknown version is taken for the newest in the table.
+/// The software and the machine. The newest version in the table replaces an unknown version.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Situation {
     /// Version of NCCL.
@@ -68,11 +68,11 @@ pub struct Situation {
     pub platform: Option<Platform>,
     /// Number of nodes of the job.
     pub nodes: Option<u32>,
-    /// True for a host that shows RDMA devices.
+    /// True for a host with visible RDMA devices.
     pub rdma: Option<bool>,
 }
 
-/// A machine, by the words that rules know it by.
+/// A machine, with its words for rules.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Platform {
     /// The product's name: `p5.48xlarge`.
@@ -82,27 +82,27 @@ pub struct Platform {
 }
 
 impl Situation {
-    /// The version of NCCL to judge for.
+    /// Returns the version of NCCL to judge for.
     pub fn nccl(&self) -> Version {
         self.nccl.clone().unwrap_or(NEWEST_NCCL)
     }
 
-    /// The version of aws-ofi-nccl to judge for.
+    /// Returns the version of aws-ofi-nccl to judge for.
     pub fn plugin(&self) -> Version {
         self.plugin.clone().unwrap_or(NEWEST_PLUGIN)
     }
 
-    /// The version of libfabric to judge for.
+    /// Returns the version of libfabric to judge for.
     pub fn libfabric(&self) -> Version {
         self.libfabric.clone().unwrap_or(NEWEST_LIBFABRIC)
     }
 }
 
 impl Platform {
-    /// A machine that a user names.
+    /// Reads a user's name for a machine.
     ///
     /// # Errors
-    /// A sentence that names the nearest known machine.
+    /// A sentence with the nearest known machine.
     pub fn parse(name: &str) -> Result<Self, String> {
         let lower = name.trim().to_ascii_lowercase();
         let (family, size) = match lower.split_once('.') {
@@ -127,7 +127,7 @@ impl Platform {
         })
     }
 
-    /// A machine by its product's name, or by a word such as `aws`, `p5`, `spark`.
+    /// Returns a machine by its product's name, or by a word such as `aws`, `p5`, `spark`.
     pub fn named(name: &str) -> Self {
         let name = name.trim();
         let lower = name.to_ascii_lowercase();
@@ -166,7 +166,7 @@ impl Platform {
         Some(platform)
     }
 
-    /// Returns true for a word that the machine is known by.
+    /// Returns true for a word of the machine.
     pub fn is(&self, word: &str) -> bool {
         self.words.iter().any(|own| own == word)
     }
@@ -189,11 +189,10 @@ fn is_instance_family(family: &str) -> bool {
         && rest.len() <= 8
 }
 
-/// Reads a version of three numbers, of which the last may be missing for other software than NCCL:
-/// `v1.16.2-aws`.
+/// Reads a version of three numbers. The last one may be missing for software other than NCCL: `v1.16.2-aws`.
 ///
 /// # Errors
-/// A sentence that says how a version is written.
+/// A sentence about the notation of versions.
 pub fn parse_version(text: &str) -> Result<Version, String> {
     let number = text.trim().trim_start_matches('v');
     let number = number.split(['-', '+', ' ', 'a', 'r', 'b']).next().unwrap_or_default();

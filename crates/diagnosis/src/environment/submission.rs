@@ -1,5 +1,5 @@
-//! Variables in a text that is about to be submitted: the output of `env`, a shell script, a command line of
-//! mpirun, srun or docker, a Dockerfile, a Kubernetes manifest, JSON, Python.
+//! Variables in a text before its submission: the output of `env`, a shell script, a command line of mpirun,
+//! srun or docker, a Dockerfile, a Kubernetes manifest, JSON, Python.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -12,16 +12,16 @@ use super::words::{
     assigned, consumed, ends_in_list, is_comma_list, is_name_of_entry, is_output_of_env, key, scalar, word,
 };
 
-/// A word that may be the name of a variable.
+/// A possible name of a variable.
 static NAME: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"[A-Za-z_][A-Za-z0-9_]*").ok());
 
 /// Texts of a shell script that starts programs.
 const STARTS: [&str; 5] = ["#!/", "srun ", "mpirun ", "torchrun ", "export "];
-/// Comments that a scheduler reads.
+/// Comments for a scheduler.
 const DIRECTIVES: [&str; 4] = ["#SBATCH", "#PBS", "#BSUB", "#$ "];
-/// Options and commands before a name that is followed by a space and the value.
+/// Options and commands before a name, a space and the value.
 const BEFORE_PAIR: [&str; 6] = ["-genv", "-env", "--genv", "--env", "ENV", "setenv"];
-/// Options before a name whose value comes from the environment.
+/// Options before a name with a value from the environment.
 const BEFORE_NAME: [&str; 5] = ["-x", "-genvlist", "-e", "--env", "-envlist"];
 
 /// Variables of a text.
@@ -30,29 +30,29 @@ pub(super) struct Submission {
     pub settings: Vec<Setting>,
     pub overridden: Vec<Setting>,
     pub unseen: Vec<String>,
-    /// True where variables may be set that were not seen, or whose values are not known.
+    /// True if unseen variables may be set, or some values are unknown.
     pub is_partial: bool,
-    /// Variables of an MPIJob that `env:` sets, and mpirun does not pass on.
+    /// Variables of an MPIJob in `env:`, not passed on by mpirun.
     pub not_passed: Vec<Setting>,
     /// The text has an MPIJob of Kubernetes.
     pub(super) is_mpi_job: bool,
-    /// Variables that the launcher passes on with their values.
+    /// Variables passed on by the launcher with their values.
     pub(super) passed: BTreeSet<String>,
-    /// Variables that the launcher passes on from its environment.
+    /// Variables passed on by the launcher from its environment.
     pub(super) forwarded: Vec<(String, Location)>,
-    /// Inside of a list `[a, b]` of YAML that goes on in the next line.
+    /// True inside a list `[a, b]` of YAML that continues in the next line.
     in_list: bool,
-    /// Variables that stand in a form from which no value is read.
+    /// Variables in a form without a readable value.
     mentioned: Vec<(String, Location)>,
-    /// Variables that a shell script assigns, and no line exports.
+    /// Variables assigned in a shell script and never exported.
     unexported: Vec<(String, Location)>,
     previous: String,
     is_env: bool,
-    /// True for a script whose assignments reach programs only by `export`.
+    /// True for a script with assignments that reach programs only by `export`.
     is_shell: bool,
 }
 
-/// The kind of text that sets a variable.
+/// Kind of text with an assignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// An entry of `env:`, or a mapping.
@@ -97,7 +97,7 @@ impl Submission {
         self.finish(&mut entry);
     }
 
-    /// Takes a key of an entry of `env:`; true for a line that is no more than the name of a variable.
+    /// Takes a key of an entry of `env:`. Returns true for a line with nothing but the name of a variable.
     fn entry(&mut self, line: &str, place: &Location, entry: &mut Entry) -> bool {
         let body = line.trim_start();
         let rest = body.strip_prefix("- ").map_or(body, str::trim_start);
@@ -228,7 +228,7 @@ impl Submission {
             return;
         }
         let setting = Setting::new(name, value, place);
-        // What mpirun passes on is in effect in the ranks, in whatever order the text has it.
+        // Variables passed on by mpirun are in effect in the ranks, independent of the order in the text.
         let is_passed = self.is_mpi_job && self.passed.contains(name);
         if origin == Origin::Command {
             self.passed.insert(name.to_owned());
@@ -241,15 +241,14 @@ impl Submission {
         }
     }
 
-    /// Notes a variable that the launcher passes on from its environment.
+    /// Notes a variable passed on by the launcher from its environment.
     pub(super) fn forward(&mut self, name: &str, place: Location) {
         self.forwarded.push((name.to_owned(), place));
     }
 
-    /// Notes a known variable in a form from which no value is read, unless the command of the line sets
-    /// none.
+    /// Notes a known variable in a form without a readable value, unless the command of the line sets none.
     fn note_mention(&mut self, name: &str, line: &str, place: &Location) {
-        /// Commands that set no variable, or pass one on that is set elsewhere.
+        /// Commands that set no variable, or pass on a variable set elsewhere.
         const HARMLESS: [&str; 9] =
             ["unset", "export", "echo", "grep", "egrep", "cd", "module", "printenv", "declare"];
         let is_harmless =
@@ -259,7 +258,7 @@ impl Submission {
         }
     }
 
-    /// Notes an assignment alone in its line, which a shell passes on to programs only if a line exports the
+    /// Notes an assignment alone in its line. A shell passes it on to programs only if a line exports the
     /// variable.
     fn note_export(&mut self, name: &str, before: &str, rest: &str, place: &Location) {
         self.unexported.retain(|(own, _)| own != name);
@@ -270,8 +269,7 @@ impl Submission {
         }
     }
 
-    /// Notes a value that ends earlier than its author probably meant: `export NAME=a, b`,
-    /// `--export=NAME=a,b`.
+    /// Notes a value with a probably unintended end: `export NAME=a, b`, `--export=NAME=a,b`.
     fn note_cut_value(&mut self, name: &str, before: &str, value: &str, rest: &str, place: &Location) {
         let first_word =
             |text: &str| text.split([' ', '\t', ',', '"', '\'']).next().unwrap_or_default().to_owned();
@@ -307,14 +305,14 @@ impl Submission {
         }
     }
 
-    /// Notes a known variable in the text that a command prints: it may go into a file that is read later.
+    /// Notes a known variable in the output of a command: the output may go into a file that is read later.
     fn note_print(&mut self, name: &str, after: &str, place: &Location) {
         if names::find(name).is_some() && after.contains(['>', '|']) {
             self.mentioned.push((name.to_owned(), place.clone()));
         }
     }
 
-    /// Notes variables that are named and have no value that was read.
+    /// Notes variables in the text without a readable value.
     pub(super) fn report_mentioned(&mut self) {
         for (name, place) in std::mem::take(&mut self.unexported) {
             self.miss(format!(
@@ -349,7 +347,8 @@ impl Submission {
     }
 }
 
-/// True behind a command that prints or searches a text: `echo "NCCL_ALGO=Ring"`, `RUN echo NCCL_ALGO=Ring`.
+/// Returns true behind a command that prints or searches a text: `echo "NCCL_ALGO=Ring"`, `RUN echo
+/// NCCL_ALGO=Ring`.
 fn is_printed(before: &str) -> bool {
     const COMMANDS: [&str; 5] = ["echo", "printf", "grep", "egrep", "logger"];
     const BEFORE_COMMAND: [&str; 6] = ["RUN", "then", "do", "else", "sudo", "-"];

@@ -94,8 +94,8 @@ fn every_rule_has_examples_that_hold() {
     }
 }
 
-/// Names and values that notes of users, and published skills, recommend or explain wrongly, with the words
-/// that set it right.
+/// Names and values recommended or explained wrongly by notes of users and published skills, with the
+/// correcting words.
 #[test]
 fn false_claims_are_set_right() {
     let p5 = situation(Some("2.27.3"), Some("1.16.2"), Some("2.1.0"), Some("p5.48xlarge"));
@@ -204,7 +204,7 @@ fn a_missing_file_takes_the_proof_away() {
     );
 }
 
-/// A value may be bad, and its names missing on the host as well.
+/// A value may be bad, and its names may also be missing on the host.
 #[test]
 fn a_missing_interface_is_told_besides_a_bad_value() {
     let network = Network { interfaces: vec!["lo".to_owned(), "ens5".to_owned()], ..Network::default() };
@@ -312,7 +312,7 @@ fn sound_variables_are_healthy_and_assumptions_are_told() {
     assert!(unknown.proof[0].contains("(assumed)"));
 }
 
-/// The names that aws-ofi-nccl answers to depend on its version.
+/// aws-ofi-nccl's names of its network depend on its version.
 #[test]
 fn the_version_that_the_name_of_a_network_was_judged_for_is_told() {
     let with = |value: &str| examined(&format!("NCCL_NET={value}\n"), &Situation::default()).unseen;

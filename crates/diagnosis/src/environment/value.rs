@@ -43,7 +43,7 @@ pub(super) fn check(
     })
 }
 
-/// A remedy with the values that a variable may have.
+/// Returns a remedy with the variable's possible values.
 fn allowed(name: &str, knowledge: Option<&Variable>) -> String {
     let Some(variable) = knowledge.filter(|variable| variable.form == Some(Form::Number)) else {
         return format!("unset {name}");
@@ -57,7 +57,7 @@ fn allowed(name: &str, knowledge: Option<&Variable>) -> String {
     format!("unset {name}, or set it to {numbers}")
 }
 
-/// Checks a value by the type that the table of names gives it.
+/// Checks a value by its type in the table of names.
 fn of_content(name: &Name, value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
     match (name.component, name.content) {
         (Component::Nccl, Content::Number | Content::Flag) | (Component::Libfabric, Content::Number) => {
@@ -111,7 +111,7 @@ fn of_form(
     }
 }
 
-/// Checks a number that a component reads with `strtoll` or `strtol`.
+/// Checks a number of a component that reads it with `strtoll` or `strtol`.
 fn number(component: Component, value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
     let word = value.trim().to_ascii_lowercase();
     let reader = component.name();
@@ -177,8 +177,8 @@ fn libfabric_flag(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<B
     Some(BadValue::invalid(reason, right))
 }
 
-/// Checks a number or a switch of aws-ofi-nccl, which takes nothing behind the number. `words` are those that
-/// a switch may be.
+/// Checks a number or a switch of aws-ofi-nccl: nothing may follow the number. `words` are the words of a
+/// switch.
 fn plugin_number(value: &str, words: &[&str], may_be_negative: bool) -> Option<BadValue> {
     if words.iter().any(|word| word.eq_ignore_ascii_case(value)) {
         return None;
@@ -195,7 +195,7 @@ fn plugin_number(value: &str, words: &[&str], may_be_negative: bool) -> Option<B
     Some(BadValue::invalid(reason, None))
 }
 
-/// Checks a list of words, which may begin with `^`.
+/// Checks a list of words, with an optional `^` at the beginning.
 fn words(
     value: &str,
     values: &[&str],
@@ -218,7 +218,7 @@ fn level(value: &str, otherwise: &str, set: &dyn Fn(&str) -> Option<String>) -> 
         return None;
     }
     let upper = value.trim().to_ascii_uppercase();
-    // NVLINK means NVL; LOC turns direct access off, and is never guessed.
+    // NVLINK means NVL. LOC disables direct access, and is never guessed.
     let begins =
         LEVELS.iter().copied().find(|level| upper.starts_with(level) && (*level != "LOC" || upper == "LOC"));
     let nearest = begins.or_else(|| nearest(value, &LEVELS));
@@ -310,14 +310,14 @@ fn gpus(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
     Some(BadValue::invalid(reason, set(&once.join(","))).broken())
 }
 
-/// Checks the name of a network: one that resembles a known name is taken for misspelt.
+/// Checks the name of a network. A name near a known one counts as misspelt.
 fn network(value: &str, known: &[&str], set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
     let lower = value.trim().to_ascii_lowercase();
     let distance = |word: &str| strsim::damerau_levenshtein(&word.to_ascii_lowercase(), &lower);
     if known.iter().any(|word| distance(word) == 0) {
         return None;
     }
-    // Short names resemble those of plugins: gIB.
+    // Short names resemble names of plugins: gIB.
     let long = known.iter().copied().filter(|word| word.len() > 4);
     let right = long.filter(|word| distance(word) <= 2).min_by_key(|word| distance(word))?;
     let reason =
@@ -352,7 +352,7 @@ fn file(value: &str) -> Option<BadValue> {
         .then(|| BadValue::invalid(reason, Some("write the absolute path of the file".to_owned())))
 }
 
-/// The known word of two or more letters that a wrong one resembles.
+/// Returns the known word of two or more letters nearest to a wrong one.
 fn nearest<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
     let lower = wrong.trim().to_ascii_lowercase();
     let distance = |word: &str| strsim::damerau_levenshtein(&word.to_ascii_lowercase(), &lower);

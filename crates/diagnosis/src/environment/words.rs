@@ -2,7 +2,7 @@
 
 use super::setting::is_collected;
 
-/// Returns true for a text of which each line is `NAME=value`, without quotes: the output of `env`.
+/// Returns true for a text with `NAME=value` on each line, without quotes: the output of `env`.
 pub(super) fn is_output_of_env(text: &str) -> bool {
     let mut lines = text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')).peekable();
     lines.peek().is_some()
@@ -27,10 +27,10 @@ pub(super) fn ends_in_list(text: &str) -> bool {
     before.ends_with(':') || before == "-"
 }
 
-/// The value behind a name: `=value`, `: value` of a mapping, `"] = "value"` of Python.
+/// Returns the value behind a name: `=value`, `: value` of a mapping, `"] = "value"` of Python.
 pub(super) fn assigned(before: &str, after: &str, in_list: bool, is_env: bool) -> Option<String> {
     if let Some(rest) = after.strip_prefix('=') {
-        // A quote that was opened before the name ends the value.
+        // A quote opened before the name ends the value.
         let quote = find_open_quote(before);
         let rest = quote.map_or(rest, |quote| rest.split(quote).next().unwrap_or_default());
         // A command may follow the variables: NAME=value ./program.
@@ -45,7 +45,7 @@ pub(super) fn assigned(before: &str, after: &str, in_list: bool, is_env: bool) -
             () if before.contains("env_list") && quote.is_some() => {
                 rest.split(';').next().unwrap_or_default().to_owned()
             }
-            // The quote is that of the whole option: -x "NAME=value".
+            // The quote belongs to the whole option: -x "NAME=value".
             () if before.ends_with(['"', '\'']) && !is_command(rest) => rest.to_owned(),
             () if quote.is_some() => word(rest),
             () if in_list => scalar(rest.split([',', ']']).next().unwrap_or_default()),
@@ -69,7 +69,7 @@ pub(super) fn assigned(before: &str, after: &str, in_list: bool, is_env: bool) -
     Some(scalar(value.trim_end().trim_end_matches(['}', ','])))
 }
 
-/// True inside the value of an option whose variables are separated by commas: `--export=A=1,`, `qsub -v
+/// Returns true inside the value of an option with commas between its variables: `--export=A=1,`, `qsub -v
 /// A=1,`.
 pub(super) fn is_comma_list(before: &str) -> bool {
     const OPTIONS: [(&str, &str); 8] = [
@@ -83,7 +83,7 @@ pub(super) fn is_comma_list(before: &str) -> bool {
         ("apptainer", "--env"),
     ];
     let mut words = before.rsplit([' ', '\t']);
-    // The word that holds the name, and the word before it.
+    // The word with the name, and the word before it.
     let (own, previous) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     OPTIONS.iter().any(|(command, option)| {
         let is_option = previous == *option || own.starts_with(&format!("{option}="));
@@ -91,7 +91,7 @@ pub(super) fn is_comma_list(before: &str) -> bool {
     })
 }
 
-/// The quote that is open at the end of a text.
+/// Returns the open quote at the end of a text.
 fn find_open_quote(text: &str) -> Option<char> {
     text.chars().fold(None, |open, letter| match open {
         None if ['"', '\''].contains(&letter) => Some(letter),
@@ -100,25 +100,25 @@ fn find_open_quote(text: &str) -> Option<char> {
     })
 }
 
-/// True for a value with a further variable or a program behind it: `22 ./train`, `22 NCCL_DEBUG=WARN
+/// Returns true for a value with a further variable or a program behind it: `22 ./train`, `22 NCCL_DEBUG=WARN
 /// ./train`.
 fn is_command(rest: &str) -> bool {
     rest.split_whitespace().skip(1).any(|word| word.contains(['=', '/', '.']) || word.starts_with('-'))
 }
 
-/// Length of the text that a value was read from, at least.
+/// Returns a lower bound of the length of the text consumed by a value.
 pub(super) fn consumed(after: &str, value: &str) -> usize {
     after.find(value).map_or(0, |start| start + value.len()).min(after.len())
 }
 
-/// The value of a key, at the beginning of a line of YAML.
+/// Returns the value of a key, at the beginning of a line of YAML.
 pub(super) fn key<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     let line = line.trim_start_matches(['"', '\'']);
     line.strip_prefix(name)?.trim_start_matches(['"', '\'']).trim_start().strip_prefix(':')
 }
 
-/// A scalar of YAML or JSON, without anchor, quotes and comment. Returns `$` for an alias (`*name`), which
-/// counts as computed.
+/// Returns a scalar of YAML or JSON, without anchor, quotes and comment. Returns `$` for an alias (`*name`):
+/// it counts as computed.
 pub(super) fn scalar(text: &str) -> String {
     let text = text.trim();
     if text.strip_prefix('*').is_some_and(|name| name.starts_with(char::is_alphanumeric)) {
@@ -136,7 +136,7 @@ pub(super) fn scalar(text: &str) -> String {
     text.split(" #").next().unwrap_or_default().trim().trim_end_matches(',').to_owned()
 }
 
-/// A word of a shell, without quotes.
+/// Returns a word of a shell, without quotes.
 pub(super) fn word(text: &str) -> String {
     let mut value = String::new();
     let mut quote = None;

@@ -1,4 +1,4 @@
-//! Comparison of the hosts of a job: the odd one out, with the value that most have.
+//! Comparison of the hosts of a job: the odd host, with the value of the majority.
 
 use super::facts::Facts;
 use super::libraries::Kind;
@@ -11,11 +11,11 @@ use crate::words::{counted, join_list, shown, sized};
 pub(super) struct Compared {
     pub(super) findings: Vec<Finding>,
     pub(super) section: Section,
-    /// Sentence about the properties that are equal. Hosts may be equal and all bad: it proves nothing alone.
+    /// Sentence about equal properties. Hosts may be equal and all bad: it proves nothing alone.
     pub(super) equal: Option<String>,
 }
 
-/// A property in which hosts may differ.
+/// A property of hosts, for comparison.
 struct Property {
     /// Its name in the table.
     name: &'static str,
@@ -30,7 +30,7 @@ struct Property {
 const INSTALL: &str = "install the same version on all hosts";
 const IMAGE: &str = "use one image, and one LD_LIBRARY_PATH, on all hosts";
 
-/// Properties of hosts whose GPUs are used.
+/// Properties of hosts with GPUs in use.
 const GPU_PROPERTIES: [Property; 7] = [
     Property {
         name: "GPUs",
@@ -159,7 +159,7 @@ fn ecc(facts: &Facts) -> String {
     if on == facts.gpus.devices.len() { "on".to_owned() } else { format!("on for {}", counted(on, "GPU")) }
 }
 
-/// `8 InfiniBand 400 Gb/sec (4X NDR)`
+/// Returns `8 InfiniBand 400 Gb/sec (4X NDR)`.
 fn devices_up(facts: &Facts) -> String {
     let mut groups: Vec<(String, usize)> = Vec::new();
     let ports = facts.nics.iter().flat_map(|nic| nic.ports.iter().map(move |port| (nic, port)));
@@ -182,7 +182,7 @@ fn firmware(facts: &Facts) -> String {
     if all.is_empty() { "-".to_owned() } else { all.join(", ") }
 }
 
-/// The library that the loader takes, or else the first one found.
+/// Returns the library of the loader, or else the first one found.
 fn library(facts: &Facts, kind: Kind) -> String {
     let mut all = facts.libraries.iter().filter(|library| library.kind == kind && library.problem.is_none());
     let first = all.clone().find(|library| library.first).or_else(|| all.next());
@@ -205,7 +205,7 @@ fn cluster(facts: &Facts) -> String {
     }
 }
 
-/// Compares hosts in the properties that matter for this purpose.
+/// Compares hosts in the properties relevant to this purpose.
 pub(super) fn compare(hosts: &[Facts], purpose: Purpose) -> Compared {
     let of_gpus = if purpose == Purpose::Devices { &GPU_PROPERTIES[..] } else { &[] };
     let mut findings = Vec::new();
@@ -228,7 +228,7 @@ pub(super) fn compare(hosts: &[Facts], purpose: Purpose) -> Compared {
     Compared { findings, section, equal }
 }
 
-/// `driver | 3 of 4 | 580.1 | 570.2`
+/// Returns `driver | 3 of 4 | 580.1 | 570.2`.
 fn row(name: &str, values: &[String]) -> Vec<String> {
     let all: Vec<&str> = values.iter().map(String::as_str).collect();
     let usual = majority(&all);
@@ -280,7 +280,7 @@ fn differing(property: &Property, hosts: &[Facts], values: &[String]) -> Option<
     Some(finding)
 }
 
-/// The value that most have, if more than half do.
+/// Returns the most frequent value, if more than half of the hosts have it.
 pub(super) fn majority<'a, T: PartialEq + ?Sized>(values: &[&'a T]) -> Option<&'a T> {
     let count = |value: &T| values.iter().filter(|other| **other == value).count();
     let most = values.iter().copied().max_by_key(|value| count(value))?;

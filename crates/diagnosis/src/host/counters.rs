@@ -14,34 +14,33 @@ pub struct Counter {
     pub name: String,
     /// Value at the first reading.
     pub value: u64,
-    /// Growth until the second reading; `None` where there was none.
+    /// Growth until the second reading, or `None` without one.
     pub growth: Option<u64>,
 }
 
 impl Counter {
-    /// A counter that was read once.
+    /// Creates a counter with one reading.
     pub fn new(device: impl Into<String>, name: impl Into<String>, value: u64) -> Self {
         Self { device: device.into(), name: name.into(), value, growth: None }
     }
 
-    /// Returns true for a counter that grew between the two readings.
+    /// Returns true if the counter grew between the two readings.
     pub fn has_grown(&self) -> bool {
         self.growth.is_some_and(|growth| growth > 0)
     }
 }
 
-/// Completes the counters of a first reading with those of a second one. A counter that was reset in between
-/// counts from zero.
+/// Completes the counters of a first reading with a second one. A counter reset in between counts from zero.
 pub fn complete(first: &mut [Counter], second: &[Counter]) {
     for (index, counter) in first.iter_mut().enumerate() {
         let same = |other: &&Counter| other.device == counter.device && other.name == counter.name;
-        // Readings of one device have one order, so the search is for devices that came or went.
+        // Readings of one device have one order, so the search is for devices added or removed in between.
         let later = second.get(index).filter(same).or_else(|| second.iter().find(same));
         counter.growth = later.map(|later| later.value.checked_sub(counter.value).unwrap_or(later.value));
     }
 }
 
-/// A table of the counters that are not zero.
+/// Returns a table of the nonzero counters.
 pub(super) fn table(title: &str, device: &str, counters: &[Counter]) -> Option<Section> {
     let counted = counters.iter().filter(|counter| counter.value > 0 || counter.has_grown());
     let row = |counter: &Counter| {

@@ -12,12 +12,12 @@ use crate::finding::{Finding, Severity};
 use crate::knowledge::rules::Rules;
 use crate::words::{counted, join_list};
 
-/// Devices that each host has to have.
+/// Devices required on each host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expected {
     /// GPUs.
     pub gpus: Option<usize>,
-    /// RDMA devices that are up.
+    /// Active RDMA devices.
     pub nics: Option<usize>,
 }
 
@@ -26,8 +26,8 @@ pub fn examine(hosts: &[Facts], expected: Expected, rules: &Rules) -> Examinatio
     examine_hosts(hosts, expected, rules, Purpose::Devices)
 }
 
-/// Examines hosts for a job between buffers in host memory: the checks of GPUs do not apply, and their
-/// absence is no doubt.
+/// Examines hosts for a job between buffers in host memory: the checks of GPUs do not apply, and absent GPUs
+/// cause no doubt.
 pub fn examine_for_host_memory(hosts: &[Facts], rules: &Rules) -> Examination {
     let judged: Vec<Facts> = hosts.iter().map(without_gpus).collect();
     let mut examination = examine_hosts(&judged, Expected::default(), rules, Purpose::HostMemory);
@@ -38,7 +38,7 @@ pub fn examine_for_host_memory(hosts: &[Facts], rules: &Rules) -> Examination {
     examination
 }
 
-/// The facts without those about GPUs, their driver and NCCL: devices, libraries and messages of the kernel.
+/// Returns the facts without GPUs, their driver and NCCL: devices, libraries and messages of the kernel.
 fn without_gpus(facts: &Facts) -> Facts {
     let mut facts = Facts { gpus: gpu::Gpus::default(), ..facts.clone() };
     facts.libraries.retain(|library| matches!(library.kind, Kind::Libfabric | Kind::Verbs));
@@ -95,7 +95,7 @@ fn examine_hosts(hosts: &[Facts], expected: Expected, rules: &Rules, purpose: Pu
     examination
 }
 
-/// Returns true when what this purpose needs is visible.
+/// Returns true if the facts needed for this purpose are visible.
 fn is_seen(facts: &Facts, purpose: Purpose) -> bool {
     match purpose {
         Purpose::Devices => sees_devices(facts),
@@ -103,12 +103,12 @@ fn is_seen(facts: &Facts, purpose: Purpose) -> bool {
     }
 }
 
-/// Returns true when there is a device that can be proven to work.
+/// Returns true if a device can be proven to work.
 fn sees_devices(facts: &Facts) -> bool {
     !facts.gpus.devices.is_empty() || facts.nics.iter().any(nic::Nic::is_up)
 }
 
-/// The finding about hosts whose health cannot be told, beside others that are proven to work.
+/// Returns the finding about hosts of unknown health, beside hosts proven to work.
 fn nothing_seen(hosts: Vec<String>, purpose: Purpose) -> Finding {
     if purpose == Purpose::HostMemory {
         let text = format!("memory and limits are not known on {}", join_list(&hosts));
@@ -153,7 +153,7 @@ struct Parts {
     unseen: Vec<String>,
     findings: Vec<Finding>,
     sections: Vec<Section>,
-    /// The table of known faults, which hosts share.
+    /// The table of known faults, common to all hosts.
     known_faults: Option<Section>,
 }
 
@@ -177,7 +177,7 @@ impl Parts {
         parts.findings.extend(spark::judge(facts));
         parts.findings.extend(kernel::judge(messages, system.uptime, rules));
         if purpose == Purpose::HostMemory {
-            // The purpose has a finding of its own about it.
+            // The purpose has its own finding about it.
             parts.findings.retain(|finding| finding.rule != "shm-small");
             parts.findings.extend(system::judge_host_memory(system));
             match system::prove_host_memory(system) {
@@ -186,7 +186,7 @@ impl Parts {
             }
         }
         let gpus_proven = gpu::prove(gpus);
-        // Devices that work prove nothing about GPUs that cannot be seen, nor about memory that cannot.
+        // Working devices prove nothing about invisible GPUs or memory.
         let is_proven = match purpose {
             Purpose::Devices => !gpus_proven.is_empty() || !gpus.any(),
             Purpose::HostMemory => !parts.proof.is_empty(),
@@ -224,7 +224,7 @@ fn fewer_than_expected(facts: &Facts, expected: Expected) -> Vec<Finding> {
     findings
 }
 
-/// Sentences about all that cannot be seen.
+/// Returns sentences about all invisible facts.
 fn list_unseen(facts: &Facts, purpose: Purpose) -> Vec<String> {
     let mut unseen = Vec::new();
     let gpus = &facts.gpus;

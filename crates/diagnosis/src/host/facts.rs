@@ -24,13 +24,13 @@ pub struct Facts {
     pub gpus: Gpus,
     /// RDMA devices.
     pub nics: Vec<Nic>,
-    /// Counters of RDMA devices that count errors.
+    /// Error counters of RDMA devices.
     pub counters: Vec<Counter>,
-    /// Libraries that a job may load.
+    /// Libraries available to a job.
     pub libraries: Vec<Library>,
     /// Messages of the kernel.
     pub messages: KernelMessages,
-    /// Variables that are compared with the host.
+    /// Variables, for comparison with the host.
     pub environment: Vec<(String, String)>,
 }
 
@@ -39,23 +39,23 @@ pub struct Facts {
 pub struct Source {
     /// Root of the files, `/` except in tests.
     pub root: PathBuf,
-    /// Time between the two readings of counters; zero for one reading.
+    /// Time between the two readings of counters, or zero for one reading.
     pub interval: Duration,
-    /// True to ask NVML, which does not know a root.
+    /// True to ask NVML. NVML does not know a root.
     pub nvml: bool,
     /// Variables with folders of libraries.
     pub paths: SearchPaths,
     /// Value of [`SERVICE`].
     pub service: Option<std::ffi::OsString>,
-    /// Variables that are compared with the host.
+    /// Variables, for comparison with the host.
     pub environment: Vec<(String, String)>,
 }
 
-/// Variables that are compared with the host.
+/// Variables, for comparison with the host.
 const VARIABLES: [&str; 2] = ["NCCL_IB_HCA", "NCCL_IB_GID_INDEX"];
 
 impl Source {
-    /// This host.
+    /// Returns the source of this host's facts.
     pub fn this_host(interval: Duration) -> Self {
         let variable = |name: &str| Some((name.to_owned(), std::env::var(name).ok()?));
         Self {
@@ -68,7 +68,7 @@ impl Source {
         }
     }
 
-    /// The files below a root, without NVML and without this process's environment.
+    /// Returns a source with the files below a root, without NVML and without this process's environment.
     pub fn below(root: &Path) -> Self {
         Self {
             root: root.to_owned(),

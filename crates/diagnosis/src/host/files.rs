@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use crate::words::natural;
 
-/// Bytes of a file that are read at most. The kernel's files are shorter.
+/// Largest number of bytes read from a file. The kernel's files are shorter.
 const LONGEST: u64 = 4 << 20;
 
 /// Names in a folder, in natural order: `mlx5_2` comes before `mlx5_10`.
@@ -22,36 +22,36 @@ pub(crate) fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// The text of a file, without the blanks around it.
+/// Returns the text of a file, without the blanks around it.
 pub(crate) fn text(path: &Path) -> Option<String> {
     let mut bytes = Vec::new();
     fs::File::open(path).ok()?.take(LONGEST).read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).trim().to_owned())
 }
 
-/// The number that a file contains.
+/// Returns the number in a file.
 pub(crate) fn number<T: FromStr>(path: &Path) -> Option<T> {
     text(path)?.parse().ok()
 }
 
-/// The number that a file contains in hexadecimal digits, with or without `0x`.
+/// Returns the number in a file with hexadecimal digits, with or without `0x`.
 pub(super) fn hexadecimal(path: &Path) -> Option<u32> {
     let text = text(path)?;
     u32::from_str_radix(text.trim_start_matches("0x"), 16).ok()
 }
 
-/// The last part of the target of a link.
+/// Returns the last part of the target of a link.
 pub(super) fn link_name(path: &Path) -> Option<String> {
     let link = fs::read_link(path).ok()?;
     Some(link.file_name()?.to_string_lossy().into_owned())
 }
 
-/// The driver of the device in this folder.
+/// Returns the driver of the device in this folder.
 pub(super) fn driver(device: &Path) -> Option<String> {
     link_name(&device.join("driver"))
 }
 
-/// The value of a line such as `MemTotal:  131981020 kB`, without its name.
+/// Returns the value of a line such as `MemTotal:  131981020 kB`, without its name.
 pub(super) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
 }

@@ -6,26 +6,26 @@ use serde::{Deserialize, Serialize};
 
 use super::files::{number, text};
 
-/// Soft limits of this process; `None` for no limit.
+/// Soft limits of this process. `None` means no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// True when `/proc/self/limits` was read.
+    /// True if `/proc/self/limits` was read.
     pub known: bool,
     /// Locked memory in bytes.
     pub locked_memory: Option<u64>,
     /// Stack in bytes.
     pub stack: Option<u64>,
-    /// True when the stack has no limit.
+    /// True if the stack has no limit.
     pub unlimited_stack: bool,
     /// Open files.
     pub open_files: Option<u64>,
-    /// Open files up to which a process may raise its limit.
+    /// Hard limit of open files. A process may raise its own limit up to it.
     pub most_open_files: Option<u64>,
     /// Processes and threads of the user.
     pub processes: Option<u64>,
 }
 
-/// Limits of a control group and of those above it; `None` for no limit.
+/// Limits of a control group and of the groups above it. `None` means no limit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ControlGroup {
     /// Memory in bytes.
@@ -34,7 +34,7 @@ pub struct ControlGroup {
     pub processors: Option<f64>,
     /// Processes and threads.
     pub processes: Option<u64>,
-    /// Processes and threads that there are, where they are limited.
+    /// Current processes and threads, if they are limited.
     pub running: Option<u64>,
 }
 
@@ -111,7 +111,8 @@ fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     [one, other].into_iter().flatten().min()
 }
 
-/// The folders of a group and of those above it. In a container the path may name what is not mounted here.
+/// Returns the folders of a group and of the groups above it. In a container the path may name a folder that
+/// is not mounted here.
 fn up(base: &Path, path: &str) -> Vec<PathBuf> {
     let mut folders = vec![base.to_owned()];
     let mut folder = base.to_owned();
@@ -122,7 +123,7 @@ fn up(base: &Path, path: &str) -> Vec<PathBuf> {
     folders
 }
 
-/// Processors of a quota: `200000 100000` are two.
+/// Returns the processors of a quota: `200000 100000` are two.
 fn quota(text: &str) -> Option<f64> {
     let (time, period) = text.split_once(' ')?;
     let (time, period): (f64, f64) = (time.parse().ok()?, period.trim().parse().ok()?);

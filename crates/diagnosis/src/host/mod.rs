@@ -1,4 +1,4 @@
-//! Facts about hosts, and what they mean: [`Facts::read`] reads those of this one, [`examine`] judges them.
+//! Facts about hosts, and conclusions: [`Facts::read`] reads the facts of this host, [`examine`] judges them.
 
 mod compare;
 pub mod counters;
@@ -25,10 +25,10 @@ use std::{fs, io};
 pub use examine::{Expected, examine, examine_for_host_memory};
 pub use facts::{Facts, Source};
 
-/// Bytes that the kernel says can be allocated without swapping (`MemAvailable` of `/proc/meminfo`).
+/// Returns the kernel's estimate of the bytes available without swapping (`MemAvailable` of `/proc/meminfo`).
 ///
 /// # Errors
-/// When the file cannot be read, or has no such line.
+/// An error if the file cannot be read, or has no such line.
 pub fn available_memory() -> io::Result<u64> {
     let text = fs::read_to_string("/proc/meminfo")
         .map_err(|error| io::Error::new(error.kind(), format!("reading /proc/meminfo: {error}")))?;

@@ -31,7 +31,7 @@ pub(crate) struct Function {
 pub struct OnPci {
     /// `0000:00:06.0`.
     pub bus_id: String,
-    /// The driver that serves it.
+    /// The device's driver.
     pub driver: Option<String>,
 }
 
@@ -60,13 +60,13 @@ impl Function {
         self.vendor == NVIDIA && self.class >> 8 == 0x0680
     }
 
-    /// The bus ID and the driver.
+    /// Returns the bus ID and the driver.
     pub(crate) fn on_pci(&self) -> OnPci {
         OnPci { bus_id: self.bus_id.clone(), driver: driver(&self.folder) }
     }
 }
 
-/// The real folder of the PCI function that a device's folder belongs to. A virtual device may follow the
+/// Returns the real folder of the PCI function of a device's folder. A virtual device may follow the
 /// function: `0000:00:03.0/virtio2`.
 pub(crate) fn folder(device: &Path) -> PathBuf {
     let real = device.canonicalize().ok();
@@ -74,12 +74,12 @@ pub(crate) fn folder(device: &Path) -> PathBuf {
         .unwrap_or_else(|| device.to_owned())
 }
 
-/// The bus ID of the PCI function that a device's folder belongs to.
+/// Returns the bus ID of the PCI function of a device's folder.
 pub(crate) fn bus_id(device: &Path) -> Option<String> {
     chain(&device.canonicalize().ok()?).pop()
 }
 
-/// The bus IDs in a real path: the ports above a function, the root port first, and the function.
+/// Returns the bus IDs in a real path: the ports above a function, the root port first, and the function.
 pub(crate) fn chain(real: &Path) -> Vec<String> {
     real.iter().filter_map(|name| name.to_str()).filter(|name| is_bus_id(name)).map(str::to_owned).collect()
 }
@@ -102,16 +102,16 @@ pub(crate) fn is_bus_id(name: &str) -> bool {
         && name.contains('.')
 }
 
-/// A PCIe link: present and largest rate. Fields are `None` where the machine does not tell.
+/// A PCIe link: present and largest rate. Fields are `None` if the machine does not provide them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PcieLink {
     /// Present transfer rate per lane in GT/s.
     pub gts: Option<f64>,
     /// Present number of lanes.
     pub width: Option<u32>,
-    /// Largest transfer rate that both ends support.
+    /// Largest transfer rate supported by both ends.
     pub max_gts: Option<f64>,
-    /// Largest number of lanes that both ends support.
+    /// Largest number of lanes supported by both ends.
     pub max_width: Option<u32>,
 }
 
@@ -129,7 +129,7 @@ impl PcieLink {
         }
     }
 
-    /// Reads the same link, whose largest rate and width are limited by the port above.
+    /// Reads the same link. The port above limits its largest rate and width.
     pub(crate) fn read_with_port(folder: &Path) -> Self {
         let own = Self::read(folder);
         let Some(port) = folder.parent().filter(|port| has_bus_id(port)).map(Self::read) else { return own };
@@ -140,14 +140,14 @@ impl PcieLink {
         }
     }
 
-    /// The link in short: `Gen5 x16`. Empty when nothing is known.
+    /// Returns the link in short: `Gen5 x16`. Empty for an unknown link.
     pub fn text(&self) -> String {
         let generation = self.gts.and_then(generation).map(|generation| format!("Gen{generation}"));
         let width = self.width.map(|width| format!("x{width}"));
         [generation, width].into_iter().flatten().collect::<Vec<_>>().join(" ")
     }
 
-    /// One-way bandwidth in GB/s, without the protocol's overhead.
+    /// Returns the one-way bandwidth in GB/s, without the protocol's overhead.
     pub fn gbytes(&self) -> Option<f64> {
         // 8b/10b up to 5 GT/s, 128b/130b from 8 GT/s, and 242/256 with FLITs.
         let gts = self.gts?;
@@ -162,7 +162,7 @@ impl PcieLink {
     }
 }
 
-/// PCIe generation of a transfer rate in GT/s.
+/// Returns the PCIe generation of a transfer rate in GT/s.
 pub(crate) fn generation(gts: f64) -> Option<u32> {
     [2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0]
         .iter()
@@ -170,18 +170,19 @@ pub(crate) fn generation(gts: f64) -> Option<u32> {
         .map(|at| at as u32 + 1)
 }
 
-/// Transfer rate of a PCIe generation in GT/s.
+/// Returns the transfer rate of a PCIe generation in GT/s.
 pub(crate) fn transfer_rate(generation: u32) -> Option<f64> {
     [2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0].get(generation.checked_sub(1)? as usize).copied()
 }
 
-/// The transfer rate in a text of the kernel or of NCCL: `32.0 GT/s PCIe`, `16 GT/s`; `None` for `Unknown`.
+/// Returns the transfer rate in a text of the kernel or of NCCL: `32.0 GT/s PCIe`, `16 GT/s`. Returns `None`
+/// for `Unknown`.
 pub(crate) fn read_rate(text: &str) -> Option<f64> {
     let rate: f64 = text.split_whitespace().next()?.parse().ok()?;
     (rate.is_finite() && rate > 0.0 && rate < 1000.0).then_some(rate)
 }
 
-/// A bus ID as the kernel writes it: `0000:1b:00.0`. NVML has eight digits for the domain, and capitals.
+/// Returns a bus ID in the kernel's form: `0000:1b:00.0`. NVML has eight digits for the domain, and capitals.
 pub(crate) fn normal_bus_id(text: &str) -> String {
     let lower = text.trim().to_ascii_lowercase();
     match lower.split_once(':') {

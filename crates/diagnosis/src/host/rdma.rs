@@ -1,6 +1,6 @@
-//! RDMA on this host: devices, drivers, device files, limits, and the container that the process runs in.
+//! RDMA on this host: devices, drivers, device files, limits, and the container of the process.
 //!
-//! All is read below a root folder, so that tests can make up machines.
+//! All files are read below a root folder, so that tests can create machines.
 
 use std::ffi::OsStr;
 use std::fs::OpenOptions;
@@ -18,7 +18,7 @@ const AMAZON: u32 = 0x1d0f;
 /// The first digits of the PCI device numbers of EFA devices.
 const EFA: u32 = 0xefa;
 
-/// The variable that Kubernetes sets in every container: the address of its API.
+/// A variable in every container of Kubernetes: the address of its API.
 pub const SERVICE: &str = "KUBERNETES_SERVICE_HOST";
 
 /// The machine, or the container, as this process sees it.
@@ -26,27 +26,27 @@ pub const SERVICE: &str = "KUBERNETES_SERVICE_HOST";
 pub struct Host {
     /// `/sys/class/infiniband`.
     pub devices: Vec<Nic>,
-    /// Loaded kernel modules, of those that EFA and verbs need.
+    /// Loaded kernel modules, among the modules for EFA and verbs.
     pub modules: Vec<&'static str>,
     /// `/dev/infiniband`: the files of devices, `uverbs0`, and of the connection manager, `rdma_cm`.
     pub device_files: Vec<String>,
-    /// Those of devices that this process cannot open.
+    /// Device files that this process cannot open.
     pub refused: Vec<Refused>,
     /// EFA devices on the PCI bus, with or without a driver.
     pub efa_on_pci: Vec<OnPci>,
-    /// True when all network namespaces see all RDMA devices (`rdma system`: netns shared); false when each
-    /// device is in one.
+    /// True if all network namespaces see all RDMA devices (`rdma system`: netns shared), false if each
+    /// device is in one namespace.
     pub shared_devices: Option<bool>,
     /// Limits of this process.
     pub limits: Limits,
-    /// Runtime of the container that this process runs in.
+    /// Runtime of this process's container.
     pub container: Option<&'static str>,
 }
 
-/// The kernel's modules that matter.
+/// Relevant modules of the kernel.
 const MODULES: [&str; 4] = ["efa", "ib_uverbs", "rdma_cm", "mlx5_ib"];
 
-/// A device file that is there, and cannot be opened.
+/// An existing device file that cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// `uverbs0`.
@@ -56,7 +56,7 @@ pub struct Refused {
 }
 
 impl Host {
-    /// Reads what is below `root`, which is `/` except in tests. Files that cannot be read count as missing.
+    /// Reads the facts below `root` (`/` except in tests). Unreadable files count as missing.
     /// `service` is the value of [`SERVICE`], if it has one.
     pub fn look(root: &Path, service: Option<&OsStr>) -> Self {
         let modules = MODULES.into_iter().filter(|module| root.join("sys/module").join(module).exists());
@@ -82,12 +82,12 @@ impl Host {
         }
     }
 
-    /// Returns true when there is a device file such as `uverbs0`; this process may not be able to open it.
+    /// Returns true if a device file such as `uverbs0` exists. This process may not be able to open it.
     pub fn has_uverbs(&self) -> bool {
         self.device_files.iter().any(|name| name.starts_with("uverbs"))
     }
 
-    /// Returns true when the driver efa has a device, which need not be visible here.
+    /// Returns true if the driver efa has a device. The device need not be visible here.
     pub fn efa_is_served(&self) -> bool {
         self.efa_on_pci.iter().any(|device| device.driver.as_deref() == Some("efa"))
     }
@@ -108,24 +108,23 @@ fn efa_on_pci(root: &Path) -> Vec<OnPci> {
 }
 
 /// Returns true in a container of Kubernetes. Names of version 2 control groups do not show it, so marks of
-/// the runtimes and of the kubelet are checked as well.
+/// the runtimes and of the kubelet are also checked.
 fn in_pod(root: &Path, service: Option<&OsStr>) -> bool {
     let read = |file: &str| text(&root.join(file)).unwrap_or_default();
-    // A pod may be made without its token, which is here.
+    // The token of a pod. A pod may be made without it.
     root.join("var/run/secrets/kubernetes.io").exists()
         || service.is_some_and(|address| !address.is_empty())
         || read("proc/1/cgroup").contains("kubepods")
         || read("proc/self/mountinfo").lines().any(mounted_by_kubelet)
 }
 
-/// Returns true when a line of `/proc/self/mountinfo` belongs to a pod's control group, or to a file that the
-/// kubelet gives to a container, such as `/etc/hosts`. A node mounts its pods' folders as well, at their own
-/// paths.
+/// Returns true if a line of `/proc/self/mountinfo` belongs to a pod's control group, or to a file from the
+/// kubelet for a container, such as `/etc/hosts`. A node also mounts its pods' folders, at their own paths.
 fn mounted_by_kubelet(line: &str) -> bool {
     const FILES: &str = "kubelet/pods/";
     let mut fields = line.split(' ').skip(3);
     let (Some(source), Some(target)) = (fields.next(), fields.next()) else { return false };
-    // When the kubelet's files are on a disk of their own, only this target shows it.
+    // If the kubelet's files have their own disk, only this target shows it.
     let log = target == "/dev/termination-log";
     log || source.contains("kubepods") || (source.contains(FILES) && !target.contains(FILES))
 }
@@ -192,7 +191,7 @@ mod tests {
         }
     }
 
-    /// With the second version of control groups, each in a namespace of its own.
+    /// With the second version of control groups, each in its own namespace.
     #[test]
     fn a_pod_is_told_by_what_the_kubelet_gives_it_whichever_runtime_made_it() {
         const HOSTS: &str = "/var/lib/kubelet/pods/6f1c/etc-hosts /etc/hosts";
@@ -210,7 +209,7 @@ mod tests {
             (mounted(HOSTS).file(".dockerenv", ""), Some("Kubernetes")),
             (mounted("/pods/6f1c/containers/main/0a1b /dev/termination-log"), Some("Kubernetes")),
             (mounted("/kubepods.slice/pod6f1c /sys/fs/cgroup/memory"), Some("Kubernetes")),
-            // The node itself, where a volume may be a part of another.
+            // The node itself: a volume may be a part of another one there.
             (mounted(&format!("/ {VOLUME}")), None),
             (mounted(&format!("{VOLUME} /var/lib/kubelet/pods/6f1c/volume-subpaths/cache/main/0")), None),
             (mounted("/ /home"), None),

@@ -24,7 +24,7 @@ impl Machine {
         self
     }
 
-    /// A device with one port, as the kernel shows it.
+    /// Adds a device with one port, as the kernel shows it.
     pub fn device(self, name: &str, driver: &str, state: &str, layer: &str) -> Self {
         let folder = format!("sys/class/infiniband/{name}");
         self.file(&format!("{folder}/ports/1/state"), state)
@@ -33,7 +33,7 @@ impl Machine {
             .link(&format!("{folder}/device/driver"), &format!("../../../../../bus/pci/drivers/{driver}"))
     }
 
-    /// The limit of locked memory, as `/proc` shows it.
+    /// Sets the limit of locked memory, as `/proc` shows it.
     pub fn memlock(self, soft: &str) -> Self {
         let text = format!(
             "Limit                     Soft Limit           Hard Limit           Units     \n\
@@ -43,7 +43,7 @@ impl Machine {
         self.file("proc/self/limits", &text)
     }
 
-    /// A device on the PCI bus, and the driver that serves it.
+    /// Adds a device on the PCI bus, with its driver.
     pub fn on_pci(self, place: &str, device: &str, driver: Option<&str>) -> Self {
         let folder = format!("sys/bus/pci/devices/{place}");
         let machine =
@@ -61,7 +61,7 @@ impl Machine {
         self
     }
 
-    /// A network device of ConnectX with one Ethernet port, its PCI function and interface.
+    /// Adds a network device of ConnectX with one Ethernet port, its PCI function and interface.
     pub fn roce(self, name: &str, place: &str, interface: &str, mtu: u32, address: Option<&str>) -> Self {
         let folder = format!("sys/bus/pci/devices/{place}");
         let port = format!("sys/class/infiniband/{name}/ports/1");
@@ -102,7 +102,7 @@ impl Machine {
     }
 }
 
-/// A host with two EFA devices, of which one is down.
+/// Creates a host with two EFA devices, one of them down.
 pub fn efa_host() -> Machine {
     efa_devices()
         .file("dev/infiniband/uverbs0", "")
@@ -111,12 +111,12 @@ pub fn efa_host() -> Machine {
         .memlock("unlimited")
 }
 
-/// The same host, seen from a container without device files.
+/// Creates the same host, seen from a container without device files.
 pub fn efa_container() -> Machine {
     efa_devices().memlock("65536").file(".dockerenv", "")
 }
 
-/// Two EFA devices, and the modules for them.
+/// Creates a host with two EFA devices, and the modules for them.
 pub fn efa_devices() -> Machine {
     Machine::new()
         .device("rdmap10s6", "efa", "1: DOWN\n", "Unspecified\n")
@@ -127,7 +127,7 @@ pub fn efa_devices() -> Machine {
         .on_pci("0000:00:05.0", "0xec20\n", Some("ena"))
 }
 
-/// A host with InfiniBand.
+/// Creates a host with InfiniBand.
 pub fn infiniband_host() -> Machine {
     Machine::new()
         .device("mlx5_10", "mlx5_core", "4: ACTIVE", "InfiniBand")
@@ -138,7 +138,7 @@ pub fn infiniband_host() -> Machine {
         .memlock("65536")
 }
 
-/// A healthy host with eight GPUs, as NVML would show it, without files.
+/// Returns a healthy host with eight GPUs, as NVML would show it, without files.
 pub fn eight_gpus() -> Facts {
     let gpu = |index: u32| Gpu {
         index,

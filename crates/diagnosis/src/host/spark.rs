@@ -1,7 +1,7 @@
-//! DGX Spark: one GPU that shares the host's memory, and a ConnectX-7 whose ports are two devices each.
+//! DGX Spark: one GPU that shares the host's memory, and a ConnectX-7 with two devices for each port.
 //!
-//! Each port is connected to the processor by two PCIe connections of four lanes, so that each half has about
-//! 100 of the port's 200 Gbit/s: `rocep1s0f1` and `roceP2p1s0f1` are one port.
+//! Each port is connected to the processor by two PCIe connections of four lanes. Each half has about 100 of
+//! the port's 200 Gbit/s: `rocep1s0f1` and `roceP2p1s0f1` are one port.
 
 use super::facts::Facts;
 use super::nic::Nic;
@@ -10,20 +10,20 @@ use crate::words::{join_list, shown, sized};
 
 /// The port's speed in Gbit/s: NVIDIA's DGX Spark user guide.
 const RATE: f64 = 200.0;
-/// MTU of the interfaces that dgx-spark-playbooks issue 102 needed for full speed.
+/// MTU of the interfaces for full speed, from dgx-spark-playbooks issue 102.
 const MTU: u32 = 9000;
-/// The part of the available memory that one buffer may take: a collective has two or three, and the system
-/// needs some. Our own judgement.
+/// Divisor of the available memory for one buffer: a collective has two or three buffers, and the system
+/// needs some memory. The value is our own judgement.
 const SHARE: u64 = 4;
 
-/// True for a DGX Spark, by the machine's name or the GPU's.
+/// Returns true for a DGX Spark, by the machine's name or the GPU's.
 pub(super) fn is_spark(facts: &Facts) -> bool {
     let product = facts.system.product.as_deref().unwrap_or_default();
     product.replace(['_', '-'], " ").contains("DGX Spark")
         || facts.gpus.devices.iter().any(super::gpu::Gpu::is_spark)
 }
 
-/// Findings about a DGX Spark.
+/// Returns findings about a DGX Spark.
 pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
     if !is_spark(facts) {
         return Vec::new();
@@ -56,7 +56,7 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// The devices of each port: those with one place on their PCI bus, which differ in its domain.
+/// Returns the devices of each port: their places on the PCI bus differ only in the domain.
 fn ports(nics: &[Nic]) -> Vec<Vec<&Nic>> {
     let mut ports: Vec<(&str, Vec<&Nic>)> = Vec::new();
     for nic in nics {
@@ -69,7 +69,7 @@ fn ports(nics: &[Nic]) -> Vec<Vec<&Nic>> {
     ports.into_iter().map(|(_, halves)| halves).collect()
 }
 
-/// A port of which one half is up.
+/// Returns a finding about a port with only one half up.
 fn halves_differ(halves: &[&Nic]) -> Option<Finding> {
     let (up, down): (Vec<&Nic>, Vec<&Nic>) = halves.iter().partition(|nic| nic.is_up());
     (!up.is_empty() && !down.is_empty()).then(|| {
@@ -132,7 +132,7 @@ fn without_address(up: &[&Nic]) -> Option<Finding> {
     })
 }
 
-/// Devices that `NCCL_IB_HCA` leaves out.
+/// Returns a finding about devices excluded by `NCCL_IB_HCA`.
 fn left_out(facts: &Facts, up: &[&Nic]) -> Option<Finding> {
     let wanted =
         facts.environment.iter().find(|(name, _)| name == "NCCL_IB_HCA").map(|(_, value)| value.as_str())?;
@@ -149,8 +149,7 @@ fn left_out(facts: &Facts, up: &[&Nic]) -> Option<Finding> {
     })
 }
 
-/// Returns true when `NCCL_IB_HCA` selects a device: `^` leaves out, `=` asks for whole names, a port may
-/// follow.
+/// Returns true if `NCCL_IB_HCA` selects a device: `^` excludes, `=` requires whole names, a port may follow.
 fn selects(value: &str, name: &str) -> bool {
     let (excludes, value) = value.strip_prefix('^').map_or((false, value), |rest| (true, rest));
     let (exact, value) = value.strip_prefix('=').map_or((false, value), |rest| (true, rest));

@@ -125,8 +125,7 @@ fn gpu(facts: &mut Facts) -> &mut Gpu {
     &mut facts.gpus.devices[3]
 }
 
-/// Links that are down on all GPUs alike may be the machine's making, and are no more than advice; an idle
-/// GPU slows its PCIe connection.
+/// Links down on all GPUs may be by design, and are only advice. An idle GPU slows its PCIe connection.
 #[test]
 fn properties_of_machines_are_no_faults() {
     let mut facts = eight_gpus();
@@ -140,7 +139,7 @@ fn properties_of_machines_are_no_faults() {
     let examination = examined(std::slice::from_ref(&facts));
     assert_eq!(rules(&examination), [("nvlink-down-alike", Severity::Advice)]);
     assert_eq!(examination.findings[0].diagnosis, "136 of 144 NVLinks are up, on all GPUs alike");
-    // Without a fabric, the links of a bridge are those that are plugged.
+    // Without a fabric, the links of a bridge are the plugged ones.
     facts.gpus.devices.iter_mut().for_each(|gpu| gpu.fabric = None);
     assert_eq!(rules(&examined(&[facts])), []);
 }
@@ -171,7 +170,7 @@ fn network_devices_prove_nothing_about_gpus_that_cannot_be_seen() {
     assert!(examination.unseen.iter().any(|text| text.contains("NVML")), "{:?}", examination.unseen);
 }
 
-/// A card without a cable is no fault of a single host, and nothing that jobs of several hosts can use.
+/// A card without a cable is not a fault of a single host, and is useless for jobs of several hosts.
 #[test]
 fn a_card_without_a_link_is_a_fault_only_where_a_network_is_needed() {
     let machine = Machine::new().roce("mlx5_0", "0000:17:00.0", "eth0", 1500, None).memlock("65536");
@@ -446,7 +445,7 @@ fn facts_travel_among_hosts_as_json() {
     assert_eq!(serde_json::from_str::<Facts>(&text).unwrap(), facts);
 }
 
-/// Whatever this machine is, reading it neither fails nor proves what is not there.
+/// On any machine, reading neither fails nor proves anything absent.
 #[test]
 fn this_machine_is_read() {
     let source = Source::this_host(std::time::Duration::ZERO);

@@ -7,7 +7,7 @@ use super::{json, text};
 /// Reads an answer.
 ///
 /// # Errors
-/// The fault that keeps the answer from being read.
+/// The fault of an unreadable answer.
 pub fn parse(bytes: &[u8], format: Format) -> Result<Status, Malformed> {
     let content = String::from_utf8_lossy(bytes);
     match format {

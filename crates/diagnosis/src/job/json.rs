@@ -15,11 +15,11 @@ use super::status::{
 
 /// Reads an answer in JSON.
 ///
-/// NCCL 2.28.7 to 2.28.9 leave out the comma after `nvml_dev` of a missing rank. It is added when the answer
-/// cannot be read otherwise.
+/// NCCL 2.28.7 to 2.28.9 omit the comma after `nvml_dev` of a missing rank. It is added to an otherwise
+/// unreadable answer.
 ///
 /// # Errors
-/// The first place that is no JSON, or the field that is missing.
+/// The first place outside JSON, or the missing field.
 pub fn parse(text: &str) -> Result<Status, Malformed> {
     let (document, repaired) = match serde_json::from_str::<Document>(text) {
         Ok(document) => (document, false),

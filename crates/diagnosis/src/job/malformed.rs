@@ -1,13 +1,13 @@
-//! The error of an answer or a file that cannot be read.
+//! The error of an unreadable answer or file.
 
 use std::fmt;
 
-/// An answer or a file that cannot be read.
+/// An unreadable answer or file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed(String);
 
 impl Malformed {
-    /// The fault in the text.
+    /// Creates the error with this fault of the text.
     pub fn new(fault: impl fmt::Display) -> Self {
         Self(fault.to_string())
     }

@@ -1,4 +1,4 @@
-//! The state of a job that RAS reports: communicators, their ranks, and the processes that do not answer.
+//! The state of a job, reported by RAS: communicators, their ranks, and the silent processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,7 +11,7 @@ use serde::{Serialize, Serializer};
 pub enum Format {
     /// JSON, of NCCL 2.28.7 and later.
     Json,
-    /// Text, of NCCL 2.24 and later. It lists only the ranks that differ from the others.
+    /// Text, of NCCL 2.24 and later. It lists only ranks that differ from others.
     Text,
 }
 
@@ -22,23 +22,24 @@ pub struct Status {
     pub nccl_version: String,
     /// Version of the CUDA runtime, `12090` for 12.9.
     pub cuda_runtime: Option<i64>,
-    /// Newest CUDA version that the driver supports.
+    /// Newest CUDA version supported by the driver.
     pub cuda_driver: Option<i64>,
     /// Time of the answer by the host's clock.
     pub timestamp: Option<String>,
     /// Form of the answer.
     pub format: Format,
-    /// True when a comma that NCCL 2.28.7 to 2.28.9 leave out was added.
+    /// True after the addition of a comma missing in NCCL 2.28.7 to 2.28.9.
     pub repaired: bool,
-    /// The communicators, ascending by identity. A text answer names only those with errors or differences.
+    /// Communicators, ascending by identity. A text answer names only communicators with errors or
+    /// differences.
     pub communicators: Vec<Communicator>,
-    /// Kinds of communicators; only in a text answer.
+    /// Kinds of communicators, only in a text answer.
     pub kinds: Vec<Kind>,
-    /// Processes that did not answer; only in a text answer.
+    /// Processes without an answer, only in a text answer.
     pub silent: Processes,
-    /// Processes that RAS has given up; only in a text answer.
+    /// Processes given up by RAS, only in a text answer.
     pub dead: Processes,
-    /// Time that RAS took to collect the answer.
+    /// Time of RAS for the collection of the answer.
     pub collection_s: Option<f64>,
     /// Timeouts between the processes while the answer was collected.
     pub timeouts: u64,
@@ -57,12 +58,12 @@ pub struct Kind {
     pub errors: Vec<String>,
 }
 
-/// Processes, of which a text answer may name only some.
+/// Processes. A text answer may name only some of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Processes {
     /// Number of processes.
     pub count: u32,
-    /// The processes that are named.
+    /// The named processes.
     pub named: Vec<Process>,
 }
 
@@ -80,9 +81,9 @@ pub struct Process {
 /// Identity of a communicator.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
-    /// Hash of the communicator, which `NCCL_DEBUG=INFO` prints as `commId`.
+    /// Hash of the communicator, printed by `NCCL_DEBUG=INFO` as `commId`.
     pub hash: u64,
-    /// Hash of its first rank's host and process, which tells communicators of equal hash apart.
+    /// Hash of its first rank's host and process. It distinguishes communicators of equal hash.
     pub secondary: String,
 }
 
@@ -94,15 +95,15 @@ pub struct Communicator {
     pub identity: Identity,
     /// Number of its ranks.
     pub size: u32,
-    /// The ranks that are known, ascending.
+    /// Known ranks, ascending.
     pub ranks: Vec<Rank>,
     /// Ranks without data, ascending.
     pub missing: Vec<MissingRank>,
-    /// Number of ranks without data, some of which a text answer may not name.
+    /// Number of ranks without data. A text answer may not name all of them.
     pub missing_count: u32,
-    /// Operations whose counts differ between ranks that the text answer does not name.
+    /// Operations with counts differing between ranks not named in the text answer.
     pub unnamed_differences: Vec<String>,
-    /// States that differ between ranks, where a text answer names no ranks: `8 ranks have status INIT`.
+    /// Different states, if a text answer names no ranks: `8 ranks have status INIT`.
     pub unnamed_states: Vec<String>,
 }
 
@@ -111,7 +112,7 @@ pub struct Communicator {
 pub struct RankPlace {
     /// Address of the host.
     pub host: String,
-    /// Number of the process; -1 when RAS does not know it.
+    /// Number of the process, or -1 if RAS does not know it.
     pub pid: i64,
     /// Number of the GPU in the process.
     pub cuda_dev: i64,
@@ -119,30 +120,30 @@ pub struct RankPlace {
     pub nvml_dev: i64,
 }
 
-/// A rank that RAS has data of.
+/// A rank with data in RAS.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Rank {
     /// Number in the communicator.
     pub rank: u32,
-    /// Its place, where known.
+    /// Its place, if known.
     #[serde(flatten)]
     pub place: Option<RankPlace>,
-    /// State, where known.
+    /// State, if known.
     pub state: Option<State>,
     /// Error of the initialization.
     pub init_error: Option<String>,
     /// Error since then.
     pub async_error: Option<String>,
-    /// Number of launched operations per collective. A text answer has only those that differ between ranks.
+    /// Number of launched operations per collective. A text answer has only counts differing between ranks.
     pub counts: BTreeMap<String, u64>,
 }
 
-/// A rank that RAS has no data of.
+/// A rank without data in RAS.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MissingRank {
     /// Number in the communicator.
     pub rank: u32,
-    /// Its place, where known.
+    /// Its place, if known.
     #[serde(flatten)]
     pub place: Option<RankPlace>,
     /// Reason of the absence.
@@ -165,7 +166,7 @@ pub enum Absence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// The state is none of the others, or not known.
+    /// Another state, or an unknown one.
     Unknown,
     /// Initialization is not finished.
     Init,
@@ -178,7 +179,7 @@ pub enum State {
 }
 
 impl Status {
-    /// Number of communicators.
+    /// Returns the number of communicators.
     pub fn communicator_count(&self) -> u64 {
         match self.format {
             Format::Json => self.communicators.len() as u64,
@@ -186,7 +187,7 @@ impl Status {
         }
     }
 
-    /// Places of all ranks that are named, absent ones included.
+    /// Returns the places of all named ranks, including absent ones.
     pub fn places(&self) -> BTreeSet<&RankPlace> {
         let present =
             self.communicators.iter().flat_map(|each| &each.ranks).filter_map(|rank| rank.place.as_ref());
@@ -195,13 +196,13 @@ impl Status {
         present.chain(absent).filter(|place| place.pid >= 0).collect()
     }
 
-    /// Numbers of all processes that are named.
+    /// Returns the numbers of all named processes.
     pub fn pids(&self) -> BTreeSet<i64> {
         let listed = self.silent.named.iter().chain(&self.dead.named).map(|process| process.pid);
         self.places().into_iter().map(|place| place.pid).chain(listed).collect()
     }
 
-    /// The communicator of this identity.
+    /// Returns the communicator of this identity.
     pub fn find(&self, identity: &Identity) -> Option<&Communicator> {
         let index = self.communicators.binary_search_by_key(&identity, |each| &each.identity).ok()?;
         self.communicators.get(index)
@@ -209,7 +210,7 @@ impl Status {
 }
 
 impl Communicator {
-    /// A communicator without ranks.
+    /// Creates a communicator without ranks.
     pub fn new(identity: Identity, size: u32) -> Self {
         Self {
             identity,
@@ -222,7 +223,7 @@ impl Communicator {
         }
     }
 
-    /// The rank of this number.
+    /// Returns the rank of this number.
     pub fn rank(&self, number: u32) -> Option<&Rank> {
         let index = self.ranks.binary_search_by_key(&number, |each| each.rank).ok()?;
         self.ranks.get(index)
@@ -230,19 +231,19 @@ impl Communicator {
 }
 
 impl Rank {
-    /// A rank of which only the number is known.
+    /// Creates a rank with only its number.
     pub fn new(rank: u32) -> Self {
         Self { rank, place: None, state: None, init_error: None, async_error: None, counts: BTreeMap::new() }
     }
 
-    /// Number of launched operations of all collectives.
+    /// Returns the number of launched operations of all collectives.
     pub fn launched(&self) -> u64 {
         self.counts.values().fold(0, |sum, count| sum.saturating_add(*count))
     }
 }
 
 impl State {
-    /// The state of this name in a text answer.
+    /// Returns the state with this name in a text answer.
     pub fn of_name(name: &str) -> Self {
         match name {
             "INIT" => Self::Init,
@@ -254,7 +255,7 @@ impl State {
     }
 }
 
-/// The name of an `ncclResult_t`; `None` for success and for an operation in progress.
+/// Returns the name of an `ncclResult_t`, or `None` for success and for an operation in progress.
 pub fn error_name(code: i64) -> Option<String> {
     let name = match code {
         0 | 7 => return None,
@@ -270,7 +271,7 @@ pub fn error_name(code: i64) -> Option<String> {
     Some(name.to_owned())
 }
 
-/// Name of the error that says that another process has failed.
+/// Name of the error about a failure of another process.
 pub const REMOTE_ERROR: &str = "Remote process error";
 
 impl fmt::Display for Identity {

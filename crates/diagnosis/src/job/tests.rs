@@ -325,7 +325,7 @@ fn text_without_differences_cannot_tell() {
     assert_eq!(examination.health(), Health::CannotTell);
 }
 
-/// A text names a communicator only while its ranks differ, so that its first counts are no growth.
+/// A text names a communicator only while its ranks differ, so its first counts are not growth.
 #[test]
 fn a_difference_that_is_new_in_a_text_answer_proves_no_progress() {
     let hangs = read("2.30.7-absent.txt");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::client::{Client, Poll, Unanswered};
 use super::status::{Format, Identity, RankPlace, Status};
 
-/// The job that is meant, where several answer at one address.
+/// The intended job, if several answer at one address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     /// A process of the job.
@@ -18,18 +18,18 @@ pub struct Selection {
 /// Two polls of a job.
 #[derive(Debug)]
 pub struct Watch {
-    /// The address that was asked.
+    /// Queried address.
     pub address: String,
     /// The first answer.
     pub first: Poll,
-    /// The second answer, or the reason why there is none.
+    /// The second answer, or the reason for its absence.
     pub second: Result<Poll, Unanswered>,
 }
 
 /// Asks twice, and calls `wait` between.
 ///
 /// # Errors
-/// [`Unanswered`] when the first question has no answer.
+/// [`Unanswered`] if the first question has no answer.
 pub fn watch(
     client: &Client,
     selection: &Selection,
@@ -43,7 +43,7 @@ pub fn watch(
 }
 
 impl Selection {
-    /// Checks that an answer is about the job that is meant.
+    /// Checks that an answer is about the intended job.
     pub fn accepts(&self, status: &Status) -> bool {
         self.pid.is_none_or(|pid| status.pids().contains(&pid))
             && self
@@ -53,19 +53,19 @@ impl Selection {
 }
 
 impl Watch {
-    /// The latest answer.
+    /// Returns the latest answer.
     pub fn last(&self) -> &Poll {
         self.second.as_ref().unwrap_or(&self.first)
     }
 
-    /// Time between the answers.
+    /// Returns the time between the answers.
     pub fn interval(&self) -> Duration {
         self.last().at.saturating_duration_since(self.first.at)
     }
 }
 
 /// Checks that two answers can be about the same job: they share a communicator, a process, or, in a text
-/// that names neither, the sizes of the communicators.
+/// without both, the sizes of the communicators.
 fn same_job(first: &Status, second: &Status) -> bool {
     if first.nccl_version != second.nccl_version {
         return false;
@@ -86,7 +86,7 @@ fn same_job(first: &Status, second: &Status) -> bool {
         || (first.communicators.is_empty() && second.communicators.is_empty())
 }
 
-/// Sizes of the communicators, ascending.
+/// Returns the sizes of the communicators, ascending.
 fn sizes(status: &Status) -> Vec<(u32, u64)> {
     let mut counts = std::collections::BTreeMap::new();
     for kind in &status.kinds {

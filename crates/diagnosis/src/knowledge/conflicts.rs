@@ -1,4 +1,4 @@
-//! Libraries that do not work together.
+//! Incompatible versions of libraries.
 
 use std::sync::OnceLock;
 
@@ -9,11 +9,11 @@ use super::faults::check_entry;
 use super::file::{Fault as Problem, FileError, OneOrMore, check_version, located, parse, range};
 use crate::finding::Severity;
 
-/// The file that is compiled in.
+/// The compiled-in file.
 pub(super) const FILE: (&str, &str) =
     ("knowledge/conflicts.toml", include_str!("../../knowledge/conflicts.toml"));
 
-/// Versions found together; `None` where one is not known or not present.
+/// Versions in use together. `None` is an unknown or missing one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Together<'a> {
     /// NCCL.
@@ -26,28 +26,28 @@ pub struct Together<'a> {
     pub driver: Option<&'a Version>,
 }
 
-/// A combination of versions that does not work.
+/// A combination of incompatible versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     /// Stable name.
     pub id: String,
-    /// Versions of NCCL, where they matter.
+    /// Versions of NCCL, if they matter.
     pub nccl: Option<VersionReq>,
-    /// Versions of aws-ofi-nccl, where they matter.
+    /// Versions of aws-ofi-nccl, if they matter.
     pub plugin: Option<VersionReq>,
-    /// Versions of libfabric, where they matter.
+    /// Versions of libfabric, if they matter.
     pub libfabric: Option<VersionReq>,
-    /// CUDA versions of the driver, where they matter.
+    /// CUDA versions of the driver, if they matter.
     pub driver: Option<VersionReq>,
-    /// Conditions besides the versions. As long as they are not seen, the conflict is reported as advice.
+    /// Conditions besides the versions. Until they are seen, the conflict is reported as advice.
     pub conditions: Vec<String>,
     /// The effect, as a sentence.
     pub effect: String,
     /// The remedy.
     pub remedy: String,
-    /// Effect on the health where the conditions hold.
+    /// Effect on the health if the conditions hold.
     pub severity: Severity,
-    /// Documentation, source or thread that the knowledge is from.
+    /// Source of the knowledge: documentation, source code or thread.
     pub source: String,
 }
 
@@ -57,7 +57,7 @@ pub struct Conflicts {
     conflicts: Vec<Conflict>,
 }
 
-/// The file as it is written.
+/// The file in its written form.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ConflictFile {
@@ -65,7 +65,7 @@ struct ConflictFile {
     conflict: Vec<ConflictEntry>,
 }
 
-/// A conflict as it is written.
+/// A conflict in its written form.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ConflictEntry {
@@ -82,31 +82,32 @@ struct ConflictEntry {
 }
 
 impl Conflicts {
-    /// The conflicts that are compiled in.
+    /// Returns the compiled-in conflicts.
     pub fn built_in() -> &'static Self {
         static CONFLICTS: OnceLock<Conflicts> = OnceLock::new();
         // The tests check the file.
         CONFLICTS.get_or_init(|| read(FILE.0, FILE.1).unwrap_or_default())
     }
 
-    /// All conflicts.
+    /// Returns all conflicts.
     pub fn iter(&self) -> impl Iterator<Item = &Conflict> {
         self.conflicts.iter()
     }
 
-    /// The conflicts among these versions. One that names a version which is not known does not apply.
+    /// Returns the conflicts among these versions. A conflict that requires an unknown version does not
+    /// apply.
     pub fn among(&self, versions: &Together<'_>) -> Vec<&Conflict> {
         self.conflicts.iter().filter(|conflict| conflict.applies_to(versions)).collect()
     }
 }
 
 impl Conflict {
-    /// The effect on the health: advice, unless all conditions were seen or there are none.
+    /// Returns the effect on the health: advice, unless all conditions were seen or there are none.
     pub fn severity(&self, conditions_seen: bool) -> Severity {
         if conditions_seen || self.conditions.is_empty() { self.severity } else { Severity::Advice }
     }
 
-    /// Returns true if every version that the conflict names is known and in its range.
+    /// Returns true if every version in the conflict is known and in its range.
     fn applies_to(&self, versions: &Together<'_>) -> bool {
         [
             (&self.nccl, versions.nccl),

@@ -10,10 +10,10 @@ use super::file::{
 };
 use crate::finding::Severity;
 
-/// The file that is compiled in.
+/// The compiled-in file.
 pub(super) const FILE: (&str, &str) = ("knowledge/faults.toml", include_str!("../../knowledge/faults.toml"));
 
-/// Measurements that a fault can touch. `any` is every one, `none` no measurement at all.
+/// Measurements affected by a fault. `any` is every measurement, `none` no measurement.
 pub const TOUCHES: [&str; 13] = [
     "any",
     "none",
@@ -30,11 +30,11 @@ pub const TOUCHES: [&str; 13] = [
     "fabric",
 ];
 
-/// Networks that a fault can be limited to: EFA, other providers of libfabric, InfiniBand and RoCE, TCP.
+/// Possible networks of a fault: EFA, other providers of libfabric, InfiniBand and RoCE, TCP.
 pub const NETWORKS: [&str; 4] = ["efa", "libfabric", "ib", "socket"];
 
-/// Names of the properties of a job that a fault can need, besides variables (`NCCL_...`), each with its
-/// words for people.
+/// Names of the properties of a job required by a fault, besides variables (`NCCL_...`), each with its words
+/// for people.
 pub const NEEDS: [(&str, &str); 6] = [
     (SEVERAL_NODES, "several nodes"),
     ("many-ranks", "more than 80 ranks"),
@@ -44,10 +44,10 @@ pub const NEEDS: [(&str, &str); 6] = [
     ("one-gpu-per-host", "hosts with one GPU"),
 ];
 
-/// The need of a network between nodes.
+/// The requirement of a network between nodes.
 const SEVERAL_NODES: &str = "several-nodes";
 
-/// A part of the software that has versions of its own.
+/// A part of the software with its own versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Component {
@@ -66,27 +66,27 @@ pub enum Component {
 pub struct Fault {
     /// Stable name.
     pub id: String,
-    /// The part that has the fault.
+    /// The part with the fault.
     pub component: Component,
-    /// The versions that have it.
+    /// The affected versions.
     pub versions: VersionReq,
     /// A text in the rest of NCCL's version line.
     pub build: Option<String>,
-    /// Networks that can have it, from [`NETWORKS`]; empty for all.
+    /// Affected networks, from [`NETWORKS`], or empty for all.
     pub networks: Vec<String>,
-    /// Properties without which a job cannot have the fault: names of [`NEEDS`], or of variables.
+    /// Properties required for the fault: names of [`NEEDS`], or of variables.
     pub needs: Vec<String>,
-    /// Conditions besides the version. As long as they are not seen, the fault is reported as advice.
+    /// Conditions besides the version. Until they are seen, the fault is reported as advice.
     pub conditions: Vec<String>,
-    /// Measurements that it can falsify or stop, from [`TOUCHES`].
+    /// Measurements falsified or stopped by it, from [`TOUCHES`].
     pub touches: Vec<String>,
     /// The effect, as a sentence.
     pub effect: String,
     /// The remedy.
     pub remedy: String,
-    /// Effect on the health where the conditions hold.
+    /// Effect on the health if the conditions hold.
     pub severity: Severity,
-    /// Documentation, source or thread that the knowledge is from.
+    /// Source of the knowledge: documentation, source code or thread.
     pub source: String,
 }
 
@@ -96,7 +96,7 @@ pub struct Faults {
     faults: Vec<Fault>,
 }
 
-/// The file as it is written.
+/// The file in its written form.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FaultFile {
@@ -104,7 +104,7 @@ struct FaultFile {
     fault: Vec<FaultEntry>,
 }
 
-/// A fault as it is written.
+/// A fault in its written form.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FaultEntry {
@@ -123,19 +123,19 @@ struct FaultEntry {
 }
 
 impl Faults {
-    /// The faults that are compiled in.
+    /// Returns the compiled-in faults.
     pub fn built_in() -> &'static Self {
         static FAULTS: OnceLock<Faults> = OnceLock::new();
         // The tests check the file.
         FAULTS.get_or_init(|| Self { faults: read(FILE.0, FILE.1).unwrap_or_default() })
     }
 
-    /// All faults.
+    /// Returns all faults.
     pub fn iter(&self) -> impl Iterator<Item = &Fault> {
         self.faults.iter()
     }
 
-    /// The faults of this version of a component.
+    /// Returns the faults of this version of a component.
     pub fn of_component(&self, component: Component, version: &Version) -> Vec<&Fault> {
         self.faults
             .iter()
@@ -145,8 +145,8 @@ impl Faults {
 }
 
 impl Fault {
-    /// Returns true for a build that can have the fault: the rest of NCCL's version line has the text, or is
-    /// not known.
+    /// Returns true for a possibly affected build: the rest of NCCL's version line has the text, or is
+    /// unknown.
     pub fn applies_to_build(&self, build: Option<&str>) -> bool {
         match (&self.build, build) {
             (Some(text), Some(build)) => build.contains(text.as_str()),
@@ -154,7 +154,7 @@ impl Fault {
         }
     }
 
-    /// Returns true for a network of [`NETWORKS`] that can have the fault, or one that is not known.
+    /// Returns true for a possibly affected network of [`NETWORKS`], or an unknown one.
     pub fn applies_to_network(&self, network: Option<&str>) -> bool {
         let is_listed = |network: &str| self.networks.iter().any(|name| name == network);
         self.networks.is_empty() || network.is_none_or(is_listed)
@@ -165,7 +165,7 @@ impl Fault {
         self.needs.iter().any(|need| need == SEVERAL_NODES)
     }
 
-    /// The effect on the health: advice, unless all conditions were seen or there are none.
+    /// Returns the effect on the health: advice, unless all conditions were seen or there are none.
     pub fn severity(&self, conditions_seen: bool) -> Severity {
         if conditions_seen || self.conditions.is_empty() { self.severity } else { Severity::Advice }
     }
@@ -185,7 +185,7 @@ pub(super) fn read(file: &str, text: &str) -> Result<Vec<Fault>, FileError> {
         .collect()
 }
 
-/// Checks what faults and conflicts have in common: the name, the texts (effect, remedy, source), and the
+/// Checks the common parts of faults and conflicts: the name, the texts (effect, remedy, source), and the
 /// severity.
 pub(super) fn check_entry(id: &str, texts: [&str; 3], severity: Severity) -> Result<(), Problem> {
     check_id(id)?;

@@ -1,4 +1,4 @@
-//! Files of knowledge in TOML: reading them, with errors that a person who is no programmer can act on.
+//! Reader of knowledge files in TOML, with errors for readers without programming experience.
 
 use std::fmt;
 use std::path::Path;
@@ -15,18 +15,18 @@ use super::words::SHORTEST;
 /// The only version of the files' form.
 const FORM: u32 = 1;
 
-/// A file that cannot be used.
+/// An unusable file.
 #[derive(Debug)]
 pub struct FileError {
     /// Name of the file.
     pub file: String,
-    /// Line, from 1; 0 where the whole file is meant.
+    /// Line, from 1, or 0 for the whole file.
     pub line: usize,
     /// The entry, by its id.
     pub entry: Option<String>,
     /// The field.
     pub field: Option<String>,
-    /// The fault, and what is allowed.
+    /// The fault, and the allowed content.
     pub problem: String,
 }
 
@@ -47,7 +47,7 @@ struct RuleFile {
     rule: Vec<RuleEntry>,
 }
 
-/// A rule as it is written.
+/// A rule in its written form.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RuleEntry {
@@ -72,7 +72,7 @@ struct RuleEntry {
     not: Option<OneOrMore>,
 }
 
-/// A fault of one field, which is not located yet.
+/// A fault of one field, without its place.
 pub(super) type Fault = (&'static str, String);
 
 /// Reads a file of rules.
@@ -168,7 +168,7 @@ pub(super) fn check_id(id: &str) -> Result<(), Fault> {
     }
 }
 
-/// Checks that a text has content.
+/// Checks that a text is not empty.
 pub(super) fn check_text(field: &'static str, text: &str) -> Result<(), Fault> {
     match text.trim().is_empty() {
         true => Err((field, "must not be empty".to_owned())),
@@ -220,8 +220,8 @@ fn rule(entry: RuleEntry) -> Result<Rule, Fault> {
     Ok(rule)
 }
 
-/// Checks pattern and example lines of a rule by itself; slow, so that the compiled-in rules have it in their
-/// test.
+/// Checks pattern and example lines of a rule by itself. The check is slow, so a test checks the compiled-in
+/// rules.
 pub(super) fn check_lines(rule: &Rule) -> Result<(), Fault> {
     if let Some(pattern) = &rule.pattern {
         pattern.check().map_err(|error| ("pattern", format!("not a regular expression: {error}")))?;
@@ -241,7 +241,7 @@ pub(super) fn check_lines(rule: &Rule) -> Result<(), Fault> {
     }
 }
 
-/// Checks that the severity is one that the role can have.
+/// Checks that the severity fits the role.
 fn check_role(role: Role, severity: Severity) -> Result<(), Fault> {
     let allowed: &[Severity] = match role {
         Role::Root => &[Severity::Broken, Severity::Degraded, Severity::Unknown],
@@ -261,14 +261,14 @@ fn check_role(role: Role, severity: Severity) -> Result<(), Fault> {
     }
 }
 
-/// Start and number of the line at an offset.
+/// Returns the start and number of the line at an offset.
 fn line_at(text: &str, at: usize) -> (usize, usize) {
     let before = &text.as_bytes()[..at];
     let start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
     (start, before.iter().filter(|&&byte| byte == b'\n').count() + 1)
 }
 
-/// Id of the entry around an offset.
+/// Returns the id of the entry around an offset.
 fn entry_at(text: &str, at: usize) -> Option<String> {
     let (start, _) = line_at(text, at);
     let rest_of_line = &text[start..];
@@ -284,7 +284,7 @@ fn entry_at(text: &str, at: usize) -> Option<String> {
     })
 }
 
-/// The key of a line `key = value`.
+/// Returns the key of a line `key = value`.
 fn key(line: &str) -> Option<String> {
     let key = line.split_once('=')?.0.trim();
     let plain = !key.is_empty()
@@ -293,7 +293,7 @@ fn key(line: &str) -> Option<String> {
 }
 
 impl OneOrMore {
-    /// The values.
+    /// Returns the values.
     pub(super) fn into_vec(self) -> Vec<String> {
         match self {
             Self::One(value) => vec![value],
@@ -303,7 +303,7 @@ impl OneOrMore {
 }
 
 impl FileError {
-    /// A file that cannot be read.
+    /// Creates the error of an unreadable file.
     pub(super) fn unreadable(path: &Path, error: &std::io::Error) -> Self {
         Self {
             file: path.display().to_string(),

@@ -1,5 +1,4 @@
-//! Knowledge about messages, versions and variables, as data: files that a person who is no programmer can
-//! read.
+//! Knowledge about messages, versions and variables, as data: files readable without programming experience.
 //!
 //! The files are in `crates/diagnosis/knowledge`, and are compiled in. Its `README.md` explains them.
 

@@ -1,4 +1,4 @@
-//! One rule about a message, and the pattern that it looks for.
+//! One rule about a message, with its pattern.
 
 use std::sync::OnceLock;
 
@@ -10,7 +10,7 @@ use crate::finding::{Action, Role, Severity};
 /// Limit of a compiled pattern.
 const PATTERN_BYTES: usize = 1 << 20;
 
-/// Written in a pattern for the start of a line, after spaces and what launchers and loggers put there.
+/// Placeholder in a pattern for the start of a line, after spaces and the prefixes of launchers and loggers.
 const START: &str = "{start}";
 
 /// The expression for [`START`]: `[rank3]:`, `[1,0]<stderr>:`, `3: `, `2026-11-24T13:42:01Z stdout F `,
@@ -25,7 +25,7 @@ const PREFIXES: &str = concat!(
     r"|\((?:\w[^()]* )?pid=[^()]*\)|[\w.-]+ +\| |[\w.-]*\d[\w.-]*: |what\(\): )*",
 );
 
-/// Lines that a rule is about.
+/// Lines of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
@@ -42,18 +42,17 @@ pub enum Origin {
 pub struct Rule {
     /// Stable name.
     pub id: String,
-    /// Lines that it is about.
+    /// Lines of the rule.
     pub origin: Origin,
-    /// Wordings of the message; a line has to contain one of them, in exactly these letters.
+    /// Wordings of the message. A line has to contain one of them, in exactly these letters.
     pub contains: Vec<String>,
-    /// Words shorter than `contains` allows, looked for in the first 200 bytes of a line that no rule knows
-    /// by `contains`.
+    /// Words shorter than `contains` allows, in the first 200 bytes of a line not matched through `contains`.
     pub short: Vec<String>,
-    /// A pattern that the line matches as well.
+    /// A further condition: a pattern for the line.
     pub pattern: Option<Pattern>,
-    /// Versions of NCCL that it holds for.
+    /// Versions of NCCL covered by the rule.
     pub nccl: Option<VersionReq>,
-    /// Versions of aws-ofi-nccl that it holds for.
+    /// Versions of aws-ofi-nccl covered by the rule.
     pub plugin: Option<VersionReq>,
     /// Place in the chain of cause and effect.
     pub role: Role,
@@ -65,11 +64,11 @@ pub struct Rule {
     pub cause: Option<String>,
     /// The remedy.
     pub remedy: Option<String>,
-    /// The thing to do with the node.
+    /// Action for the node.
     pub action: Action,
-    /// True for a message of a launcher, which stands below those of what it caused.
+    /// True for a message of a launcher. It stands below the messages about its effects.
     pub reported_late: bool,
-    /// Documentation, source or thread that the knowledge is from.
+    /// Source of the knowledge: documentation, source code or thread.
     pub source: String,
     /// Lines that it has to match.
     pub matches: Vec<String>,
@@ -85,17 +84,17 @@ pub struct Pattern {
 }
 
 impl Rule {
-    /// Returns true for a version of NCCL that the rule holds for; an unknown version counts.
+    /// Returns true if the rule holds for this version of NCCL. It holds for an unknown version.
     pub fn applies_to(&self, nccl: Option<&Version>) -> bool {
         holds(self.nccl.as_ref(), nccl)
     }
 
-    /// Returns true for a version of aws-ofi-nccl that the rule holds for; an unknown version counts.
+    /// Returns true if the rule holds for this version of aws-ofi-nccl. It holds for an unknown version.
     pub fn applies_to_plugin(&self, plugin: Option<&Version>) -> bool {
         holds(self.plugin.as_ref(), plugin)
     }
 
-    /// Matches a line that contains one of the wordings against the pattern.
+    /// Matches a line with one of the wordings against the pattern.
     pub(super) fn confirms(&self, line: &[u8]) -> bool {
         self.pattern.as_ref().is_none_or(|pattern| pattern.is_match(line))
     }
@@ -106,8 +105,8 @@ impl Rule {
         words.any(|words| line.contains(words.as_str())) && self.confirms(line.as_bytes())
     }
 
-    /// The part of an example line that the rule sees: for NCCL, the message after `NCCL INFO `. A CUDA call
-    /// that failed keeps the file of the source before it.
+    /// Returns the part of an example line for the search: for NCCL, the message after `NCCL INFO `. A failed
+    /// CUDA call keeps the file of the source before it.
     pub fn message<'a>(&self, line: &'a str) -> &'a str {
         if self.origin == Origin::Nccl
             && let Some((before, _)) = line.split_once(" NCCL WARN Cuda failure")
@@ -125,22 +124,22 @@ impl Rule {
 }
 
 impl Pattern {
-    /// A pattern that is not compiled yet.
+    /// Creates a pattern, not yet compiled.
     pub(super) fn new(text: String) -> Self {
         Self { text, compiled: OnceLock::new() }
     }
 
-    /// Compiles the pattern and returns what is wrong with it.
+    /// Compiles the pattern, and returns its fault.
     pub(super) fn check(&self) -> Result<(), regex::Error> {
         self.build().map(drop)
     }
 
-    /// Searches the line. A pattern that cannot be compiled is found nowhere.
+    /// Searches the line. An invalid pattern is found nowhere.
     pub fn is_match(&self, line: &[u8]) -> bool {
         self.compiled.get_or_init(|| self.build().ok()).as_ref().is_some_and(|regex| regex.is_match(line))
     }
 
-    /// The expression.
+    /// Returns the expression.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -151,8 +150,8 @@ impl Pattern {
 }
 
 impl Origin {
-    /// Returns true for lines of this origin that a rule of the other origin is about. A line of unknown
-    /// origin can be one of the kernel; a line of NCCL can repeat that of a program.
+    /// Returns true if a rule of the other origin can match lines of this origin. A line of unknown origin
+    /// can be a line of the kernel, and a line of NCCL can repeat a program's line.
     pub(super) fn includes(self, rule: Self) -> bool {
         match self {
             Self::Nccl => matches!(rule, Self::Nccl | Self::Any),

@@ -1,4 +1,4 @@
-//! All rules about messages, and the search for the one that knows a line.
+//! All rules about messages, and the search for the rule of a line.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use super::file::{Fault, check_lines, located, read_rules};
 pub use super::rule::{Origin, Pattern, Rule};
 use super::words::Words;
 
-/// The files that are compiled in. An earlier rule wins, so that the files with exact messages come first.
+/// The compiled-in files. An earlier rule wins, so the files with exact messages come first.
 pub(super) const FILES: [(&str, &str); 7] = [
     ("knowledge/aws-ofi-nccl.toml", include_str!("../../knowledge/aws-ofi-nccl.toml")),
     ("knowledge/nccl.toml", include_str!("../../knowledge/nccl.toml")),
@@ -22,15 +22,15 @@ pub(super) const FILES: [(&str, &str); 7] = [
     ("knowledge/harmless.toml", include_str!("../../knowledge/harmless.toml")),
 ];
 
-/// Bytes of a line in which short words are looked for: what launchers and loggers put there comes before
-/// them.
+/// Number of bytes searched for short words at the beginning of a line. The prefixes of launchers and loggers
+/// come before the words.
 const BEGINNING: usize = 200;
 
 /// All rules, ready to be matched. Cloning is cheap.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     rules: Arc<[Rule]>,
-    /// The words to look for in lines of each origin, with the indices of their rules.
+    /// Words in lines of each origin, with the indices of their rules.
     nccl: Arc<Words>,
     kernel: Arc<Words>,
     any: Arc<Words>,
@@ -39,17 +39,17 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// The rules that are compiled in.
+    /// Returns the compiled-in rules.
     pub fn built_in() -> Self {
         static RULES: OnceLock<Rules> = OnceLock::new();
         // The tests check the files.
         RULES.get_or_init(|| Self::new(built_in_files().unwrap_or_default())).clone()
     }
 
-    /// The rules of these files, in their order, before those that are compiled in.
+    /// Returns the rules of these files, in their order, before the compiled-in rules.
     ///
     /// # Errors
-    /// A file that cannot be read, or a rule with a fault: the error names file, line, rule and field.
+    /// An unreadable file, or a rule with a fault. The error contains file, line, rule and field.
     pub fn with_files(paths: &[PathBuf]) -> Result<Self, FileError> {
         let mut files = Vec::new();
         for path in paths {
@@ -83,7 +83,7 @@ impl Rules {
         Ok(rules)
     }
 
-    /// Checks that the search finds a rule for its own lines, and for none that it must not match.
+    /// Checks that the search finds a rule for its own lines, and for none of its excluded lines.
     pub(super) fn check_search(&self, rule: &Rule) -> Result<(), Fault> {
         let find =
             |line| self.find(rule.message(line).as_bytes(), rule.origin).map_or("none", |found| &found.id);
@@ -99,33 +99,33 @@ impl Rules {
         }
     }
 
-    /// All rules, in the order in which they are tried.
+    /// Returns all rules, in the order of the search.
     pub fn iter(&self) -> impl Iterator<Item = &Rule> {
         self.rules.iter()
     }
 
-    /// The rule with this name.
+    /// Returns the rule with this name.
     pub fn get(&self, id: &str) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.id == id)
     }
 
-    /// The first rule that knows this line. A site's own rules come before those that are compiled in.
+    /// Returns the first rule for this line. A site's own rules come before the compiled-in ones.
     ///
-    /// Lines of any program are also searched for messages of the kernel, and NCCL's for those of any
-    /// program.
+    /// Lines of any program are also searched for messages of the kernel, and lines of NCCL for messages of
+    /// any program.
     ///
     /// The reader of logs passes lines without their end, the colours of a terminal and the wrapping of
     /// Docker:
     ///
     /// - with [`Origin::Nccl`], the message of a line of NCCL or a plugin: the text after `NCCL INFO `, `NCCL
-    ///   WARN ` or `NCCL DIAG `, without time, host, process, device, file and function. Not passed are
-    ///   messages that come by the thousand: channels and rings (`Channel 00/0 : 0[0] -> 1[1] via ...`, `Ring
-    ///   `, `Tree`) and operations (`AllReduce: opCount`, `8 Bytes -> Algo`);
+    ///   WARN ` or `NCCL DIAG `, without time, host, process, device, file and function. Very frequent
+    ///   messages are not passed: channels and rings (`Channel 00/0 : 0[0] -> 1[1] via ...`, `Ring `, `Tree`)
+    ///   and operations (`AllReduce: opCount`, `8 Bytes -> Algo`);
     /// - with [`Origin::Any`], the whole line of another program or of the kernel, with the prefixes of
     ///   launchers.
     ///
-    /// A line can be cut after 16 KiB, and can have bytes that are not UTF-8. Nearly every line of a log
-    /// comes here: the search must cost less than a microsecond and must not allocate.
+    /// A line can be cut after 16 KiB, and can have bytes outside UTF-8. Nearly every line of a log comes
+    /// here: the search must cost less than a microsecond and must not allocate.
     pub fn find(&self, line: &[u8], origin: Origin) -> Option<&Rule> {
         let words = match origin {
             Origin::Nccl => &self.nccl,
@@ -144,7 +144,7 @@ impl Rules {
         self.rules.get(first)
     }
 
-    /// The first rule with a short word at the beginning of this line that knows it.
+    /// Returns the first rule for this line with a short word at its beginning.
     fn find_short(&self, line: &[u8]) -> Option<&Rule> {
         let beginning = &line[..line.len().min(BEGINNING)];
         let known = self.short.iter().filter(|(word, _)| word.find(beginning).is_some());
@@ -172,7 +172,7 @@ impl Rules {
     }
 }
 
-/// Reads the files that are compiled in.
+/// Reads the compiled-in files.
 fn built_in_files() -> Result<Vec<Rule>, FileError> {
     let mut rules = Vec::new();
     for (file, text) in FILES {

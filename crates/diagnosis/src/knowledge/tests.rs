@@ -46,7 +46,7 @@ fn a_diagnosis_is_one_sentence_and_texts_have_an_end() {
             assert!(text.is_ascii(), "{}: not ASCII: {text}", rule.id);
         }
         if let Some(text) = &rule.remedy {
-            // It can end with a command, to which a full stop would be added when it is copied.
+            // It can end with a command. A full stop after it would be copied with the command.
             assert!(!text.ends_with([' ', ',', ';', ':']), "{}: no end: {text}", rule.id);
             assert!(text.is_ascii(), "{}: not ASCII: {text}", rule.id);
         }
@@ -216,7 +216,7 @@ fn bytes_that_are_no_text_have_no_rule() {
     assert!(Rules::built_in().find(b"\xff\xfe\x00\x80", Origin::Any).is_none());
 }
 
-/// A file with one rule of a site; the extra line is line 12.
+/// Returns a file with one rule of a site. The extra line is line 12.
 fn rule_text(extra: &str) -> String {
     format!(
         "version = 1\n\n[[rule]]\nid = \"site-rule\"\norigin = \"nccl\"\ncontains = \"Mismatched NCCL version\"\nrole = \"root\"\n\

@@ -1,9 +1,9 @@
 //! Search for many words at once in a line.
 //!
-//! Lines are sampled: six bytes are looked up at the positions 0, 4, 8, ... A word has nine bytes in a row
-//! whose four groups of six are in the table, so that each occurrence of the word covers a sample that is
-//! found there. Most samples are rejected by one bit of a 16 KiB filter, which makes this several times
-//! faster than an automaton that looks at every byte.
+//! Lines are sampled: six bytes are looked up at the positions 0, 4, 8, ... The table contains the four
+//! groups of six in nine consecutive bytes of each word, so each occurrence of the word contains a sample of
+//! the table. Most samples are rejected by one bit of a 16 KiB filter. This is several times faster than an
+//! automaton over every byte.
 
 use std::collections::HashMap;
 
@@ -42,7 +42,7 @@ impl Words {
             .filter(|(word, _)| word.len() >= SHORTEST)
             .map(|(word, owner)| (word.as_bytes().into(), owner))
             .collect();
-        // Groups that occur in many words occur in many lines as well.
+        // Groups that are frequent in words are also frequent in lines.
         let mut frequency: HashMap<u64, usize> = HashMap::new();
         for group in words.iter().flat_map(|(word, _)| word.windows(SAMPLE)) {
             *frequency.entry(sample(group)).or_default() += 1;
@@ -66,8 +66,7 @@ impl Words {
         Self { words, filter, samples }
     }
 
-    /// Calls a function with the owner of every word in the line; of a word that occurs more than once, maybe
-    /// several times.
+    /// Calls a function with the owner of every word in the line, possibly several times for a repeated word.
     pub(super) fn find_all(&self, line: &[u8], mut found: impl FnMut(usize)) {
         let mut look = |at: usize, value: u64| {
             let (block, bit) = place(value);
@@ -85,7 +84,7 @@ impl Words {
         }
     }
 
-    /// Compares the words that have this sample with the line around it.
+    /// Compares the words with this sample with the line around it.
     #[cold]
     fn confirm(&self, line: &[u8], value: u64, at: usize, found: &mut impl FnMut(usize)) {
         let first = self.samples.partition_point(|&(other, ..)| other < value);
@@ -104,12 +103,12 @@ impl Default for Words {
     }
 }
 
-/// The number of a group of six bytes; the first one is the lowest.
+/// Returns the number of a group of six bytes. The first byte is the lowest.
 fn sample(group: &[u8]) -> u64 {
     group.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
 }
 
-/// Block and bit of a sample in the filter.
+/// Returns the block and bit of a sample in the filter.
 fn place(value: u64) -> (usize, u64) {
     let hash = value.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - HASH_BITS);
     ((hash >> 6) as usize, 1 << (hash & 63))

@@ -1,4 +1,4 @@
-//! Rules of the messages that were looked up last.
+//! Rules of the latest messages.
 
 use std::hash::BuildHasher as _;
 
@@ -8,13 +8,13 @@ use crate::knowledge::rules::Rule;
 
 /// Number of places for messages, a power of two.
 const PLACES: usize = 4096;
-/// Longest message that is kept.
+/// Length limit of a kept message.
 const TEXT: usize = 256;
 
-/// Text that is looked up.
+/// Kind of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A message of NCCL at level INFO that states no fact.
+    /// A message of NCCL at level INFO, without facts.
     WithoutFacts,
     /// Another message of NCCL.
     Message,
@@ -22,17 +22,16 @@ pub(super) enum Kind {
     Line,
 }
 
-/// The rules of the last messages. Ranks write the same ones, and rules need a search for each.
+/// Rules of the latest messages. Ranks write the same messages, and a rule needs a search.
 #[derive(Debug)]
 pub(super) struct Answers<'a> {
     places: Vec<Answer<'a>>,
     hasher: RandomState,
-    /// The hash of the message that was looked up last.
+    /// Hash of the latest message.
     hash: u64,
 }
 
-/// A message with its rule, if there is one. The seed of the hash is random, so that 64 bits tell messages
-/// apart.
+/// A message with its rule, if any. The seed of the hash is random, so that 64 bits distinguish messages.
 #[derive(Clone, Copy, Debug, Default)]
 struct Answer<'a> {
     kind: Option<Kind>,
@@ -47,7 +46,7 @@ impl Default for Answers<'_> {
 }
 
 impl<'a> Answers<'a> {
-    /// The rule of a message that was kept, if it has one.
+    /// Returns the rule of a kept message, if any.
     pub(super) fn get(&mut self, message: &[u8], kind: Kind) -> Option<Option<&'a Rule>> {
         if message.len() > TEXT {
             return None;
@@ -57,7 +56,7 @@ impl<'a> Answers<'a> {
         (answer.kind == Some(kind) && answer.hash == self.hash).then_some(answer.rule)
     }
 
-    /// Keeps the rule of the message that [`get`](Self::get) was just asked for.
+    /// Keeps the rule of the message of the last call of [`get`](Self::get).
     pub(super) fn keep(&mut self, message: &[u8], kind: Kind, rule: Option<&'a Rule>) {
         if message.len() > TEXT {
             return;

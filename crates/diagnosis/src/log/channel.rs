@@ -3,7 +3,7 @@
 use super::digest::Transport;
 use super::text;
 
-/// Largest number of ranks that a line is believed.
+/// Largest credible number of ranks in a line.
 pub(super) const MOST_RANKS: u32 = 1 << 20;
 
 /// A channel from one rank to another.
@@ -21,7 +21,7 @@ pub(super) struct Channel<'a> {
     pub(super) is_receive: bool,
     /// The way of the data.
     pub(super) via: Via<'a>,
-    /// Number of ranks of the communicator, which RCCL writes.
+    /// Number of ranks of the communicator. Only RCCL writes it.
     pub(super) ranks: Option<u32>,
 }
 
@@ -35,14 +35,14 @@ pub(super) enum Via<'a> {
     Other(&'a [u8]),
 }
 
-/// The content of a line that begins with `Channel `.
+/// Content of a line after `Channel `.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Line<'a> {
     /// A channel between two ranks.
     Channel(Channel<'a>),
     /// The order of a ring.
     Ring(Vec<u32>),
-    /// The order of a ring that NCCL cut, or that has no ranks.
+    /// The order of a ring, cut by NCCL or without ranks.
     CutRing,
 }
 
@@ -82,7 +82,7 @@ pub(super) fn parse(rest: &[u8]) -> Option<Line<'_>> {
     Some(Line::Channel(Channel { number, index, from, to, is_receive, via: via(rest), ranks }))
 }
 
-/// The position of the bracket after the number of a device, which has few digits.
+/// Returns the position of the bracket after the number of a device, a number of few digits.
 fn end_of_device(text: &[u8]) -> Option<usize> {
     text.iter().position(|byte| *byte == b']')
 }

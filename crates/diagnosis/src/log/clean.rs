@@ -1,4 +1,4 @@
-//! Removal of what terminals and log drivers add to a line.
+//! Removal of additions by terminals and log drivers.
 
 use std::borrow::Cow;
 
@@ -7,8 +7,7 @@ use serde::Deserialize;
 
 use super::input::ESCAPE;
 
-/// Beginnings of the lines that Docker's driver `json-file` writes, and of those that other programs write
-/// again.
+/// Beginnings of lines of Docker's driver `json-file`, as Docker and other programs write them.
 const BEGINNINGS: [&[u8]; 2] = [b"{\"log\":\"", b"{\"log\": \""];
 
 /// A line of Docker's driver `json-file`: `{"log":"text\n","stream":"stderr","time":"..."}`, with its members
@@ -19,10 +18,10 @@ struct Record<'a> {
     log: Cow<'a, str>,
 }
 
-/// Removes the colours of a terminal and the wrapping of Docker's JSON files; `scratch` holds the result
-/// where something was removed.
+/// Removes the colours of a terminal and the wrapping of Docker's JSON files. `scratch` holds the result
+/// after a removal.
 ///
-/// `escapes` is false where the line is known to have no escape sequence.
+/// `escapes` is false for a line known to have no escape sequence.
 #[inline]
 pub(super) fn clean<'a>(line: &'a [u8], escapes: bool, scratch: &'a mut Vec<u8>) -> &'a [u8] {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -45,7 +44,7 @@ fn cleaned<'a>(line: &[u8], is_json: bool, scratch: &'a mut Vec<u8>) -> &'a [u8]
     &scratch[..end]
 }
 
-/// Extracts the text of a [`Record`]; returns false for other JSON.
+/// Extracts the text of a [`Record`]. Returns false for other JSON.
 fn unwrap_json(line: &[u8], out: &mut Vec<u8>) -> bool {
     if let Ok(record) = serde_json::from_slice::<Record<'_>>(line) {
         // The text stays one line.
@@ -59,7 +58,7 @@ fn unwrap_json(line: &[u8], out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Extracts the text of a record that was cut, or has bytes that are not UTF-8.
+/// Extracts the text of a record with a missing end, or with bytes outside UTF-8.
 fn unwrap_damaged(text: &[u8], out: &mut Vec<u8>) {
     let end = memmem::find(text, b"\",\"stream\"").or_else(|| memmem::find(text, b"\", \"stream\""));
     let end = end.or_else(|| memmem::find(text, b"\",\"")).unwrap_or(text.len());

@@ -10,17 +10,17 @@ use std::collections::BTreeSet;
 
 /// Largest number of communicators.
 const COMMUNICATORS: usize = 4096;
-/// Number of communicators among which that of a line without a known one is looked for.
+/// Number of recent communicators in the search for the communicator of a line.
 const LAST: usize = 64;
 /// Largest number of members of all communicators.
 const MEMBERS: usize = 16_384;
-/// Largest number of members whose timings are kept.
+/// Largest number of members with kept timings.
 const TIMINGS: usize = 4096;
 /// Largest number of pairs of ranks of all communicators.
 const PAIRS: usize = 24_576;
 /// Largest number of transports.
 const TRANSPORTS: usize = 1024;
-/// The transport of connections whose transport is beyond the limit.
+/// Name of all transports beyond the limit.
 const MANY: &str = "one beyond the first 1024 transports";
 /// Largest number of ranks in all orders of rings.
 const RINGS: usize = 262_144;
@@ -29,7 +29,7 @@ const PHASES: usize = 12;
 /// Largest number of algorithms with protocols of all communicators.
 const CHOICES: usize = 16_384;
 
-/// The name of a communicator of which ranks say the size and not the commId.
+/// Name of a communicator, if its ranks log its size and no commId.
 const UNNAMED: &str = "without commId";
 
 /// The identity of a communicator across its ranks.
@@ -55,7 +55,7 @@ struct Pair {
 #[derive(Debug, Default)]
 struct State {
     digest: Communicator,
-    /// Members that named themselves and the size, where the communicator has no commId.
+    /// Members with a line about their rank and the size, if the communicator has no commId.
     named: BTreeSet<u32>,
     pairs: HashMap<(u32, u32), Pair>,
 }
@@ -67,7 +67,7 @@ pub(super) struct Communicators {
     keys: HashMap<Key, usize>,
     /// Communicators by process and address.
     addresses: HashMap<(usize, u64), Membership>,
-    /// Number of splits of a parent with a color, by writer, for versions that do not number them.
+    /// Number of splits of a parent with a color, by writer, for versions without numbers of splits.
     splits: HashMap<(usize, usize, i64), u32>,
     transports: Vec<Transport>,
     members: usize,
@@ -75,11 +75,11 @@ pub(super) struct Communicators {
     pairs: usize,
     rings: usize,
     choices: usize,
-    /// Lines that were not kept, because a bound was reached.
+    /// Lines dropped at a limit.
     pub(super) lost: Lost,
 }
 
-/// Numbers of lines that were not kept.
+/// Numbers of dropped lines.
 #[derive(Debug, Default)]
 pub(super) struct Lost {
     pub(super) members: u64,
@@ -90,12 +90,12 @@ pub(super) struct Lost {
 }
 
 impl Communicators {
-    /// Number of ranks of a communicator.
+    /// Returns the number of ranks of a communicator.
     pub(super) fn ranks(&self, communicator: usize) -> u32 {
         self.all.get(communicator).map_or(0, |state| state.digest.ranks)
     }
 
-    /// Returns true for the number of ranks of a communicator, and for the other one that this member names.
+    /// Returns true for the communicator's number of ranks, and for the other number in this member's lines.
     fn has_size(&self, membership: Membership, ranks: u32) -> bool {
         let Some(Communicator { ranks: own, members, .. }) =
             self.all.get(membership.communicator).map(|state| &state.digest)
@@ -106,7 +106,7 @@ impl Communicators {
         *own == ranks || told() == Some(ranks)
     }
 
-    /// Notes an event of a communicator, and returns the member that it is about.
+    /// Notes an event of a communicator, and returns its member.
     pub(super) fn note(
         &mut self,
         process: usize,
@@ -118,7 +118,7 @@ impl Communicators {
         let known = self.addresses.get(&(process, life.address)).copied();
         let known = known.filter(|known| known.rank == life.rank && self.has_size(*known, life.ranks));
         let membership = match (life.event, known) {
-            // The address of a communicator that was destroyed is used again.
+            // The address of a destroyed communicator is used again.
             (Event::Start, _) | (Event::Complete, None) => self
                 .begun(writer, life, position)
                 .or_else(|| self.identify(process, writer, life, position))
@@ -168,8 +168,8 @@ impl Communicators {
         Some(membership)
     }
 
-    /// The membership of the writer with this rank and size, of the last communicators: for a line of one
-    /// that is not known.
+    /// Returns the writer's membership with this rank and size in one of the last communicators, for a line
+    /// of an unknown communicator.
     fn last_of(&self, writer: usize, life: &Life<'_>) -> Option<Membership> {
         let is_own = |state: &State| {
             let member = state.digest.members.get(&life.rank);
@@ -180,7 +180,8 @@ impl Communicators {
         Some(Membership { communicator, rank: life.rank })
     }
 
-    /// The communicator of a line without commId: the last one, unless it has this rank, or another size.
+    /// Returns the communicator of a line without commId: the last one, unless it has this rank, or another
+    /// size.
     fn unnamed(&mut self, writer: usize, life: &Life<'_>, position: Position) -> Option<Membership> {
         let fits = |state: &State| {
             let Communicator { ranks, members, .. } = &state.digest;
@@ -201,8 +202,8 @@ impl Communicators {
         Some(Membership { communicator, rank: life.rank })
     }
 
-    /// The communicator whose connections this rank has logged before the commId, of which START is not in
-    /// the log.
+    /// Returns the communicator of the connections of this rank before the commId, if START is not in the
+    /// log.
     fn begun(&mut self, writer: usize, life: &Life<'_>, position: Position) -> Option<Membership> {
         let is_known =
             life.event == Event::Start || life.id.is_none_or(|id| self.keys.contains_key(&Key::Id(id)));
@@ -269,8 +270,8 @@ impl Communicators {
         Some(Membership { communicator, rank: life.rank })
     }
 
-    /// Lets a communicator of another size begin, where all ranks completed the one with this commId: jobs
-    /// with the same NCCL_COMM_ID have the same commId.
+    /// Lets a communicator of another size begin after all ranks completed the previous one with this commId:
+    /// jobs with the same NCCL_COMM_ID have the same commId.
     fn forget_whole(&mut self, key: &Key, life: &Life<'_>) {
         let is_whole = |index: &usize| {
             let Communicator { ranks, members, .. } = &self.all[*index].digest;
@@ -310,8 +311,8 @@ impl Communicators {
         Some(members.entry(membership.rank).or_insert_with(|| Member { writer, ..Member::default() }))
     }
 
-    /// Notes a channel of a member of the communicator, if the line can be of that member, and returns true.
-    /// A line that was there before is refused unless `again` is true.
+    /// Notes a channel of a member of the communicator. Returns true if the line can be a line of this
+    /// member. A repeated line is refused unless `again` is true.
     pub(super) fn connect(&mut self, member: Membership, channel: &Channel<'_>, again: bool) -> bool {
         let (own, peer) = own_and_peer(channel);
         let Some(state) = self.all.get_mut(member.communicator) else { return false };
@@ -361,7 +362,7 @@ impl Communicators {
         true
     }
 
-    /// Notes a channel whose communicator's initialisation is not in the log, and returns the member.
+    /// Notes a channel of a communicator without an initialisation in the log, and returns the member.
     pub(super) fn connect_unseen(
         &mut self,
         writer: usize,
@@ -376,7 +377,7 @@ impl Communicators {
             return None;
         }
         let least = channel.ranks.unwrap_or(least);
-        // Another communicator begins where the last one has a size, and is smaller.
+        // Another communicator begins if the last one has a size, and is smaller.
         let is_small = |state: &State| !state.named.is_empty() && state.digest.ranks < least;
         if self.keys.get(&Key::Unnamed).is_some_and(|index| is_small(&self.all[*index])) {
             self.keys.remove(&Key::Unnamed);
@@ -390,12 +391,12 @@ impl Communicators {
         Some(membership)
     }
 
-    /// The member, if the digest has it.
+    /// Returns the member, if the digest has it.
     pub(super) fn get(&mut self, membership: Membership) -> Option<&mut Member> {
         self.all.get_mut(membership.communicator)?.digest.members.get_mut(&membership.rank)
     }
 
-    /// The communicator.
+    /// Returns the communicator.
     pub(super) fn digest(&mut self, membership: Membership) -> Option<&mut Communicator> {
         self.all.get_mut(membership.communicator).map(|state| &mut state.digest)
     }
@@ -456,7 +457,7 @@ impl Communicators {
         self.timings += usize::from(is_first);
     }
 
-    /// The communicators with their connections. `places` has the final index of each writer.
+    /// Returns the communicators with their connections. `places` has the final index of each writer.
     pub(super) fn finish(self, places: &[usize]) -> Vec<Communicator> {
         let Self { all, transports, .. } = self;
         all.into_iter()
@@ -484,7 +485,7 @@ impl Communicators {
     }
 }
 
-/// The rank that writes the line, and the other one.
+/// Returns the rank of the line's writer, and its peer.
 fn own_and_peer(channel: &Channel<'_>) -> (u32, u32) {
     if channel.is_receive { (channel.to, channel.from) } else { (channel.from, channel.to) }
 }

@@ -1,4 +1,4 @@
-//! The digest of a log: all that conclusions need, in memory that does not grow with the length of the log.
+//! The digest of a log: all facts for the conclusions, in memory independent of the log's length.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,27 +8,27 @@ use serde::Serialize;
 /// The content of one or more logs of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Digest {
-    /// The files that were read.
+    /// Input files.
     pub inputs: Vec<Input>,
     /// Writers of lines, in the order of their first lines.
     pub writers: Vec<Writer>,
     /// Communicators, in the order of their first lines.
     pub communicators: Vec<Communicator>,
-    /// Variables of the environment that the log names.
+    /// Variables of the environment in the log.
     pub variables: Vec<VariableSeen>,
-    /// Messages that a rule knows, in the order of their first occurrence.
+    /// Messages known to a rule, in the order of their first occurrence.
     pub hits: Vec<Hit>,
-    /// Warnings that no rule knows, one for each text apart from its numbers.
+    /// Warnings unknown to all rules, one for each text apart from its numbers.
     pub unknown: Vec<Unknown>,
     /// Lines of NCCL's own diagnostics (`NCCL DIAG`, from 2.31).
     pub diagnostics: Vec<DiagnosticLine>,
     /// Reports of PyTorch's watchdog.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub watchdog: Vec<WatchdogReport>,
-    /// Versions of NCCL on lines that do not name their writer, as with `NCCL_DEBUG=VERSION` and `WARN`.
+    /// Versions of NCCL on lines without a writer, as with `NCCL_DEBUG=VERSION` and `WARN`.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub versions: BTreeSet<Version>,
-    /// Sentences about what was left out of this digest to bound its memory: empty unless a log is extreme.
+    /// Sentences about facts dropped to bound the memory: empty unless a log is extreme.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<String>,
     /// Paths between the GPUs of a node, from the lines of the topology.
@@ -60,7 +60,7 @@ pub struct Input {
     pub lines: u64,
     /// Lines of NCCL.
     pub nccl_lines: u64,
-    /// The reason for which the rest was not read: a compressed file that is cut, an error of the disk.
+    /// Reason for an incomplete read: a cut compressed file, an error of the disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
@@ -72,16 +72,16 @@ pub struct Writer {
     pub host: String,
     /// Process.
     pub pid: u64,
-    /// CUDA device; `None` where the line has none.
+    /// CUDA device, or `None` if the line has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<u32>,
-    /// Rank in the largest communicator that it belongs to.
+    /// Rank in the writer's largest communicator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
     /// Version of NCCL.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nccl: Option<Version>,
-    /// The rest of the version line: `+cuda13.0`, with the build where NCCL writes it.
+    /// The rest of the version line: `+cuda13.0`, with the build if NCCL writes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nccl_build: Option<String>,
     /// CUDA version of the driver, as 13000.
@@ -93,7 +93,7 @@ pub struct Writer {
     /// Version of libfabric.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub libfabric: Option<Version>,
-    /// True where aws-ofi-nccl looks for EFA: on the platform AWS, or with the provider `efa` alone.
+    /// True if aws-ofi-nccl looks for EFA: on the platform AWS, or with the provider `efa` alone.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub efa: bool,
     /// The line `Using network`: `Socket`, `IB`, `AWS Libfabric`, `Libfabric`.
@@ -105,13 +105,13 @@ pub struct Writer {
     /// The interface of the bootstrap.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<String>,
-    /// Result codes that it traced, of the first failures, at most [`FAILURES`].
+    /// Traced result codes of the first failures, at most [`FAILURES`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<Failure>,
-    /// True where it traced an error of an operation or of a group of them.
+    /// True after a traced error of an operation or of a group of operations.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub operation_failed: bool,
-    /// Connections that it tried again.
+    /// Repeated attempts to connect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retries: Option<Retries>,
     /// Position of the first line of this writer.
@@ -123,15 +123,15 @@ pub struct Writer {
     pub last_text: String,
 }
 
-/// Largest number of failures that a digest keeps of a writer.
+/// Largest number of failures per writer.
 pub const FAILURES: usize = 4;
 
-/// A result code that NCCL traced through its functions (`misc/socket.cc:635 -> 6`).
+/// A result code, traced through NCCL's functions (`misc/socket.cc:635 -> 6`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Failure {
-    /// File and line of NCCL's source that traced it first, which is closest to the cause.
+    /// File and line of NCCL's source in the first trace, closest to the cause.
     pub place: String,
-    /// File and line that traced it last.
+    /// File and line in the last trace.
     pub outermost: String,
     /// The result code.
     pub code: u32,
@@ -141,19 +141,19 @@ pub struct Failure {
     pub first: Position,
     /// The last line.
     pub last: Position,
-    /// True where its process was starting a communicator, or had started none: if that start completes, NCCL
-    /// went on without what failed.
+    /// True if the process was starting a communicator, or had started none. If the start completes, NCCL
+    /// continued despite the failure.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_of_start: bool,
-    /// True where rules know each of its lines as one that NCCL also writes when a communicator ends.
+    /// True if, by the rules, NCCL also writes each of its lines at the end of a communicator.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_of_end: bool,
 }
 
-/// Connections that a writer tried again.
+/// Repeated attempts of a writer to connect.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Retries {
-    /// Number of lines; versions before 2.24 write one of 1000.
+    /// Number of lines. Versions before 2.24 write one of 1000.
     pub count: u64,
     /// Largest number of an attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -161,7 +161,7 @@ pub struct Retries {
     /// Number of attempts until NCCL gives up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempts: Option<u32>,
-    /// Address of the last peer, where the version writes it.
+    /// Address of the last peer, if the version writes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
     /// `Connection refused`.
@@ -184,18 +184,18 @@ pub struct Position {
 /// A communicator.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Communicator {
-    /// NCCL's commId; of a split communicator, the parent's with number and color of the split: `0xbc42/1.0`;
-    /// `without commId` where the version does not write it; empty for connections whose communicator's
-    /// initialisation is not in the log.
+    /// NCCL's commId. For a split communicator, the parent's with number and color of the split:
+    /// `0xbc42/1.0`. `without commId` if the version does not write it. Empty for connections of a
+    /// communicator without an initialisation in the log.
     pub id: String,
-    /// The function that made it: `ncclCommInitRankConfig`, `ncclCommSplit`.
+    /// Creating function: `ncclCommInitRankConfig`, `ncclCommSplit`.
     pub made_by: String,
-    /// Number of ranks; where [`id`](Self::id) is empty, the least that its connections need.
+    /// Number of ranks. If [`id`](Self::id) is empty, the smallest number for its connections.
     pub ranks: u32,
     /// Number of nodes, as NCCL counts them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nodes: Option<u32>,
-    /// The members that the log names, by rank.
+    /// Members in the log, by rank.
     pub members: BTreeMap<u32, Member>,
     /// Connections between ranks, by sender and receiver.
     #[serde(serialize_with = "pairs")]
@@ -233,7 +233,7 @@ pub struct Member {
     /// Multi-node NVLink, as NCCL reports it for this rank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mnnvl: Option<bool>,
-    /// Number of ranks that lines of this rank name, where it is not that of the communicator.
+    /// Number of ranks in this rank's lines, if it differs from the communicator's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub other_size: Option<u32>,
     /// `Init START` was logged.
@@ -242,17 +242,17 @@ pub struct Member {
     pub complete: bool,
     /// `Connected all rings` or `trees` was logged.
     pub connected: bool,
-    /// It connected after `Init COMPLETE`, as versions do that connect at the first collective.
+    /// True for a connection after `Init COMPLETE`, in versions with connections at the first collective.
     #[serde(skip)]
     pub connected_late: bool,
     /// It logged the algorithm of an operation.
     #[serde(skip)]
     pub operated: bool,
-    /// The thread that logged `Init START`, and its number of lines then.
+    /// Thread of `Init START`, and its number of lines at that time.
     #[serde(skip)]
     pub(super) start: Option<(u64, u64)>,
-    /// Number of lines that its thread wrote from `Init START` to `Init COMPLETE`, without those about rings,
-    /// trees and channels.
+    /// Number of lines of its thread from `Init START` to `Init COMPLETE`, except lines about rings, trees
+    /// and channels.
     #[serde(skip)]
     pub start_lines: Option<u64>,
     /// The rank itself logged a connection, as sender or receiver.
@@ -271,7 +271,8 @@ pub struct Member {
 }
 
 impl Communicator {
-    /// Returns true for a member that completed its start: it logged that, or what can only follow.
+    /// Returns true for a member with a completed start: it logged the completion, or an event possible only
+    /// after it.
     pub fn has_completed(&self, member: &Member) -> bool {
         let connects_late = || self.members.values().any(|member| member.connected_late);
         member.complete || member.destroyed || member.operated || member.connected && connects_late()
@@ -281,8 +282,8 @@ impl Communicator {
 /// The channels from one rank to another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Connection {
-    /// The transports used, each with its number of channels, those of collectives and of send and receive as
-    /// one.
+    /// Transports with their numbers of channels. Channels of collectives and of send and receive with the
+    /// same number count once.
     #[serde(serialize_with = "transports")]
     pub transports: BTreeMap<Transport, u32>,
 }
@@ -295,7 +296,7 @@ pub enum Transport {
     P2p {
         /// `direct pointer`, `CUMEM`, `IPC`, `indirect`.
         how: String,
-        /// `/read`: the receiver reads, which NCCL chooses over NVLink only, unless NCCL_P2P_READ_ENABLE is
+        /// `/read`: the receiver reads. NCCL chooses this over NVLink only, unless NCCL_P2P_READ_ENABLE is
         /// set.
         read: bool,
     },
@@ -316,29 +317,29 @@ pub enum Transport {
     Other(String),
 }
 
-/// A variable that the log says is set.
+/// A variable set according to the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct VariableSeen {
     /// Name.
     pub name: String,
     /// Value.
     pub value: String,
-    /// True where a plugin set it (`Adding X to environment`).
+    /// True if a plugin set it (`Adding X to environment`).
     pub by_plugin: bool,
-    /// Indices of the writers that named it.
+    /// Indices of the writers of its lines.
     pub writers: BTreeSet<usize>,
     /// Position of the first line.
     pub first: Position,
 }
 
-/// Messages that one rule knows.
+/// Messages known to one rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Hit {
     /// Name of the rule.
     pub rule: String,
     /// The first messages, at most [`EXAMPLES`].
     pub examples: Vec<Example>,
-    /// The last message, where there are more.
+    /// The last message, if there are more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<Example>,
     /// Number of messages.
@@ -347,7 +348,7 @@ pub struct Hit {
     pub writers: BTreeSet<usize>,
 }
 
-/// Largest number of examples that a digest keeps of a rule or of an unknown warning.
+/// Largest number of examples per rule or unknown warning.
 pub const EXAMPLES: usize = 4;
 
 /// One message.
@@ -355,7 +356,7 @@ pub const EXAMPLES: usize = 4;
 pub struct Example {
     /// Position in the log.
     pub position: Position,
-    /// Index of the writer; `None` for a line of another program.
+    /// Index of the writer, or `None` for a line of another program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub writer: Option<usize>,
     /// The message, shortened.
@@ -363,12 +364,12 @@ pub struct Example {
     /// The time as the line has it: `2025-12-28 16:04:25`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<String>,
-    /// Rank that the prefix of a launcher names (`[rank3]:`, `[1,3]<stderr>:`, `3: `).
+    /// Rank in the prefix of a launcher (`[rank3]:`, `[1,3]<stderr>:`, `3: `).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
 }
 
-/// A warning that no rule knows.
+/// A warning unknown to all rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Unknown {
     /// True for lines of level ERROR.
@@ -376,10 +377,10 @@ pub struct Unknown {
     pub is_error: bool,
     /// The first messages, at most [`EXAMPLES`].
     pub examples: Vec<Example>,
-    /// The last message, where there are more.
+    /// The last message, if there are more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<Example>,
-    /// Number of messages that differ only in numbers.
+    /// Number of messages with the same text, apart from numbers.
     pub count: u64,
     /// Indices of the writers.
     pub writers: BTreeSet<usize>,
@@ -388,7 +389,7 @@ pub struct Unknown {
 /// A line of NCCL's own diagnostics.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DiagnosticLine {
-    /// `OK`, `INFO`; empty for a heading.
+    /// `OK` or `INFO`. Empty for a heading.
     pub status: String,
     /// The text after it.
     pub text: String,
@@ -399,17 +400,17 @@ pub struct DiagnosticLine {
 /// A report of PyTorch's watchdog about a rank of a process group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct WatchdogReport {
-    /// Rank in the job where a launcher's prefix names it, else in the group.
+    /// Rank in the job if a launcher's prefix names it, else in the group.
     pub rank: u32,
-    /// The process group: `0(default_pg)`; `None` where the line does not name it.
+    /// Process group: `0(default_pg)`, or `None` if the line does not name it.
     pub group: Option<String>,
-    /// Number of the collective that did not finish.
+    /// Number of the unfinished collective.
     pub sequence: Option<u64>,
     /// Its operation: `ALLREDUCE`.
     pub operation: Option<String>,
     /// Its numbers of elements, of the input and of the output.
     pub elements: Option<(u64, u64)>,
-    /// Number of the last collective that the rank called.
+    /// Number of the rank's last call of a collective.
     pub enqueued: Option<u64>,
     /// The line.
     pub position: Position,
@@ -417,7 +418,7 @@ pub struct WatchdogReport {
     pub text: String,
 }
 
-/// Pairs as a list, since JSON has no tuples as keys.
+/// Serializes pairs as a list, since JSON has no tuples as keys.
 fn pairs<S: serde::Serializer>(
     connections: &BTreeMap<(u32, u32), Connection>,
     serializer: S,
@@ -432,7 +433,7 @@ fn pairs<S: serde::Serializer>(
     serializer.collect_seq(connections.iter().map(|(&(from, to), connection)| Pair { from, to, connection }))
 }
 
-/// Transports as a list, since JSON has no structures as keys.
+/// Serializes transports as a list, since JSON has no structures as keys.
 fn transports<S: serde::Serializer>(
     transports: &BTreeMap<Transport, u32>,
     serializer: S,

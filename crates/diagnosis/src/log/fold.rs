@@ -1,9 +1,9 @@
-//! Warnings that differ only in numbers, as one.
+//! Folding of warnings with different numbers into one.
 
-/// Longest text that is compared.
+/// Length limit of a compared text.
 const TEXT: usize = 256;
 
-/// The text without its numbers, addresses and generated names.
+/// Returns the text without its numbers, addresses and generated names.
 pub(super) fn fold(message: &[u8]) -> Vec<u8> {
     let message = &message[..message.len().min(TEXT)];
     let mut folded = Vec::with_capacity(message.len());

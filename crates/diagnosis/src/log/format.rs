@@ -2,10 +2,10 @@
 
 use memchr::memchr;
 
-/// Number of bytes at the beginning that tell the form.
+/// Number of bytes at the beginning of an input, for the detection of its form.
 pub(super) const HEAD: usize = 4096;
 
-/// Beginnings of files that are no text, with their names and what to do with them.
+/// Beginnings of files other than text, with their names and the remedy.
 const FORMS: [(&[u8], &str); 14] = [
     (b"\x7fELF", "a program or library (ELF); give the log that it writes, NCCL_DEBUG=INFO"),
     (b"\x89PNG", "a picture (PNG); copy the text of the log into a file"),
@@ -25,10 +25,10 @@ const FORMS: [(&[u8], &str); 14] = [
 
 const PICKLE: &str = "a pickle of Python; dumps of PyTorch's flight recorder are for `nccl-bench doctor job --flight-recorder FILE`";
 
-/// Returns the byte that lines end with: a carriage return where the beginning has no line feed.
+/// Returns the byte at the end of lines: a carriage return if the beginning has no line feed.
 ///
 /// # Errors
-/// A sentence about an input that is no text, with what to give instead.
+/// A sentence about an input other than text, with a remedy.
 pub(super) fn line_end(head: &[u8]) -> Result<u8, String> {
     if head.starts_with(b"\xff\xfe") || head.starts_with(b"\xfe\xff") {
         return Err(
@@ -43,7 +43,7 @@ pub(super) fn line_end(head: &[u8]) -> Result<u8, String> {
         return Err("it is no log, but an archive (tar); unpack it and name the logs in it".to_owned());
     }
     let start = &head[..head.len().min(HEAD)];
-    // Files that were cut while a program wrote to them have any number of NUL bytes.
+    // Files cut during a write have any number of NUL bytes.
     let (bytes, controls) =
         start.iter().filter(|byte| **byte != 0).fold((0, 0), |(bytes, controls), byte| {
             (bytes + 1, controls + usize::from(matches!(byte, 1..=6 | 14..=26 | 28..=31 | 127)))

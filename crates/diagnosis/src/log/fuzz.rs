@@ -7,8 +7,8 @@ use super::Reader;
 use super::conclusions::conclude;
 use crate::knowledge::rules::Rules;
 
-/// Reads the bytes as a log, in two files at the position that the first byte names, checks the digest, and
-/// draws the conclusions.
+/// Reads the bytes as a log, also in two files split at a position from the first byte, checks the digest,
+/// and draws the conclusions.
 pub fn log(data: &[u8]) {
     let rules = Rules::built_in();
     let middle = data.first().map_or(0, |byte| data.len() * usize::from(*byte) / 256);

@@ -1,4 +1,4 @@
-//! Threads by the text before `NCCL INFO`, which is the same on all their lines unless it has a time.
+//! Threads by the text before `NCCL INFO`, the same on all their lines unless it has a time.
 
 use std::hash::BuildHasher as _;
 
@@ -6,10 +6,10 @@ use foldhash::quality::RandomState;
 
 /// Number of places for headers, a power of two.
 const PLACES: usize = 1024;
-/// Longest header that is kept.
+/// Length limit of a kept header.
 const TEXT: usize = 96;
 
-/// The level of the lines whose headers are kept.
+/// Level of the lines with kept headers.
 pub(super) const INFO: &[u8] = b"NCCL INFO ";
 
 /// The last headers.
@@ -17,13 +17,13 @@ pub(super) const INFO: &[u8] = b"NCCL INFO ";
 pub(super) struct Headers {
     places: Vec<Option<Header>>,
     hasher: RandomState,
-    /// The hash of the header that was looked up last.
+    /// Hash of the latest header.
     hash: u64,
-    /// The length of the header that was found last.
+    /// Length of the last header found.
     length: usize,
 }
 
-/// A header by its hash. The seed of the hash is random, so that 64 bits tell headers apart.
+/// A header by its hash. The seed of the hash is random, so that 64 bits distinguish headers.
 #[derive(Clone, Copy, Debug)]
 struct Header {
     hash: u64,
@@ -33,9 +33,9 @@ struct Header {
 /// The writer of lines with a header.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Known {
-    /// Index of the thread; `None` where its writer is above the limit.
+    /// Index of the thread, or `None` for a writer above the limit.
     pub(super) thread: Option<usize>,
-    /// Number of times that threads were forgotten before.
+    /// Number of earlier resets of the threads.
     pub(super) forgotten: u64,
     /// Start of the writer in the header.
     pub(super) start: usize,
@@ -48,7 +48,7 @@ impl Default for Headers {
 }
 
 impl Headers {
-    /// The writer of a header that was kept.
+    /// Returns the writer of a kept header.
     pub(super) fn get(&mut self, header: &[u8]) -> Option<Known> {
         if header.len() > TEXT || header.is_empty() {
             return None;
@@ -59,14 +59,14 @@ impl Headers {
         Some(kept.known)
     }
 
-    /// The length and the writer of the header of a line of level INFO, where it is as long as the last one.
-    /// A header that was kept has no level in it, so that the first one of the line need not be searched.
+    /// Returns the length and the writer of the header of a line of level INFO, if it is as long as the last
+    /// one. A kept header contains no level, so the line's first level need not be searched.
     pub(super) fn of_same_length(&mut self, line: &[u8]) -> Option<(usize, Known)> {
         let (header, rest) = line.split_at_checked(self.length)?;
         rest.starts_with(INFO).then(|| self.get(header)).flatten().map(|known| (header.len(), known))
     }
 
-    /// Keeps the writer of the header that [`get`](Self::get) was just asked for.
+    /// Keeps the writer of the header of the last call of [`get`](Self::get).
     pub(super) fn keep(&mut self, header: &[u8], known: Known) {
         if header.len() > TEXT || header.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! Lines of a stream, decompressed where it starts like gzip or zstd.
+//! Lines of a stream, decompressed if it starts like gzip or zstd.
 
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -9,13 +9,13 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 use super::format;
 
-/// Largest number of bytes that are kept of a line.
+/// Largest number of bytes kept per line.
 pub(super) const LINE: usize = 16 * 1024;
 /// Size of the buffer for lines.
 const BUFFER: usize = 128 * 1024;
-/// The byte that control sequences of terminals begin with.
+/// First byte of a terminal's control sequences.
 pub(super) const ESCAPE: u8 = 0x1b;
-/// Largest window of zstd, which the decoder keeps in memory: that of `zstd -19`, doubled.
+/// Largest window of zstd, in the decoder's memory: the window of `zstd -19`, doubled.
 const WINDOW: u64 = 16 << 20;
 
 /// Totals of a stream.
@@ -27,7 +27,7 @@ pub(super) struct Summary {
     pub(super) lines: u64,
     /// Lines longer than [`LINE`].
     pub(super) cut: u64,
-    /// The reason for which the rest was not read.
+    /// Reason for an incomplete read.
     pub(super) problem: Option<String>,
 }
 
@@ -91,7 +91,7 @@ pub(super) fn lines<'a>(stream: impl Read + 'a, mut each: impl FnMut(&[u8], u64,
     summary
 }
 
-/// The next end of a line.
+/// Returns the position of the next end of a line.
 fn find(line_end: u8, bytes: &[u8]) -> Option<usize> {
     if line_end == b'\n' { memchr(b'\n', bytes) } else { memchr2(line_end, b'\n', bytes) }
 }
@@ -118,7 +118,7 @@ fn give(line: &[u8], escapes: bool, summary: &mut Summary, each: &mut impl FnMut
     each(&line[..line.len().min(LINE)], summary.lines, escapes);
 }
 
-/// The stream, through the decoder that its first bytes ask for.
+/// Returns the stream through a decoder, by its first bytes.
 fn decode<'a>(mut stream: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
     let mut head = Vec::with_capacity(4);
     while head.len() < 4 {
@@ -143,7 +143,7 @@ fn decode<'a>(mut stream: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
     })
 }
 
-/// A decoder whose errors name the format.
+/// A decoder with the format's name in its errors.
 struct Described<R>(&'static str, R);
 
 impl<R: Read> Read for Described<R> {
@@ -152,7 +152,7 @@ impl<R: Read> Read for Described<R> {
             if error.kind() == io::ErrorKind::Interrupted {
                 return error;
             }
-            // Of a cut, the decoders tell no more.
+            // Decoders report no more about a cut.
             io::Error::other(match error.kind() {
                 io::ErrorKind::UnexpectedEof => format!("the {} data is cut", self.0),
                 _ => format!("the {} data is broken: {error}", self.0),
@@ -166,12 +166,11 @@ struct Frames<R> {
     source: R,
     decoder: FrameDecoder,
     is_open: bool,
-    /// The error that ended the last frame.
+    /// Error at the end of the last frame.
     failure: Option<io::Error>,
 }
 
-/// An empty last block, and a checksum: with it the decoder gives out what it holds of a frame without an
-/// end.
+/// An empty last block, and a checksum: with it the decoder returns its data of a frame without an end.
 const END: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
 
 impl<R: BufRead> Frames<R> {
@@ -181,7 +180,7 @@ impl<R: BufRead> Frames<R> {
         Self { source, decoder, is_open: false, failure: None }
     }
 
-    /// Starts the next frame; returns false at the end of the stream.
+    /// Starts the next frame. Returns false at the end of the stream.
     fn open(&mut self) -> io::Result<bool> {
         loop {
             if self.source.fill_buf()?.is_empty() {
@@ -206,7 +205,7 @@ impl<R: BufRead> Frames<R> {
         }
     }
 
-    /// The error; one at the end of the stream is a cut.
+    /// Returns the error. An error at the end of the stream is a cut.
     fn broken(&mut self, error: &dyn std::fmt::Display) -> io::Error {
         let kind = match self.source.fill_buf() {
             Ok([]) => io::ErrorKind::UnexpectedEof,
@@ -317,7 +316,7 @@ mod tests {
             assert_eq!(summary.problem, None);
             assert_eq!(summary.bytes, 14);
         }
-        // A skippable frame of zstd between two others.
+        // A skippable frame of zstd between two frames of data.
         let mut frames = compress_to_vec(&b"one\n"[..], CompressionLevel::Fastest);
         frames.extend([0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 2, 3]);
         frames.extend(compress_to_vec(&b"two\n"[..], CompressionLevel::Fastest));

@@ -1,4 +1,4 @@
-//! The parts of a line: who wrote it, at which level, and the message.
+//! Parts of a line: its writer, its level, and the message.
 
 use memchr::memmem::Finder;
 
@@ -14,7 +14,7 @@ pub(super) enum Level {
     Info,
     /// `WARN`, and `ABORT` of old versions.
     Warn,
-    /// `ERROR`, which NCCL itself does not write, but builds of others and plugins can.
+    /// `ERROR`. NCCL itself does not write it, but other builds and plugins can.
     Error,
     /// `TRACE` and `CALL`.
     Trace,
@@ -22,7 +22,7 @@ pub(super) enum Level {
     Diagnostics,
 }
 
-/// The writer as a line names it.
+/// The writer in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Source<'a> {
     /// All of it, with the thread: `vm:12:14 [0]`.
@@ -33,8 +33,8 @@ pub(super) struct Source<'a> {
     pub(super) pid: u64,
     /// CUDA device.
     pub(super) device: Option<u32>,
-    /// True where the host name begins where a line or the prefix of a launcher ends. Otherwise text of
-    /// another program can be glued to it.
+    /// True if the host name begins at the end of a line or of a launcher's prefix. Otherwise text of another
+    /// program can be glued to it.
     pub(super) is_whole: bool,
 }
 
@@ -80,7 +80,7 @@ struct Mark<'a> {
     message: usize,
 }
 
-/// The parts of a line: one, or more where lines were written into each other.
+/// Parts of a line: one, or more if lines were written into each other.
 pub(super) struct Parts<'a> {
     line: &'a [u8],
     /// Start of the part.
@@ -95,8 +95,8 @@ impl<'a> Parts<'a> {
         Self { line, start: 0, mark: None, is_begun: false }
     }
 
-    /// The next part. Where a host name may have text of another line before it, `glued` returns the length
-    /// of that text, or `None` if no host name is known at its end.
+    /// Returns the next part. If a host name may have text of another line before it, `glued` returns the
+    /// length of this text, or `None` if no known host name is at its end.
     #[inline]
     pub(super) fn next(
         &mut self,
@@ -166,7 +166,7 @@ impl Splitter {
         Some(Mark { start, source: Some(source), ..without })
     }
 
-    /// The position of `NCCL`, the level after it, and the position of the message.
+    /// Returns the position of `NCCL`, the level after it, and the position of the message.
     pub(super) fn level(&self, line: &[u8], from: usize) -> Option<(usize, Level, usize)> {
         let mut position = from;
         loop {
@@ -180,7 +180,7 @@ impl Splitter {
                 [b'A', b'B', b'O', b'R', b'T', b' ', ..] => (Level::Warn, 6),
                 [b'E', b'R', b'R', b'O', b'R', b' ' | b':', ..] => (Level::Error, 6),
                 [b'D', b'I', b'A', b'G', b' ', ..] => (Level::Diagnostics, 5),
-                // A warning without text, or one that was cut.
+                // A warning without text, or a cut one.
                 [b'W', b'A', b'R', b'N'] => (Level::Warn, 4),
                 _ => continue,
             };
@@ -190,7 +190,7 @@ impl Splitter {
         }
     }
 
-    /// The content of a line without a level.
+    /// Returns the content of a line without a level.
     pub(super) fn without_mark<'a>(&self, line: &'a [u8]) -> Entry<'a> {
         // `NCCL version 2.28.9+cuda13.0`, `RCCL version 2.18.3+hip5.7`.
         if let Some(found) = self.version.find(line)
@@ -204,7 +204,7 @@ impl Splitter {
     }
 }
 
-/// The writer in the text before `NCCL INFO`, and its position there.
+/// Returns the writer in the text before `NCCL INFO`, and its position there.
 fn source(header: &[u8], level: Level) -> Option<(Source<'_>, usize)> {
     let header = header.trim_ascii_end();
     if header.last() == Some(&b']') && level == Level::Info {
@@ -222,12 +222,12 @@ fn source(header: &[u8], level: Level) -> Option<(Source<'_>, usize)> {
     source_before(header, header.len(), level)
 }
 
-/// The writer that ends here: `host:pid:tid [0]`, `host:pid:tid`, `host:pid`.
+/// Returns the writer before this end: `host:pid:tid [0]`, `host:pid:tid`, `host:pid`.
 fn source_before(header: &[u8], end: usize, level: Level) -> Option<(Source<'_>, usize)> {
     let (device, has_device, rest) = match header[..end].strip_suffix(b"]") {
         Some(rest) => {
             let (device, rest) = number_at_end(rest)?;
-            // -1 where no device is current.
+            // -1 if no device is current.
             let (device, rest) = match rest.strip_suffix(b"-") {
                 Some(rest) => (None, rest),
                 None => (u32::try_from(device).ok(), rest),
@@ -264,7 +264,7 @@ fn is_of_host(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_')
 }
 
-/// The decimal number at the end, of at most 19 digits, and the text before it.
+/// Returns the decimal number at the end, of at most 19 digits, and the text before it.
 fn number_at_end(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (mut value, mut power) = (0_u64, 1_u64);
     let mut rest = bytes;
@@ -278,8 +278,8 @@ fn number_at_end(bytes: &[u8]) -> Option<(u64, &[u8])> {
     (rest.len() < bytes.len()).then_some((value, rest))
 }
 
-/// True where a line of NCCL can begin: at the beginning, after a carriage return, after the prefix of a
-/// launcher or a timestamp.
+/// Returns true if a line of NCCL can begin here: at the beginning, after a carriage return, after the prefix
+/// of a launcher or a timestamp.
 fn is_end_of_prefix(before: &[u8]) -> bool {
     match before {
         [] | [.., b'\r' | b'"' | b']' | b'>'] | [.., b']' | b'>', b':'] => true,
@@ -297,9 +297,9 @@ fn is_end_of_prefix(before: &[u8]) -> bool {
     }
 }
 
-/// True for text before a warning that names no writer: none, the prefix of a launcher with a number, a time,
-/// a device, or the place in the source (`init.cc:497`, `init.cc:497 (function)`). Other text is of a program
-/// that prints these words.
+/// Returns true for text before a warning without a writer: none, the prefix of a launcher with a number, a
+/// time, a device, or the place in the source (`init.cc:497`, `init.cc:497 (function)`). Other text belongs
+/// to a program with these words in its own messages.
 fn can_begin_warning(before: &[u8]) -> bool {
     let text = before.trim_ascii();
     let is_place = |word: &[u8]| {
@@ -312,7 +312,7 @@ fn can_begin_warning(before: &[u8]) -> bool {
         || text.iter().any(u8::is_ascii_digit) && is_end_of_prefix(before) && !text.ends_with(b"\"")
 }
 
-/// The time that a line begins with, or that stands before the writer.
+/// Returns the time at the beginning of a line, or before the writer.
 pub(super) fn time(line: &[u8]) -> Option<String> {
     let line = &line[..line.len().min(200)];
     // `[2025-12-28 16:04:25]`, `[rank0]:[E1124 13:48:00.36 ...`, `[  123.456789]`: the first bracket with a
@@ -351,8 +351,8 @@ fn is_uptime(time: &[u8]) -> bool {
         .is_some_and(|(_, rest)| rest.is_empty())
 }
 
-/// The rank in the prefix of a launcher: `[rank3]:`, `[1,3]<stderr>:`, `3: `. The number of `[default3]:` is
-/// a local one.
+/// Returns the rank in the prefix of a launcher: `[rank3]:`, `[1,3]<stderr>:`, `3: `. The number of
+/// `[default3]:` is a local rank.
 pub(super) fn rank(line: &[u8]) -> Option<u32> {
     let line = &line[..line.len().min(200)];
     if let Some((rank, [b':', b' ', ..])) = text::small(line) {

@@ -1,4 +1,4 @@
-//! NCCL's messages that carry facts.
+//! NCCL's messages with facts.
 
 use memchr::memmem;
 use semver::Version;
@@ -30,13 +30,13 @@ pub(super) enum Message<'a> {
     Trees,
     /// `Connected all rings`, `Connected all trees`.
     Connected,
-    /// A variable, its value, and true where a plugin set it.
+    /// A variable, its value, and true if a plugin set it.
     Variable(&'a [u8], &'a [u8], bool),
     /// A fact about the process.
     Fact(Fact<'a>),
     /// A result code on its way through NCCL's functions.
     Trace(Trace<'a>),
-    /// A connection that is tried again.
+    /// A repeated attempt to connect.
     Retry(Retry<'a>),
     /// Another message.
     Other,
@@ -47,7 +47,7 @@ pub(super) enum Message<'a> {
 pub(super) enum Fact<'a> {
     /// Version of NCCL.
     Nccl(&'a [u8]),
-    /// Commit that NCCL was built from.
+    /// Commit of NCCL's build.
     Commit(&'a [u8]),
     /// CUDA version of the driver.
     Driver(u32),
@@ -79,7 +79,7 @@ pub(super) enum Event {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Life<'a> {
     pub(super) event: Event,
-    /// The function that made it; empty where the line has none.
+    /// Creating function, or empty if the line has none.
     pub(super) made_by: &'a [u8],
     /// Address of the communicator in its process.
     pub(super) address: u64,
@@ -166,7 +166,7 @@ fn network(message: &[u8]) -> Message<'_> {
         .or_else(|| variable(message))
 }
 
-/// Messages of aws-ofi-nccl, after `NET/OFI `.
+/// Reads messages of aws-ofi-nccl, after `NET/OFI `.
 fn of_plugin(rest: &[u8]) -> Message<'_> {
     // Versions before 1.7.1 write `Using aws-ofi-nccl 1.5.0aws`.
     let loaded = rest.strip_prefix(b"Initializing aws-ofi-nccl ");
@@ -202,7 +202,7 @@ fn of_plugin(rest: &[u8]) -> Message<'_> {
     Message::Other
 }
 
-/// Returns true for the line that names the platform AWS.
+/// Returns true for the line about the platform AWS.
 fn is_aws(rest: &[u8]) -> bool {
     let platform = rest.strip_prefix(b"Plugin selected platform: ");
     platform.is_some_and(|platform| word(platform) == b"AWS")
@@ -213,7 +213,7 @@ fn is_name(name: &[u8]) -> bool {
         && name.iter().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || *byte == b'_')
 }
 
-/// `NCCL_ALGO set by environment to Ring`; numbers have a full stop after them.
+/// Reads `NCCL_ALGO set by environment to Ring`. Numbers have a full stop after them.
 fn variable(message: &[u8]) -> Message<'_> {
     let name = word(message);
     let Some(value) = message[name.len()..].strip_prefix(b" set by environment to ") else {
@@ -229,8 +229,8 @@ fn variable(message: &[u8]) -> Message<'_> {
     Message::Variable(name, number.unwrap_or(value), false)
 }
 
-/// `AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}`, before 2.24 with numbers and without
-/// the operation, and `AllReduce [Symmetric]: 8 Bytes -> Kernel AllReduce_AGxLL_R ...`.
+/// Reads `AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}`, before 2.24 with numbers and
+/// without the operation, and `AllReduce [Symmetric]: 8 Bytes -> Kernel AllReduce_AGxLL_R ...`.
 fn choice(message: &[u8]) -> Message<'_> {
     let operation = word(message);
     let rest = match operation.strip_suffix(b":") {
@@ -256,7 +256,7 @@ fn choice(message: &[u8]) -> Message<'_> {
     }
 }
 
-/// The text after a number.
+/// Returns the text after a number.
 fn after_number(text: &[u8]) -> Option<&[u8]> {
     text::number(text).map(|(_, rest)| rest)
 }
@@ -281,8 +281,8 @@ fn bootstrap(message: &[u8]) -> Message<'_> {
         .or_else(|| fact(message, b"Bootstrap: Using ", Fact::Bootstrap))
 }
 
-/// `Init timings - ncclCommInitRank: rank 0 nranks 2 total 0.07 (kernels 0.00, ...)`; the name is missing in
-/// 2.22.
+/// Reads `Init timings - ncclCommInitRank: rank 0 nranks 2 total 0.07 (kernels 0.00, ...)`. The name is
+/// missing in 2.22.
 fn init_timings(message: &[u8]) -> Message<'_> {
     let Some(colon) = memmem::find(message, b": rank ") else { return Message::Other };
     let rest = &message[colon + 2..];
@@ -296,7 +296,7 @@ fn init_timings(message: &[u8]) -> Message<'_> {
     Message::InitTimings { rank, ranks, phases: &rest[total..] }
 }
 
-/// The phases of `total 0.07 (kernels 0.00, alloc 0.02)`.
+/// Returns the phases of `total 0.07 (kernels 0.00, alloc 0.02)`.
 pub(super) fn phases(text: &[u8]) -> impl Iterator<Item = (&str, f64)> {
     text.split(|byte| matches!(byte, b'(' | b',' | b')')).filter_map(|part| {
         let (name, seconds) = std::str::from_utf8(part).ok()?.trim().split_once(' ')?;
@@ -369,7 +369,7 @@ fn numbers_of(message: &[u8], event: Event) -> Option<Life<'_>> {
     (life.rank < life.ranks && life.ranks <= channel::MOST_RANKS).then_some(life)
 }
 
-/// The version at the beginning, with zeros for missing parts, and the rest.
+/// Reads the version at the beginning, with zeros for missing parts. Also returns the rest.
 pub(super) fn version(text: &[u8]) -> Option<(Version, &[u8])> {
     let (major, mut rest) = text::number(text)?;
     let mut parts = [0, 0];
@@ -380,12 +380,12 @@ pub(super) fn version(text: &[u8]) -> Option<(Version, &[u8])> {
     Some((Version::new(major, parts[0], parts[1]), rest))
 }
 
-/// The form `0000:1b:00.0` of NCCL's number of a PCI device.
+/// Formats NCCL's number of a PCI device as `0000:1b:00.0`.
 pub(super) fn bus_id(bus: u64) -> String {
     format!("{:04x}:{:02x}:{:02x}.{:x}", bus >> 20, bus >> 12 & 0xff, bus >> 4 & 0xff, bus & 0xf)
 }
 
-/// The devices of ` [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB eth0:192.0.2.2<0>`.
+/// Returns the devices of ` [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB eth0:192.0.2.2<0>`.
 pub(super) fn devices(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     let list = &list[..memmem::find(list, b"; OOB").unwrap_or(list.len())];
     list.split(|byte| *byte == b' ').filter_map(|word| {
@@ -403,7 +403,7 @@ pub(super) fn devices(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The name of a number that versions before 2.24 wrote for an algorithm.
+/// Returns the algorithm's name for its number in versions before 2.24.
 pub(super) fn algorithm(name: &[u8]) -> &[u8] {
     match name {
         b"0" => b"TREE",
@@ -417,7 +417,7 @@ pub(super) fn algorithm(name: &[u8]) -> &[u8] {
     }
 }
 
-/// The name of a number that versions before 2.24 wrote for a protocol.
+/// Returns the protocol's name for its number in versions before 2.24.
 pub(super) fn protocol(name: &[u8]) -> &[u8] {
     match name {
         b"0" => b"LL",

@@ -1,4 +1,4 @@
-//! Messages that rules know, warnings that none knows, variables, and lines of the diagnostics.
+//! Messages known to rules, unknown warnings, variables, and lines of the diagnostics.
 
 use std::collections::BTreeSet;
 
@@ -12,11 +12,11 @@ use super::watchdog::Watchdog;
 use crate::finding::Role;
 use crate::knowledge::rules::Rule;
 
-/// Largest number of different warnings that no rule knows.
+/// Largest number of different unknown warnings.
 const UNKNOWN: usize = 512;
 /// Largest number of variables with different values.
 const VARIABLES: usize = 2048;
-/// Largest number of rules that are hit.
+/// Largest number of rules with hits.
 const HITS: usize = 4096;
 /// Largest number of lines of the diagnostics.
 const DIAGNOSTICS: usize = 4096;
@@ -46,11 +46,11 @@ pub(super) struct Messages {
     diagnostics: Vec<DiagnosticLine>,
     pub(super) watchdog: Watchdog,
     writers: usize,
-    /// Warnings, variables, lists and lines that were not kept, because a bound was reached.
+    /// Warnings, variables, lists and lines dropped at a limit.
     pub(super) lost: Lost,
 }
 
-/// Numbers of what was not kept.
+/// Numbers of dropped items.
 #[derive(Debug, Default)]
 pub(super) struct Lost {
     pub(super) unknown: u64,
@@ -61,7 +61,7 @@ pub(super) struct Lost {
 }
 
 impl Messages {
-    /// Notes a message that a rule knows.
+    /// Notes a message known to a rule.
     pub(super) fn hit(&mut self, rule: &Rule, message: &[u8], place: Place<'_>) {
         let (is_harmless, rule) = (rule.role == Role::Harmless, rule.id.as_str());
         if rule.starts_with("torch-") {
@@ -82,7 +82,7 @@ impl Messages {
         let hit = &mut self.hits[index];
         hit.count += 1;
         match hit.examples.len() {
-            // Nothing asks for the last one of harmless messages, which are most lines of a log.
+            // Nothing needs the last harmless message, and most lines of a log are harmless.
             EXAMPLES.. if is_harmless => {}
             EXAMPLES.. => hit.last = Some(example(message, place)),
             _ => hit.examples.push(example(message, place)),
@@ -90,12 +90,12 @@ impl Messages {
         add(place.writer, &mut hit.writers, &mut self.writers, &mut self.lost);
     }
 
-    /// Notes a warning that no rule knows.
+    /// Notes a warning unknown to all rules.
     pub(super) fn unknown(&mut self, message: &[u8], place: Place<'_>) {
         self.note_unknown(fold(message), message, place, false);
     }
 
-    /// Notes a line of level ERROR that no rule knows.
+    /// Notes a line of level ERROR, unknown to all rules.
     pub(super) fn unknown_error(&mut self, message: &[u8], place: Place<'_>) {
         self.note_unknown([b"ERROR ", &fold(message)[..]].concat(), message, place, true);
     }

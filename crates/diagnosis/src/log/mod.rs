@@ -1,4 +1,4 @@
-//! NCCL's log: reading it, and what it proves.
+//! Reader of NCCL's log, and conclusions from it.
 
 mod answers;
 mod channel;
@@ -35,7 +35,7 @@ use crate::knowledge::rules::Rules;
 
 pub use reader::Reader;
 
-/// A log that cannot be opened.
+/// An error while a log is opened.
 #[derive(Debug)]
 pub struct Error {
     /// The file.
@@ -44,11 +44,11 @@ pub struct Error {
     pub source: io::Error,
 }
 
-/// Reads the logs of a job; `-` is standard input.
+/// Reads the logs of a job. `-` is standard input.
 ///
 /// # Errors
 ///
-/// A file that cannot be opened. A file that cannot be read to its end is no error, but has an
+/// A file that cannot be opened. An incomplete read is not an error, but has an
 /// [`Input::problem`](digest::Input::problem).
 pub fn read_files<P: AsRef<Path>>(paths: &[P], rules: &Rules) -> Result<Digest, Error> {
     let mut reader = Reader::new(rules);

@@ -1,5 +1,4 @@
-//! Lines of the topology that list the paths of a GPU: `GPU/0-60 :GPU/0-60 (0/5000.0/LOC) GPU/0-70
-//! (2/370.8/NVL)`.
+//! Lines of the topology with the paths of a GPU: `GPU/0-60 :GPU/0-60 (0/5000.0/LOC) GPU/0-70 (2/370.8/NVL)`.
 
 use std::collections::BTreeSet;
 use std::hash::BuildHasher as _;
@@ -12,17 +11,17 @@ use super::message;
 
 /// Largest number of paths.
 const PATHS: usize = 65_536;
-/// Largest number of lines that are remembered.
+/// Largest number of remembered lines.
 const LINES: usize = 65_536;
 
 /// The paths of all hosts.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
     paths: BTreeSet<GpuPath>,
-    /// Hashes of the lines that were read, with their hosts: communicators repeat them.
+    /// Hashes of earlier lines, with their hosts: communicators repeat them.
     lines: HashSet<u64>,
     hasher: RandomState,
-    /// Paths that were not kept.
+    /// Number of dropped paths.
     pub(super) lost: u64,
 }
 
@@ -49,7 +48,7 @@ impl Paths {
         }
     }
 
-    /// All paths.
+    /// Returns all paths.
     pub(super) fn finish(self) -> BTreeSet<GpuPath> {
         self.paths
     }
@@ -58,7 +57,7 @@ impl Paths {
 /// A path in such a line: bus ids of both GPUs, and NCCL's name of the path.
 type Path<'a> = (&'a str, &'a str, &'a str);
 
-/// The paths from a GPU to the others of its system. A message of another kind has none.
+/// Returns the paths from a GPU to the other GPUs of its system. A message of another kind has none.
 fn read(message: &str) -> Vec<Path<'_>> {
     let Some((from, others)) = message.split_once(" :").filter(|(from, _)| from.starts_with("GPU/")) else {
         return Vec::new();
@@ -68,7 +67,7 @@ fn read(message: &str) -> Vec<Path<'_>> {
     let mut words = others.split_whitespace();
     while let (Some(to), Some(path)) = (words.next(), words.next()) {
         let kind = path.strip_suffix(')').and_then(|path| path.rsplit('/').next());
-        // A line that was cut ends with an incomplete path.
+        // A cut line ends with an incomplete path.
         let Some(kind) = kind.filter(|kind| kind.len() == 3) else { break };
         if let Some((_, to)) = gpu(to).filter(|&(other, to)| other == system && to != from) {
             paths.push((from, to, kind));
@@ -77,7 +76,7 @@ fn read(message: &str) -> Vec<Path<'_>> {
     paths
 }
 
-/// System and bus id: `GPU/0-60`.
+/// Reads system and bus id: `GPU/0-60`.
 fn gpu(word: &str) -> Option<(&str, &str)> {
     let (system, bus) = word.strip_prefix("GPU/")?.split_once('-')?;
     let is_hex = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -10,7 +10,7 @@ const JAX: &[u8] = b"Last NCCL warning(error): '";
 #[derive(Debug)]
 pub(super) struct Quotes {
     jax: Finder<'static>,
-    /// True after a line that ends with `Last error:`.
+    /// True after a line with `Last error:` at its end.
     is_next: bool,
 }
 
@@ -26,13 +26,13 @@ impl Quotes {
         self.is_next = false;
     }
 
-    /// Returns true for a line that is a warning of NCCL, by the line before it. Lines without text are not
-    /// passed.
+    /// Returns true for a warning of NCCL, by the line before it. Lines without text are not passed to this
+    /// function.
     pub(super) fn is_quote(&mut self, line: &[u8]) -> bool {
         std::mem::replace(&mut self.is_next, line.trim_ascii_end().ends_with(b"Last error:"))
     }
 
-    /// The warning within a line.
+    /// Returns the warning within a line.
     pub(super) fn within<'a>(&self, line: &'a [u8]) -> Option<&'a [u8]> {
         let start = self.jax.find(line)? + JAX.len();
         let rest = line.get(start..)?;

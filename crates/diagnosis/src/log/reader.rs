@@ -38,18 +38,18 @@ pub struct Reader<'a> {
     versions: BTreeMap<Version, String>,
     paths: Paths,
     quotes: Quotes,
-    /// Lines that were cut.
+    /// Number of cut lines.
     cut: u64,
 }
 
-/// Beginning of the warning of a CUDA call that failed.
+/// Beginning of the warning about a failed CUDA call.
 const CUDA_CALL: &[u8] = b"Cuda failure";
 
 /// Largest number of versions on lines without writer.
 const VERSIONS: usize = 16;
 
 impl<'a> Reader<'a> {
-    /// A reader that looks messages up in these rules.
+    /// Creates a reader with these rules.
     pub fn new(rules: &'a Rules) -> Self {
         Self {
             rules,
@@ -68,7 +68,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a log: a file of a job, or its standard output. Data of gzip and zstd are decompressed. An error
-    /// while reading is noted as [`Input::problem`]; what was read before it counts.
+    /// while reading is noted as [`Input::problem`]; the data before it count.
     pub fn read(&mut self, name: &str, stream: impl Read) {
         let input = self.inputs.len();
         self.quotes.begin();
@@ -88,7 +88,7 @@ impl<'a> Reader<'a> {
         });
     }
 
-    /// The digest of everything that was read.
+    /// Returns the digest of all input.
     pub fn finish(self) -> Digest {
         let limits = self.limits();
         let communicators = &self.communicators;
@@ -130,7 +130,7 @@ impl<'a> Reader<'a> {
         };
         let header = &line[..nccl];
         let rest = line[message..].trim_ascii();
-        // A message that was kept has no other line in it.
+        // A kept message has no other line in it.
         let answer = if level == Level::Info { self.answer(rest) } else { None };
         let is_single =
             level == Level::Info && (answer.is_some() || self.splitter.level(line, message).is_none());
@@ -161,7 +161,7 @@ impl<'a> Reader<'a> {
         while let Some(entry) = parts.next(&self.splitter, |source| self.writers.glued(source)) {
             match entry {
                 Entry::Nccl { source, level, message, before, file } => {
-                    // Calls and diagnostics do not name the device, which is part of what a writer is.
+                    // Calls and diagnostics do not name the device, a part of a writer's identity.
                     let source = source.filter(|_| matches!(level, Level::Info | Level::Warn | Level::Error));
                     let thread = source.and_then(|source| self.writers.thread(&source, position, message));
                     if is_single && source.is_some_and(|source| source.is_whole) {
@@ -205,7 +205,7 @@ impl<'a> Reader<'a> {
                     self.messages.unknown(message, place);
                 }
             }
-            // Frameworks write these words before messages of their own as well.
+            // Frameworks write these words also before their own messages.
             Level::Error => {
                 if !self.find(message, Origin::Nccl, place) && !self.find(message, Origin::Any, place) {
                     self.messages.unknown_error(message, place);
@@ -219,8 +219,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Notes the warning of a CUDA call that failed. Its cause depends on the file of the source, which rules
-    /// see before it.
+    /// Notes the warning of a failed CUDA call. Its cause depends on the file of the source, so rules see the
+    /// file before the message.
     fn cuda_call(&mut self, file: &[u8], message: &[u8], place: Place<'_>) {
         let text = [file.trim_ascii(), b" NCCL WARN ", message].concat();
         if !self.hit(self.rules.find(&text, Origin::Nccl), message, place) {
@@ -228,7 +228,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Notes a warning of RAS, whose connections are not those of the job.
+    /// Notes a warning of RAS, about connections other than the job's.
     fn of_ras(&mut self, message: &[u8], place: Place<'_>) {
         let rule = self.rules.find(message, Origin::Nccl).filter(|rule| {
             let names = ["ras-", "harmless-ras"];
@@ -287,12 +287,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The rule of a message that was kept as one without facts, if it has one.
+    /// Returns the rule of a message kept as one without facts, if any.
     fn answer(&mut self, message: &[u8]) -> Option<Option<&'a Rule>> {
         if is_never_kept(message) { None } else { self.answers.get(message, Kind::WithoutFacts) }
     }
 
-    /// Reads a message that [`answer`](Self::answer) does not know.
+    /// Reads a message unknown to [`answer`](Self::answer).
     fn read_info(&mut self, message: &[u8], thread: Option<usize>, place: Place<'_>) {
         if let Some(writer) = place.writer.filter(|_| message.starts_with(b"GPU/")) {
             self.paths.note(self.writers.host(writer), message);
@@ -388,9 +388,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Notes a channel in the communicator that the thread works for. A thread that starts on connections
-    /// does not name its communicator: it is the writer's last one that the line fits to, and that does not
-    /// have the line yet.
+    /// Notes a channel in the thread's communicator. A thread does not name its communicator when it starts
+    /// on connections: it is the writer's last one that fits the line and does not have it yet.
     fn connect(&mut self, thread: usize, channel: &Channel<'_>, position: Position) {
         let current = self.writers.of(thread).current;
         if let Some(current) = current
@@ -407,7 +406,7 @@ impl<'a> Reader<'a> {
             }
         }
         if found.is_none() {
-            // The line is there a second time.
+            // The line is a repetition.
             let mut all = current.into_iter().chain(self.writers.memberships(thread));
             if all.any(|membership| self.communicators.connect(membership, channel, true)) {
                 return;
@@ -419,7 +418,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Sentences about what was left out.
+    /// Returns sentences about dropped facts.
     fn limits(&self) -> Vec<String> {
         let members = &self.communicators.lost;
         let messages = &self.messages.lost;
@@ -451,7 +450,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Returns true for a message that is not looked up among those without facts: a channel, a path.
+/// Returns true for a message without a look-up among those without facts: a channel, a path.
 fn is_never_kept(message: &[u8]) -> bool {
     message.starts_with(b"Channel ") || message.starts_with(b"GPU/")
 }
@@ -462,7 +461,7 @@ fn is_of_ras(file: &[u8]) -> bool {
     file.starts_with(b"ras/") || memmem::find(file, b"/ras/").is_some()
 }
 
-/// Gives rank 0 the version of a line without writer, which is the one that it writes to its standard output.
+/// Gives rank 0 the version of a line without writer: rank 0 writes this line to its standard output.
 fn give_version(writers: &mut [Writer], versions: &BTreeMap<Version, String>) {
     let mut first = writers.iter_mut().filter(|writer| writer.rank == Some(0));
     if let (Some(writer), None) = (first.next(), first.next())

@@ -31,7 +31,7 @@ fn socket() -> Transport {
     Transport::Net { name: "Socket".to_owned(), device: Some(0), gdr: false }
 }
 
-/// Pairs of a communicator with their transports and numbers of channels.
+/// Returns the pairs of a communicator with their transports and numbers of channels.
 fn connections(communicator: &Communicator) -> Vec<(u32, u32, Transport, u32)> {
     communicator
         .connections
@@ -61,7 +61,8 @@ fn the_pod_without_efa_is_read() {
     assert_eq!(split.id, "0xbc42413ad5ab3a45/1.2003953581");
     assert_eq!(split.members[&0].timings["total"], 0.10);
     assert!(split.members[&0].bootstrap.is_empty());
-    // Four threads connect the two communicators, and do not say which: each gets its rings and trees.
+    // Four threads connect the two communicators without naming them: each communicator gets its rings and
+    // trees.
     for communicator in [world, split] {
         assert_eq!(
             connections(communicator),
@@ -172,7 +173,7 @@ fn files_of_one_job_are_one_digest() {
     assert!(error.contains("it is a directory"), "{error}");
 }
 
-/// A log of two ranks, each line through `prefix`.
+/// Returns a log of two ranks, each line through `prefix`.
 fn with_prefix(prefix: impl Fn(usize) -> String) -> Digest {
     let text: String = data("two-hosts.log")
         .lines()
@@ -290,7 +291,7 @@ fn splits_are_the_same_communicator_on_all_ranks() {
             &format!("{rank}:{rank} [{rank}]"),
             &format!("{wording} 0x{rank}1 {numbers} commId 0xabc"),
         );
-        // Two colors; the same color again.
+        // Two colors, and the same color again.
         let color = rank % 2;
         let (of, count) = (rank / 2, 2 - rank % 2);
         for (address, split) in [(2, 1), (3, 2)] {
@@ -342,7 +343,7 @@ fn ranks_that_are_threads_of_one_process_are_not_mixed() {
     }
     for rank in 0..2 {
         let peer = 1 - rank;
-        // Threads that were not seen before.
+        // Threads not seen before.
         log += &format!(
             "vm:5:{} [{rank}] NCCL INFO Channel 00/0 : {rank}[{rank}] -> {peer}[{peer}] via P2P/direct \
              pointer/read\n",
@@ -430,7 +431,7 @@ fn warnings_are_folded_and_lists_have_bounds_that_are_told() {
     let digest = digest(log);
     assert_eq!((digest.unknown[0].count, digest.unknown[0].examples.len()), (2000, 4));
     assert_eq!(digest.unknown[0].writers.len(), 2000);
-    // 600 kinds of warnings in 2000 lines, of which the last ones are there again and again.
+    // 600 kinds of warnings in 2000 lines. The last ones appear again and again.
     assert_eq!(digest.unknown.len(), 512);
     assert!(
         digest.limits[0]

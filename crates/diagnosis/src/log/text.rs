@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
-/// Longest text that is kept of a message.
+/// Length limit of the kept text of a message.
 pub(super) const TEXT: usize = 400;
-/// Longest text that is kept of a name.
+/// Length limit of a kept name.
 const NAME: usize = 64;
 
-/// The decimal number at the beginning, and the rest.
+/// Reads the decimal number at the beginning. Also returns the rest.
 pub(super) fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (mut value, mut rest) = (0_u64, bytes);
     while let [digit @ b'0'..=b'9', after @ ..] = rest {
@@ -20,7 +20,7 @@ pub(super) fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     (rest.len() < bytes.len()).then_some((value, rest))
 }
 
-/// The number of bytes at the end that fulfil the condition, at most `most`.
+/// Returns the number of bytes at the end, at most `most`, for which the condition is true.
 pub(super) fn count_at_end(bytes: &[u8], most: usize, is: impl Fn(u8) -> bool) -> usize {
     let least = bytes.len().saturating_sub(most);
     let mut start = bytes.len();
@@ -30,13 +30,13 @@ pub(super) fn count_at_end(bytes: &[u8], most: usize, is: impl Fn(u8) -> bool) -
     bytes.len() - start
 }
 
-/// The decimal number at the beginning, and the rest.
+/// Reads the decimal number at the beginning. Also returns the rest.
 pub(super) fn small(bytes: &[u8]) -> Option<(u32, &[u8])> {
     let (value, rest) = number(bytes)?;
     Some((u32::try_from(value).ok()?, rest))
 }
 
-/// The hexadecimal number, with or without `0x`.
+/// Reads a hexadecimal number, with or without `0x`.
 pub(super) fn hex(bytes: &[u8]) -> Option<u64> {
     let digits = bytes.strip_prefix(b"0x").unwrap_or(bytes);
     if digits.is_empty() || digits.len() > 16 {
@@ -45,12 +45,12 @@ pub(super) fn hex(bytes: &[u8]) -> Option<u64> {
     digits.iter().try_fold(0, |value, &byte| Some(value << 4 | u64::from(char::from(byte).to_digit(16)?)))
 }
 
-/// The text of a message, shortened, with a space for each control character.
+/// Returns the text of a message, shortened, with a space for each control character.
 pub(super) fn shortened(bytes: &[u8]) -> String {
     cut(bytes, TEXT)
 }
 
-/// A name, shortened, with a space for each control character.
+/// Returns a name, shortened, with a space for each control character.
 pub(super) fn name(bytes: &[u8]) -> String {
     cut(bytes, NAME)
 }
@@ -64,7 +64,7 @@ fn cut(bytes: &[u8], length: usize) -> String {
     }
     let mut text = match String::from_utf8_lossy(&bytes[..bytes.len().min(length)]) {
         Cow::Borrowed(text) => text.to_owned(),
-        // The end may have been cut within a character.
+        // The end may be in the middle of a character.
         Cow::Owned(text) if bytes.len() > length => text.trim_end_matches('\u{fffd}').to_owned(),
         Cow::Owned(text) => text,
     };
@@ -77,12 +77,12 @@ fn cut(bytes: &[u8], length: usize) -> String {
     text
 }
 
-/// The bytes up to the next space, or all.
+/// Returns the bytes up to the next space, or all.
 pub(super) fn word(bytes: &[u8]) -> &[u8] {
     &bytes[..memchr::memchr(b' ', bytes).unwrap_or(bytes.len())]
 }
 
-/// The text between two others.
+/// Returns the text between two other texts.
 pub(super) fn between<'a>(bytes: &'a [u8], before: &[u8], after: &[u8]) -> Option<&'a [u8]> {
     let rest = bytes.strip_prefix(before)?;
     Some(&rest[..memchr::memmem::find(rest, after)?])

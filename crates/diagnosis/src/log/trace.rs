@@ -1,4 +1,4 @@
-//! Result codes that NCCL traces through its functions, and connections that it tries again.
+//! Result codes traced through NCCL's functions, and repeated attempts to connect.
 
 use memchr::memmem;
 
@@ -12,10 +12,10 @@ pub(super) struct Trace<'a> {
     pub(super) code: u32,
 }
 
-/// A connection that is tried again.
+/// A repeated attempt to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Retry<'a> {
-    /// Address of the other side, where the version writes it.
+    /// Address of the peer, if the version writes it.
     pub(super) peer: Option<&'a [u8]>,
     /// `Connection refused`.
     pub(super) reason: &'a [u8],
@@ -23,7 +23,7 @@ pub(super) struct Retry<'a> {
     pub(super) attempt: Option<(u32, u32)>,
 }
 
-/// Reads a trace. `ncclInProgress` is no error; and those of RAS do not concern the job.
+/// Reads a trace. `ncclInProgress` is not an error, and traces of RAS do not concern the job.
 pub(super) fn trace(message: &[u8]) -> Option<Trace<'_>> {
     let place = word(message);
     let rest = message[place.len()..].strip_prefix(b" ")?;
@@ -57,7 +57,7 @@ pub(super) fn retry(message: &[u8]) -> Option<Retry<'_>> {
     Some(Retry { peer, reason, attempt })
 }
 
-/// NCCL's name of a result code.
+/// Returns NCCL's name of a result code.
 pub(super) fn name(code: u32) -> &'static str {
     match code {
         1 => "ncclUnhandledCudaError",

@@ -1,4 +1,4 @@
-//! Reports of PyTorch's watchdog: the collective that a rank waited for, and how far it came.
+//! Reports of PyTorch's watchdog: the collective a rank waited for, and its progress.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -63,7 +63,7 @@ impl Watchdog {
         }
     }
 
-    /// The reports, in the order of their lines.
+    /// Returns the reports, in the order of their lines.
     pub(super) fn finish(self) -> Vec<WatchdogReport> {
         self.reports
     }
@@ -100,7 +100,7 @@ fn parse(line: &[u8]) -> Option<WatchdogReport> {
     Some(WatchdogReport { rank, group, sequence, operation, elements, enqueued, ..WatchdogReport::default() })
 }
 
-/// The text after some words.
+/// Returns the text after some words.
 fn after<'a>(text: &'a [u8], words: &Finder<'_>) -> Option<&'a [u8]> {
     words.find(text).map(|start| &text[start + words.needle().len()..])
 }

@@ -13,11 +13,11 @@ use super::trace::{self, Retry, Trace};
 
 /// Largest number of writers.
 const WRITERS: usize = 8192;
-/// Largest number of threads that are remembered at a time.
+/// Largest number of threads remembered at a time.
 const THREADS: usize = 32_768;
-/// Largest number of communicators that are remembered of a writer.
+/// Largest number of communicators remembered per writer.
 const MEMBERSHIPS: usize = 64;
-/// Number of communicators that a line is compared with.
+/// Number of communicators compared with a line.
 const CANDIDATES: usize = 16;
 /// Largest number of devices of all processes.
 const DEVICES: usize = 65_536;
@@ -34,29 +34,29 @@ pub(super) struct Membership {
     pub(super) rank: u32,
 }
 
-/// A thread: the writer that it is part of, and the communicator that it works for.
+/// A thread: its writer, and the communicator of its work.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Thread {
     /// Index of the writer.
     pub(super) writer: usize,
-    /// The communicator that it was last initialising or connecting.
+    /// Communicator of its last initialisation or connection.
     pub(super) current: Option<Membership>,
-    /// Number of its lines, without those about rings, trees and channels.
+    /// Number of its lines, except lines about rings, trees and channels.
     lines: u64,
 }
 
-/// The place of a line among those of its thread.
+/// Place of a line among the lines of its thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line {
-    /// Number of the thread, which no other thread has.
+    /// Unique number of the thread.
     pub(super) thread: u64,
-    /// Number of lines that the thread has written.
+    /// Number of the thread's lines so far.
     pub(super) number: u64,
     /// Position in the log.
     pub(super) position: Position,
 }
 
-/// Facts that NCCL writes once for a process.
+/// Facts logged once per process.
 #[derive(Debug, Default)]
 struct Process {
     nccl: Option<Version>,
@@ -68,15 +68,15 @@ struct Process {
     network: Option<String>,
     bootstrap: Option<String>,
     devices: BTreeSet<String>,
-    /// The writers of the process that have a rank.
+    /// Writers of the process with a rank.
     owner: Option<Owner>,
-    /// Addresses of communicators whose start has not completed.
+    /// Addresses of communicators with an incomplete start.
     starting: BTreeSet<u64>,
     /// True once a communicator started.
     has_started: bool,
 }
 
-/// The writers of a process that have a rank.
+/// Writers of a process with a rank.
 #[derive(Clone, Copy, Debug)]
 enum Owner {
     /// The index of the only one.
@@ -88,7 +88,7 @@ enum Owner {
 /// All writers.
 #[derive(Debug, Default)]
 pub(super) struct Writers {
-    /// Indices in `all` and `threads` by the text that names the writer.
+    /// Indices in `all` and `threads` by the writer's text.
     keys: HashMap<Box<[u8]>, usize>,
     threads: Vec<Thread>,
     /// Indices of processes by host and number.
@@ -102,7 +102,7 @@ pub(super) struct Writers {
     pub(super) lost_devices: u64,
     /// Lines of writers above the limit.
     pub(super) lost: u64,
-    /// Times that the threads were forgotten.
+    /// Number of resets of the threads.
     pub(super) forgotten: u64,
 }
 
@@ -117,16 +117,16 @@ struct State {
 }
 
 impl Writers {
-    /// The length of the text before a known host name that the line's host name ends with.
+    /// Returns the length of the text before a known host name at the end of the line's host name.
     pub(super) fn glued(&self, source: &Source<'_>) -> Option<usize> {
         (0..source.host.len()).find(|start| {
-            // The key borrows the host name, which a map with an owned one cannot look up: few lines come
+            // The key borrows the host name, and a map with owned names cannot look it up. Few lines come
             // here.
             self.processes_by_name.contains_key(&(source.host[*start..].into(), source.pid))
         })
     }
 
-    /// The index of the thread that wrote the line; `None` above the limit.
+    /// Returns the index of the line's thread, or `None` above the limit.
     pub(super) fn thread(
         &mut self,
         source: &Source<'_>,
@@ -149,7 +149,7 @@ impl Writers {
         let State { writer, last, .. } = &mut self.all[thread.writer];
         writer.last = position;
         last.clear();
-        // One byte more tells that the text is cut.
+        // One byte more marks the text as cut.
         last.extend_from_slice(&message[..message.len().min(text::TEXT + 1)]);
     }
 
@@ -196,53 +196,54 @@ impl Writers {
         Some(self.threads.len() - 1)
     }
 
-    /// A thread.
+    /// Returns a thread.
     pub(super) fn of(&self, thread: usize) -> Thread {
         self.threads[thread]
     }
 
-    /// The last line of a thread, which is at this position.
+    /// Returns the last line of a thread, at this position.
     pub(super) fn line(&self, thread: usize, position: Position) -> Line {
-        // Indices are used again when threads are forgotten.
+        // Indices are used again after a reset of the threads.
         let id = self.forgotten * THREADS as u64 + thread as u64;
         Line { thread: id, number: self.threads[thread].lines, position }
     }
 
-    /// Index of the process of a thread.
+    /// Returns the index of the process of a thread.
     pub(super) fn process(&self, thread: usize) -> usize {
         self.all[self.threads[thread].writer].process
     }
 
-    /// The versions of NCCL and of the plugin that the process of a writer loaded.
+    /// Returns the versions of NCCL and of the plugin loaded by the writer's process.
     pub(super) fn versions(&self, writer: usize) -> (Option<&Version>, Option<&Version>) {
         let process = &self.processes[self.all[writer].process];
         (process.nccl.as_ref(), process.plugin.as_ref())
     }
 
-    /// The host of a writer.
+    /// Returns the host of a writer.
     pub(super) fn host(&self, writer: usize) -> &str {
         self.all.get(writer).map_or("", |state| state.writer.host.as_str())
     }
 
-    /// The communicator that a line of this thread is about, if nothing in the line says otherwise.
+    /// Returns the communicator of this thread's line, if the line itself names no other one.
     pub(super) fn current(&self, thread: usize) -> Option<Membership> {
         let Thread { writer, current, .. } = self.threads[thread];
         current.or_else(|| self.all[writer].memberships.last().copied())
     }
 
-    /// True if [`current`](Self::current) is not a guess: the thread has worked on it, or its writer on no
-    /// other.
+    /// Returns true if [`current`](Self::current) is not a guess: the thread has worked on it, or its writer
+    /// on no other.
     pub(super) fn is_current_known(&self, thread: usize) -> bool {
         let Thread { writer, current, .. } = self.threads[thread];
         current.is_some() || self.all[writer].memberships.len() == 1
     }
 
-    /// The last communicators of the thread's writer, the last one first.
+    /// Returns the last communicators of the thread's writer, the last one first.
     pub(super) fn memberships(&self, thread: usize) -> impl Iterator<Item = Membership> {
         self.all[self.threads[thread].writer].memberships.iter().rev().take(CANDIDATES).copied()
     }
 
-    /// The writer of a device of the thread's process: a thread can initialise the ranks of several devices.
+    /// Returns the writer of a device of the thread's process: a thread can initialise the ranks of several
+    /// devices.
     pub(super) fn of_device(&mut self, thread: usize, device: Option<u32>, position: Position) -> usize {
         let own = self.threads[thread].writer;
         let State { writer, process, .. } = &self.all[own];
@@ -264,7 +265,7 @@ impl Writers {
         self.all.len() - 1
     }
 
-    /// Notes that the start of a communicator begins or ends in a process.
+    /// Notes the beginning or end of a communicator's start in a process.
     pub(super) fn note_start_or_end(&mut self, process: usize, address: u64, event: Event) {
         let process = &mut self.processes[process];
         match event {
@@ -279,8 +280,8 @@ impl Writers {
         process.has_started = true;
     }
 
-    /// Notes a result code that a thread traced. `is_of_end` is true for a line that NCCL also writes when a
-    /// communicator ends.
+    /// Notes a result code traced by a thread. `is_of_end` is true for a line that NCCL also writes at the
+    /// end of a communicator.
     pub(super) fn trace(&mut self, thread: usize, trace: Trace<'_>, is_of_end: bool, position: Position) {
         let Process { starting, has_started, .. } = &self.processes[self.process(thread)];
         let is_of_start = !has_started || !starting.is_empty();
@@ -307,7 +308,7 @@ impl Writers {
         }
     }
 
-    /// Notes that a thread connects again.
+    /// Notes a thread's repeated attempt to connect.
     pub(super) fn retry(&mut self, thread: usize, retry: Retry<'_>, position: Position) {
         let retries = self.all[self.threads[thread].writer]
             .writer
@@ -321,7 +322,7 @@ impl Writers {
         retries.last = position;
     }
 
-    /// Notes that a thread works for a communicator, of which the writer is a member.
+    /// Notes that a thread works for a communicator of which the writer is a member.
     pub(super) fn assign(&mut self, thread: usize, writer: usize, membership: Membership) {
         self.threads[thread].current = Some(membership);
         let memberships = &mut self.all[writer].memberships;
@@ -370,10 +371,10 @@ impl Writers {
         }
     }
 
-    /// The writers with the facts of their processes, and the index there of each writer. `ranks` is the size
-    /// of a communicator.
+    /// Returns the writers with the facts of their processes, and the index there of each writer. `ranks`
+    /// returns the size of a communicator.
     ///
-    /// A process of one rank also writes before it selects its device, and from threads that do not: these
+    /// A process of one rank also writes before it selects its device, and from threads without one: these
     /// lines count as its rank's.
     pub(super) fn finish(self, ranks: impl Fn(usize) -> u32) -> (Vec<Writer>, Vec<usize>) {
         let Self { mut processes, mut all, .. } = self;
@@ -415,8 +416,8 @@ impl Writers {
     }
 }
 
-/// Removes the last failures beyond the number that is kept; those of the start and of the end first, which
-/// may be harmless.
+/// Removes the last failures beyond [`FAILURES`], first failures of the start and of the end: they may be
+/// harmless.
 fn keep_failures(failures: &mut Vec<Failure>) {
     while failures.len() > FAILURES {
         let may_be_harmless = |each: &Failure| each.is_of_start || each.is_of_end;

@@ -1,4 +1,4 @@
-//! Requirements of EFA and verbs that this host does not meet.
+//! Requirements of EFA and verbs missing on this host.
 
 use collectives::fabric::Version;
 use rustix::io::Errno;
@@ -9,7 +9,7 @@ use crate::host::pci::OnPci;
 use crate::host::rdma::Host;
 use crate::words::{join_list, plural};
 
-/// Reasons for which EFA cannot be used, or facts about its devices.
+/// Returns the reasons why EFA cannot be used, or facts about its devices.
 pub(super) fn efa(host: &Host, version: Version) -> Vec<Reason> {
     let mut reasons = Vec::new();
     let (devices, others): (Vec<&Nic>, Vec<&Nic>) = host.devices.iter().partition(|device| device.is_efa());
@@ -40,7 +40,7 @@ pub(super) fn efa(host: &Host, version: Version) -> Vec<Reason> {
     reasons
 }
 
-/// Reasons for which `/sys/class/infiniband` has no EFA device.
+/// Returns the reasons why `/sys/class/infiniband` has no EFA device.
 fn no_efa_device(host: &Host, others: &[&Nic]) -> Vec<Reason> {
     let on_bus = host.efa_on_pci.iter();
     let by_driver = grouped(on_bus.map(|OnPci { bus_id, driver }| (driver.as_deref(), bus_id.as_str())));
@@ -60,7 +60,7 @@ fn no_efa_device(host: &Host, others: &[&Nic]) -> Vec<Reason> {
     vec![none]
 }
 
-/// The reason for which EFA devices on the PCI bus with this driver are not in `/sys/class/infiniband`.
+/// Returns the reason why EFA devices on the PCI bus with this driver are not in `/sys/class/infiniband`.
 fn on_pci(host: &Host, driver: Option<&str>, places: &str) -> Reason {
     match driver {
         None => {
@@ -95,8 +95,8 @@ fn on_pci(host: &Host, driver: Option<&str>, places: &str) -> Reason {
     }
 }
 
-/// Advice on RDMA devices of the host's network namespace. It does not mention `rdma dev set NAME netns`: the
-/// kernel moves only devices whose drivers can revoke them from running programs, and efa cannot.
+/// Returns advice on RDMA devices of the host's network namespace. It does not mention `rdma dev set NAME
+/// netns`: the kernel moves a device only if its driver can revoke it from running programs, and efa cannot.
 fn into_the_network(host: &Host) -> String {
     let join = match host.container {
         Some("Kubernetes") => "give the pod the host's network (hostNetwork: true)",
@@ -109,7 +109,7 @@ fn into_the_network(host: &Host) -> String {
     )
 }
 
-/// Reasons for which verbs cannot be used, or facts about its devices.
+/// Returns the reasons why verbs cannot be used, or facts about its devices.
 pub(super) fn verbs(host: &Host) -> Vec<Reason> {
     let mut reasons = Vec::new();
     let (efa, devices): (Vec<&Nic>, Vec<&Nic>) = host.devices.iter().partition(|device| device.is_efa());
@@ -147,7 +147,7 @@ pub(super) fn verbs(host: &Host) -> Vec<Reason> {
     reasons
 }
 
-/// The devices that there are, with advice when none of them is up.
+/// Describes the devices, with advice if none of them is up.
 fn state(devices: &[&Nic], kind: &str, advice: &str) -> Reason {
     if devices.iter().any(|device| device.is_up()) {
         return Reason::new(format!("this host has {}", described(devices)));
@@ -181,8 +181,8 @@ fn grouped<'a, K: PartialEq>(names: impl Iterator<Item = (K, &'a str)>) -> Vec<(
     groups
 }
 
-/// Reasons for which device files are missing or cannot be opened. In Kubernetes, `resource` provides the
-/// files.
+/// Returns the reasons why device files are missing or cannot be opened. In Kubernetes, `resource` provides
+/// the files.
 fn device_files(host: &Host, resource: &str) -> Vec<Reason> {
     if host.has_uverbs() { refused(host, resource) } else { vec![no_device_files(host, resource)] }
 }
@@ -214,7 +214,7 @@ fn no_device_files(host: &Host, resource: &str) -> Reason {
     }
 }
 
-/// Device files that exist but cannot be opened, grouped by error.
+/// Returns reasons for device files that cannot be opened, grouped by error.
 fn refused(host: &Host, resource: &str) -> Vec<Reason> {
     let by_error = grouped(host.refused.iter().map(|file| (file.error, file.name.as_str())));
     let reason = |(error, names): &(Errno, Vec<&str>)| {
@@ -225,12 +225,12 @@ fn refused(host: &Host, resource: &str) -> Vec<Reason> {
     by_error.iter().map(reason).collect()
 }
 
-/// Advice on opening a device file that exists.
+/// Returns advice on opening an existing device file.
 fn opening(host: &Host, resource: &str, error: Errno, name: &str) -> String {
     let forbidden = matches!(error, Errno::PERM | Errno::ACCESS);
     let rights = format!("see its owner and rights: ls -l /dev/infiniband/{name}");
     match host.container {
-        // Devices that are not visible in a namespace cannot be opened there.
+        // Devices invisible in a namespace cannot be opened there.
         _ if error == Errno::PERM && host.devices.is_empty() && host.shared_devices == Some(false) => {
             into_the_network(host)
         }
@@ -276,7 +276,7 @@ fn in_a_container(host: &Host) -> Option<Reason> {
     Some(Reason::new(format!("this is a container ({container}): the host may have what is missing here")))
 }
 
-/// Marks advice that has to be followed on the host of a container.
+/// Marks advice for the host of a container.
 fn on_the_host(host: &Host, advice: &str) -> String {
     if host.container.is_some() { format!("on the host: {advice}") } else { advice.to_owned() }
 }

@@ -1,5 +1,5 @@
-//! Reasons for which no interface of libfabric matches: the hint that excludes each provider, and the cause
-//! of a missing provider.
+//! Reasons why no interface of libfabric matches: the excluding hint for each provider, and the cause of a
+//! missing provider.
 
 mod devices;
 
@@ -13,7 +13,7 @@ use crate::host::rdma::Host;
 use crate::words::join_list;
 pub use devices::described;
 
-/// Maximum edit distance at which a name is taken for a misspelt one.
+/// Maximum edit distance between a misspelt name and a known one.
 const SLIPS: usize = 1;
 
 /// A reason with its remedy.
@@ -27,7 +27,7 @@ pub struct Reason {
     /// The provider concerned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    /// Hints, any one of which could be dropped for this provider to match.
+    /// Hints to drop: after removal of any one of them, this provider matches.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub without: Vec<String>,
 }
@@ -93,7 +93,7 @@ impl Hint {
         format!("the {} {}", self.kind, self.value)
     }
 
-    /// The values of these entries that the hint could have instead.
+    /// Returns possible values of the hint from these entries.
     fn instead(&self, entries: &[&Info]) -> Option<String> {
         let name: fn(&Info) -> &str = match self.kind {
             "endpoint type" => |entry| &entry.endpoint,
@@ -130,8 +130,8 @@ fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     all
 }
 
-/// Returns, for each provider in `of_provider`, the hint that excludes it. `of_provider` has the entries of
-/// the requested provider without other hints; `ask` queries libfabric.
+/// Returns the excluding hint for each provider in `of_provider`: the entries of the requested provider
+/// without other hints. `ask` queries libfabric.
 pub fn explain(
     hints: &Hints,
     of_provider: &[Info],
@@ -157,8 +157,8 @@ pub fn explain(
     Ok(reasons)
 }
 
-/// The reason for which this provider does not match. `without` and `alone` are libfabric's answers for each
-/// of the hints.
+/// Returns the reason why this provider does not match. `without` and `alone` are libfabric's answers for
+/// each of the hints.
 fn excluded(name: &str, given: &[Hint], without: &[Vec<Info>], alone: &[Vec<Info>]) -> Reason {
     let of = |entries: &[Info]| entries.iter().any(|entry| entry.provider == name);
     let one_too_many: Vec<(&Hint, &Vec<Info>)> =
@@ -204,7 +204,7 @@ pub struct Facts<'a> {
     pub registered: &'a [Registered],
     /// Version of libfabric.
     pub version: Version,
-    /// File that libfabric was loaded from.
+    /// File of the loaded libfabric.
     pub path: &'a Path,
     /// The host.
     pub host: &'a Host,
@@ -212,7 +212,7 @@ pub struct Facts<'a> {
     pub variable: Option<&'a str>,
 }
 
-/// Reasons for which the requested provider is missing; empty when it is there.
+/// Returns the reasons why the requested provider is missing, or none if it is present.
 pub fn missing(known: &Facts<'_>) -> Vec<Reason> {
     let wanted = known.hints.provider.as_ref();
     if wanted.is_some() && !known.of_provider.is_empty() {
@@ -249,8 +249,8 @@ pub fn missing(known: &Facts<'_>) -> Vec<Reason> {
     reasons
 }
 
-/// Returns true when `FI_PROVIDER` with this value hides the provider: it lists the providers to use, or
-/// after a `^` those not to use.
+/// Returns true if `FI_PROVIDER` with this value hides the provider. The value lists the providers to use, or
+/// after a `^` the providers to exclude.
 fn hides(value: &str, provider: &str) -> bool {
     let (list, excludes) = value.strip_prefix('^').map_or((value, false), |list| (list, true));
     let part_of = |name: &str| provider.split(';').any(|part| part.eq_ignore_ascii_case(name));
@@ -259,7 +259,7 @@ fn hides(value: &str, provider: &str) -> bool {
     listed == excludes
 }
 
-/// Reasons that follow from the providers compiled into libfabric.
+/// Returns reasons from the list of providers compiled into libfabric.
 fn registration(known: &Facts<'_>, wanted: &str) -> Vec<Reason> {
     let Facts { version, path, .. } = known;
     let names: Vec<&str> = known.registered.iter().map(|provider| provider.name.as_str()).collect();
@@ -274,7 +274,7 @@ fn registration(known: &Facts<'_>, wanted: &str) -> Vec<Reason> {
 }
 
 fn lacking_part(part: &str, version: Version, path: &Path, names: &[&str]) -> Reason {
-    // The libraries that these providers need: a libfabric that links them has been built with the provider.
+    // Libraries needed by these providers: a libfabric linked to them has been built with the provider.
     let needs = match part {
         "efa" => Some("libefa.so"),
         "verbs" => Some("librdmacm.so"),
@@ -310,7 +310,7 @@ fn lacking_part(part: &str, version: Version, path: &Path, names: &[&str]) -> Re
     })
 }
 
-/// Returns true when the file contains these words.
+/// Returns true if the file contains these words.
 fn contains(path: &Path, words: &str) -> bool {
     let words = words.as_bytes();
     fs::read(path).is_ok_and(|bytes| bytes.windows(words.len()).any(|window| window == words))

@@ -24,7 +24,7 @@ fn offered() -> Vec<Info> {
     ]
 }
 
-/// Answers as libfabric does, out of [`offered`]; no node can be reached.
+/// Answers like libfabric, from [`offered`]. No node can be reached.
 fn answer(hints: &Hints) -> Result<Vec<Info>, fabric::Error> {
     let fits = |entry: &Info| {
         hints.provider.as_ref().is_none_or(|name| *name == entry.provider)
@@ -114,7 +114,7 @@ fn when_no_single_hint_is_at_fault_all_are_named_that_are() {
         "provider udp lacks the endpoint type FI_EP_RDM and the capability FI_ATOMIC",
     ];
     assert_eq!(explained(&hints(None, Some("rdm"), &["atomic", "multicast"])), expected);
-    // Each pair of these fits no entry, though each of them does.
+    // Each pair of these fits no entry, though each single one does.
     let lo = Hints { domain: Some("lo".to_owned()), ..hints(Some("tcp"), Some("msg"), &["tagged"]) };
     let expected = "provider tcp has each, but not together: the endpoint type FI_EP_MSG, the capability FI_TAGGED, \
                     the domain lo";
@@ -144,7 +144,8 @@ fn an_error_of_libfabric_is_passed_on() {
     assert!(error.to_string().contains("it is gone"), "{error}");
 }
 
-/// Why a provider is missing on a machine, by a libfabric of this version with these providers.
+/// Returns the reasons why a provider is missing on a machine, by a libfabric of this version with these
+/// providers.
 fn why(wanted: &str, version: (u16, u16), registered: &[&str], library: &str, host: &Host) -> Vec<Reason> {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), library).unwrap();
@@ -165,7 +166,7 @@ fn why(wanted: &str, version: (u16, u16), registered: &[&str], library: &str, ho
     })
 }
 
-/// Returns true when a reason has these words, and its advice those.
+/// Returns true if a reason has the words `text`, and its advice the words `advice`.
 fn says(reasons: &[Reason], text: &str, advice: &str) -> bool {
     reasons.iter().any(|reason| {
         reason.text.contains(text) && reason.advice.as_deref().unwrap_or_default().contains(advice)
@@ -207,7 +208,7 @@ fn an_efa_host_whose_links_are_down_or_whose_driver_is_missing_is_told_so() {
     assert!(says(&found, "(0000:00:06.0), which no driver serves", "modprobe efa"), "{found:#?}");
     assert!(says(&found, "kernel module efa is not loaded", "modprobe efa"), "{found:#?}");
     assert!(says(&found, "no /dev/infiniband/uverbs*", "modprobe ib_uverbs"), "{found:#?}");
-    // What is loaded need not be loaded again.
+    // Loaded modules need not be loaded again.
     let loaded = bare.file("sys/module/efa/refcnt", "0").file("sys/module/ib_uverbs/refcnt", "0");
     let found = why("efa", (2, 5), &["efa"], "", &loaded.look());
     assert!(says(&found, "(0000:00:06.0), which no driver serves", "see dmesg"), "{found:#?}");
@@ -235,7 +236,7 @@ fn devices_that_another_network_namespace_has_are_told_from_those_without_a_driv
     assert!(!says(&found, "", "modprobe"), "{found:#?}");
     let found = why(mode(served("efa"), "N\n").file("proc/1/cgroup", "0::/kubepods/pod7"));
     assert!(says(&found, alone, "hostNetwork: true"), "{found:#?}");
-    // A kernel that does not tell.
+    // A kernel without an answer.
     let found = why(served("efa"));
     assert!(says(&found, "the host probably has each", "in the host's network namespace"), "{found:#?}");
     assert!(says(&found, "ib_uverbs is loaded, but udev has not made them", "udevadm trigger"), "{found:#?}");
@@ -369,10 +370,10 @@ fn other_providers_are_missing_by_name() {
     let idle = why("psm2", (1, 17), &["tcp", "psm2"], "", &host);
     assert!(says(&idle, "has the provider psm2, which finds nothing here", ""), "{idle:#?}");
     assert!(says(&idle, "no cause is to be seen", "FI_LOG_LEVEL=debug FI_LOG_PROV=psm2"), "{idle:#?}");
-    // What is excluded need not be there.
+    // An excluded provider need not exist.
     let excluded = why("psm2;^efa", (1, 17), &["psm2"], "", &host);
     assert!(says(&excluded, "has the provider psm2;^efa, which finds nothing here", ""), "{excluded:#?}");
-    // What is there is missing for no reason of its own.
+    // A present provider is not missing for any reason.
     assert_eq!(why("tcp", (2, 5), &["tcp"], "", &host), []);
 }
 

@@ -1,9 +1,9 @@
-//! NCCL's topology file: that of `NCCL_TOPO_DUMP_FILE`, and the same format as input (`NCCL_TOPO_FILE`), as
-//! clouds ship it.
+//! NCCL's topology file: the file of `NCCL_TOPO_DUMP_FILE`, and the same format as input (`NCCL_TOPO_FILE`),
+//! as clouds ship it.
 //!
 //! Element by element: `system` > `cpu` (a NUMA node) > `pci` (a switch or a device) > `gpu` > `nvlink`,
-//! `c2c`; `nic` > `net`. NCCL 2.18 has no `host_hash`; several hosts in one file (multi-node NVLink) differ
-//! in it. Values that are no numbers are left out, and unknown elements are passed over: NCCL does the same.
+//! `c2c`; `nic` > `net`. NCCL 2.18 has no `host_hash`: it distinguishes several hosts in one file (multi-node
+//! NVLink). Values other than numbers are omitted, and unknown elements are skipped, as in NCCL.
 
 use roxmltree::Node;
 
@@ -15,7 +15,7 @@ use crate::words::ranges;
 
 /// Most devices of a file. NCCL itself holds 640 GPUs at most.
 const MOST_DEVICES: usize = 2048;
-/// The other end of a link that is not visible, as NCCL writes it.
+/// Bus ID of an invisible other end of a link, as NCCL writes it.
 const INVISIBLE: &str = "fffffff:ffff:ff";
 
 /// A file of NCCL.
@@ -30,7 +30,7 @@ pub enum Dump {
 /// Reads a file of NCCL.
 ///
 /// # Errors
-/// When the text is no XML, is none of NCCL's files, or has too many devices.
+/// An error if the text is not XML, is not a file of NCCL, or has too many devices.
 pub fn read_dump(text: &str, name: &str) -> Result<Dump, Unreadable> {
     let unreadable = |problem: String| Unreadable { name: name.to_owned(), problem };
     let document = xml::parse(text).map_err(unreadable)?;
@@ -98,7 +98,7 @@ fn read_below(parent: Node<'_, '_>, place: &Locality, topology: &mut Topology) -
     for pci in children(parent, "pci") {
         read_pci(pci, place, topology)?;
     }
-    // A network device that is not on the PCI bus, such as the one of sockets.
+    // A network device outside the PCI bus, such as the one of sockets.
     for nic in children(parent, "nic") {
         read_nets(nic, None, place, PcieLink::default(), topology)?;
     }
@@ -113,7 +113,7 @@ fn read_pci(pci: Node<'_, '_>, place: &Locality, topology: &mut Topology) -> Res
         ..PcieLink::default()
     };
     let device = hexadecimal(pci, "device").and_then(|device| u32::try_from(device).ok());
-    // The downstream port is not in the file: the upstream port of the switch stands for both.
+    // The downstream port is not in the file: the upstream port of the switch represents both.
     let place_of_device = || match place.ports.last() {
         None => place.clone(),
         Some(switch) => {
@@ -174,7 +174,7 @@ fn read_gpu(
     check_devices(topology)
 }
 
-/// The generation of a GPU by its compute capability: `Hopper (sm90)`.
+/// Returns the generation of a GPU by its compute capability: `Hopper (sm90)`.
 fn compute_capability(gpu: Node<'_, '_>) -> Option<String> {
     let sm: u32 = number(gpu, "sm")?;
     let generation = match sm {
@@ -253,8 +253,8 @@ fn name_devices(topology: &mut Topology) {
     }
 }
 
-/// The CPUs of a hexadecimal mask in words of 32 bits, as ranges: `0000ffff,0000000f` is `0-3,32-47`. `None`
-/// for an empty mask, or a text that is none.
+/// Returns the CPUs of a hexadecimal mask in words of 32 bits, as ranges: `0000ffff,0000000f` is `0-3,32-47`.
+/// Returns `None` for an empty mask, or for another text.
 fn cpu_ranges(mask: &str) -> Option<String> {
     let mut cpus: Vec<u32> = Vec::new();
     let words: Vec<&str> = mask.trim().split(',').collect();

@@ -50,7 +50,7 @@ pub fn examine(topology: Option<&Topology>, graphs: Option<&Graphs>) -> Examinat
     examination
 }
 
-/// The facts in short, with their names.
+/// Returns the facts in short, with their names.
 pub(super) fn summary(topology: &Topology) -> Vec<(String, String)> {
     let mut facts = vec![("source".to_owned(), topology.source.clone())];
     if topology.hosts() > 1 {
@@ -86,7 +86,7 @@ fn or_none(text: String) -> String {
     if text.is_empty() { "none".to_owned() } else { text }
 }
 
-/// `400 Gb/s InfiniBand`.
+/// Returns `400 Gb/s InfiniBand`.
 fn kind(nic: &Nic) -> String {
     let rate = nic.gbps.map(|gbps| format!("{gbps} Gb/s"));
     let layer = nic.link_layer.clone();
@@ -95,7 +95,7 @@ fn kind(nic: &Nic) -> String {
     if text.is_empty() { "of unknown rate".to_owned() } else { text }
 }
 
-/// `8 x NVIDIA H100, 1 x NVIDIA T400`.
+/// Returns `8 x NVIDIA H100, 1 x NVIDIA T400`.
 fn counted(names: impl Iterator<Item = String>) -> String {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for name in names {
@@ -120,7 +120,7 @@ fn nvlink_summary(topology: &Topology) -> Option<String> {
     })
 }
 
-/// Statements that the topology proves.
+/// Returns statements proven by the topology.
 fn proof(topology: &Topology) -> Vec<String> {
     let mut proof = Vec::new();
     let gpus = &topology.gpus;
@@ -181,7 +181,7 @@ fn graph_table(graphs: &Graphs) -> Section {
     }
 }
 
-/// The channels of a graph, equal ones together.
+/// Returns the channels of a graph, equal ones together.
 fn channels(graph: &Graph, topology: Option<&Topology>) -> Section {
     let several = graph
         .channels
@@ -199,7 +199,7 @@ fn channels(graph: &Graph, topology: Option<&Topology>) -> Section {
     }
 }
 
-/// The label of a device of a channel; a NIC with its name where the topology is known.
+/// Returns the label of a device of a channel. A NIC has its name, if the topology is known.
 fn name(stop: Stop, several_hosts: bool, topology: Option<&Topology>) -> String {
     let prefix = |host: u32| if several_hosts { format!("{host}:") } else { String::new() };
     match stop {

@@ -11,7 +11,7 @@ use crate::words::{join_list, plural};
 
 const LEVELS: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html";
 
-/// All findings.
+/// Returns all findings.
 pub(super) fn all(topology: &Topology) -> Vec<Finding> {
     let mut findings = Vec::new();
     for alike in groups(&topology.gpus) {
@@ -25,7 +25,7 @@ pub(super) fn all(topology: &Topology) -> Vec<Finding> {
     findings
 }
 
-/// GPUs of the same product, each group with at least one GPU: only these can be compared.
+/// Returns GPUs of the same product, each group with at least one GPU: only these can be compared.
 fn groups(gpus: &[Gpu]) -> Vec<Vec<&Gpu>> {
     let mut groups: BTreeMap<(Option<u32>, Option<&str>), Vec<&Gpu>> = BTreeMap::new();
     for gpu in gpus {
@@ -34,7 +34,7 @@ fn groups(gpus: &[Gpu]) -> Vec<Vec<&Gpu>> {
     groups.into_values().collect()
 }
 
-/// GPUs without NVLink, or with fewer links, among others.
+/// Returns findings about GPUs without NVLink, or with fewer links, among other GPUs.
 fn nvlink(topology: &Topology, alike: &[&Gpu]) -> Vec<Finding> {
     let counts: Vec<(&Gpu, u32)> = alike.iter().filter_map(|gpu| Some((*gpu, gpu.nvlink_count()?))).collect();
     let most = counts.iter().map(|(_, count)| *count).max().unwrap_or(0);
@@ -47,7 +47,7 @@ fn nvlink(topology: &Topology, alike: &[&Gpu]) -> Vec<Finding> {
     let fewer: Vec<&(&Gpu, u32)> = counts.iter().filter(|(_, count)| *count > 0 && *count < most).collect();
     let mut findings = Vec::new();
     if !none.is_empty() {
-        // Bridges between cards are bought for some pairs only; a board with NVSwitch connects all.
+        // Bridges between cards are bought for some pairs only. A board with NVSwitch connects all.
         let severity = if switched { Severity::Degraded } else { Severity::Advice };
         let mut finding = Finding::new(
             "gpu-without-nvlink",
@@ -98,7 +98,7 @@ fn nvlink(topology: &Topology, alike: &[&Gpu]) -> Vec<Finding> {
     findings
 }
 
-/// Pairs of GPUs of which one has more NVLinks to the other than the other has to it.
+/// Returns a finding about pairs of GPUs with different numbers of NVLinks in the two directions.
 fn one_sided_nvlinks(topology: &Topology) -> Option<Finding> {
     let known: Vec<&Gpu> = topology.gpus.iter().filter(|gpu| gpu.nvlinks.is_some()).collect();
     let pairs = known.iter().enumerate().flat_map(|(index, a)| known[..index].iter().map(move |b| (*b, *a)));
@@ -130,14 +130,16 @@ fn one_sided_nvlinks(topology: &Topology) -> Option<Finding> {
     Some(finding)
 }
 
-/// Returns true when the driver tells that a GPU has links that are down: then fewer links are not by design.
+/// Returns true if all GPUs have the same number of NVLinks and the driver reports some as inactive: then
+/// fewer links are not by design.
 fn is_uniform_mesh(alike: &[&Gpu]) -> bool {
     let total = |gpu: &Gpu| gpu.nvlink_count().unwrap_or(0) + gpu.inactive_nvlinks;
     let first = alike.first().map_or(0, |gpu| total(gpu));
     alike.iter().all(|gpu| total(gpu) == first) && alike.iter().any(|gpu| gpu.inactive_nvlinks > 0)
 }
 
-/// GPUs with a narrower PCIe link than others of the same product, where the largest width is not known.
+/// Returns a finding about GPUs with a narrower PCIe link than others of the same product, if the largest
+/// width is unknown.
 fn width_among(topology: &Topology, alike: &[&Gpu]) -> Option<Finding> {
     let unjudged = |gpu: &&&Gpu| gpu.pcie.max_width.is_none() && gpu.pcie.width.is_some();
     let most = alike.iter().filter(unjudged).filter_map(|gpu| gpu.pcie.width).max()?;
@@ -159,7 +161,7 @@ fn width_among(topology: &Topology, alike: &[&Gpu]) -> Option<Finding> {
     Some(finding)
 }
 
-/// PCIe links below what both ends support.
+/// Returns findings about PCIe links below the abilities of both ends.
 fn pcie(topology: &Topology) -> Vec<Finding> {
     let gpus = topology.gpus.iter().map(|gpu| (gpu.label.clone(), Some(&gpu.bus_id), &gpu.pcie, true));
     let nics = topology.nics.iter().map(|nic| (named(nic), nic.bus_id.as_ref(), &nic.pcie, false));
@@ -224,7 +226,8 @@ fn pcie(topology: &Topology) -> Vec<Finding> {
     .collect()
 }
 
-/// GPUs without a near NIC on a machine that has NICs for its GPUs, and NICs that are near to no GPU.
+/// Returns findings about GPUs without a near NIC on a machine with NICs for its GPUs, and NICs without a
+/// near GPU.
 fn far_from_nics(topology: &Topology) -> Vec<Finding> {
     let nics: Vec<&Nic> = topology.nics.iter().filter(|nic| nic.rdma && !is_down(nic)).collect();
     if topology.gpus.is_empty() || nics.is_empty() {
@@ -278,9 +281,9 @@ fn far_from_nics(topology: &Topology) -> Vec<Finding> {
     findings
 }
 
-/// The finding about GPUs without a near NIC. This can be by design: one NIC for two sockets is near to
-/// half of the GPUs. A fault is likely where a near NIC is down, or where several NICs serve more than half
-/// of the GPUs.
+/// Returns the finding about GPUs without a near NIC. This can be by design: one NIC for two sockets is near
+/// to half of the GPUs. A fault is likely if a near NIC is down, or if several NICs serve more than half of
+/// the GPUs.
 fn no_near_nic(topology: &Topology, near: &[&Gpu], far: &[&Gpu], nics: usize) -> Finding {
     let is_near = |nic: &Nic, gpu: &Gpu| path(topology, Device::Gpu(gpu), Device::Nic(nic)) <= Path::Pxb;
     let has_down = (topology.nics.iter().filter(|nic| nic.rdma && is_down(nic)))
@@ -316,7 +319,7 @@ fn no_near_nic(topology: &Topology, near: &[&Gpu], far: &[&Gpu], nics: usize) ->
     finding
 }
 
-/// Devices whose NUMA node is not known on a machine with several.
+/// Returns a finding about devices with an unknown NUMA node on a machine with several.
 fn numa(topology: &Topology) -> Option<Finding> {
     let lost = |place: &Locality| place.numa.is_none() && topology.numa_nodes_of(place.host) > 1;
     let on_pci = |device: &Device<'_>| match device {
@@ -359,7 +362,7 @@ fn numa(topology: &Topology) -> Option<Finding> {
     Some(finding)
 }
 
-/// NICs of the topology that no channel of the graphs uses.
+/// Returns a finding about NICs of the topology outside all channels of the graphs.
 pub(super) fn unused_nics(topology: &Topology, graphs: &Graphs) -> Option<Finding> {
     let used = graphs.nets();
     let is_used = |nic: &&Nic| nic.dev.is_some_and(|dev| used.contains(&(nic.place.host, dev)));
@@ -371,7 +374,7 @@ pub(super) fn unused_nics(topology: &Topology, graphs: &Graphs) -> Option<Findin
     if idle.is_empty() {
         return None;
     }
-    // NCCL leaves out slower NICs, and needs no more than the GPUs can feed.
+    // NCCL omits slower NICs, and needs no more than the GPUs can feed.
     let slowest = busy.iter().filter_map(|nic| nic.gbps).fold(f64::INFINITY, f64::min);
     let equal = idle.iter().any(|nic| nic.gbps.is_some_and(|gbps| gbps >= slowest));
     let enough_gpus = graphs.gpus().len() >= topology.nics.len();
@@ -411,18 +414,18 @@ fn evidence(topology: &Topology, gpu: &Gpu, text: &str) -> Evidence {
     Evidence { place, text: format!("{} {}: {text}", gpu.label, gpu.bus_id), ..Evidence::default() }
 }
 
-/// `NIC3 (mlx5_3)`.
+/// Returns `NIC3 (mlx5_3)`.
 fn named(nic: &Nic) -> String {
     format!("{} ({})", nic.label, nic.name)
 }
 
-/// `GPU0 has`, `GPU0 and GPU3 have`.
+/// Returns `GPU0 has`, `GPU0 and GPU3 have`.
 fn has(gpus: &[&Gpu]) -> String {
     let labels: Vec<&str> = gpus.iter().map(|gpu| gpu.label.as_str()).collect();
     format!("{} {}", join_list(&labels), plural(gpus.len(), "has", "have"))
 }
 
-/// `NIC0 is`, `NIC0 and NIC1 are`.
+/// Returns `NIC0 is`, `NIC0 and NIC1 are`.
 fn list(labels: &[&str]) -> String {
     format!("{} {}", join_list(labels), plural(labels.len(), "is", "are"))
 }
@@ -431,7 +434,7 @@ fn indices(gpus: &[&Gpu]) -> String {
     gpus.iter().map(|gpu| gpu.index.to_string()).collect::<Vec<_>>().join(",")
 }
 
-/// Returns true when GPUs are connected by NVLink without a switch.
+/// Returns true if GPUs are connected by NVLink without a switch.
 pub(super) fn is_direct(gpus: &[Gpu]) -> bool {
     gpus.iter().flat_map(|gpu| gpu.nvlinks.iter().flatten()).any(|link| matches!(link.to, NvLinkEnd::Gpu(_)))
 }

@@ -1,7 +1,7 @@
 //! NCCL's graph file (`NCCL_GRAPH_DUMP_FILE`): the channels of rings and trees.
 //!
 //! `graphs` > `graph` > `channel` > `net`, `gpu`. Numbers of devices are decimal up to NCCL 2.18 and
-//! hexadecimal with `0x` later; their highest byte is the number of the host.
+//! hexadecimal with `0x` later. Their highest byte is the number of the host.
 
 use roxmltree::Node;
 use serde::Serialize;
@@ -29,7 +29,7 @@ pub struct Graph {
     pub algorithm: String,
     /// Pattern of the search, in words.
     pub pattern: &'static str,
-    /// True when a channel may use different NICs for sending and receiving.
+    /// True if a channel may use different NICs for sending and receiving.
     pub cross_nic: bool,
     /// Bandwidth of a channel within the host in GB/s.
     pub speed_intra: Option<f64>,
@@ -116,7 +116,7 @@ fn read_channel(node: Node<'_, '_>) -> Channel {
     Channel { stops: stops.collect() }
 }
 
-/// Host and number of a device.
+/// Returns the host and number of a device.
 fn device(text: &str) -> Option<(u32, u32)> {
     let text = text.trim();
     let number = match text.strip_prefix("0x") {
@@ -151,17 +151,18 @@ fn pattern(number: i32) -> &'static str {
 }
 
 impl Graph {
-    /// Total bandwidth within the host in GB/s: that of a channel times their number.
+    /// Returns the total bandwidth within the host in GB/s: a channel's bandwidth times the number of
+    /// channels.
     pub fn total_intra(&self) -> Option<f64> {
         self.speed_intra.map(|speed| speed * self.channels.len() as f64)
     }
 
-    /// Total bandwidth between hosts in GB/s.
+    /// Returns the total bandwidth between hosts in GB/s.
     pub fn total_inter(&self) -> Option<f64> {
         self.speed_inter.map(|speed| speed * self.channels.len() as f64)
     }
 
-    /// Channels that are equal, with their numbers, in the order of the first of them.
+    /// Returns groups of equal channels, with their numbers, in the order of each group's first channel.
     pub fn distinct(&self) -> Vec<(Vec<u32>, &Channel)> {
         let mut distinct: Vec<(Vec<u32>, &Channel)> = Vec::new();
         let mut known: std::collections::HashMap<&Channel, usize> = std::collections::HashMap::new();
@@ -177,7 +178,7 @@ impl Graph {
 }
 
 impl Graphs {
-    /// The network devices that channels use, each once.
+    /// Returns the network devices in channels, each once.
     pub fn nets(&self) -> Vec<(u32, u32)> {
         let stops = self.graphs.iter().flat_map(|graph| &graph.channels).flat_map(|channel| &channel.stops);
         let nets = stops
@@ -188,7 +189,7 @@ impl Graphs {
         nets
     }
 
-    /// The GPUs that channels use, each once.
+    /// Returns the GPUs in channels, each once.
     pub fn gpus(&self) -> Vec<(u32, u32)> {
         let stops = self.graphs.iter().flat_map(|graph| &graph.channels).flat_map(|channel| &channel.stops);
         let gpus =

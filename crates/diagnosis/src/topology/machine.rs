@@ -14,7 +14,7 @@ use crate::words::counted;
 /// Class of POWER9's end of an NVLink.
 const CPU_CLASS: u32 = 0x06_8001;
 
-/// Reads the topology of the machine below a root folder; `driver` has what NVML tells.
+/// Reads the topology of the machine below a root folder. `driver` contains NVML's facts.
 pub fn read(root: &Path, driver: &Gpus) -> Topology {
     let functions = pci::functions(root);
     let on_bus: Vec<&Function> = functions.iter().filter(|function| function.is_gpu()).collect();
@@ -58,7 +58,7 @@ pub fn read(root: &Path, driver: &Gpus) -> Topology {
     topology
 }
 
-/// A GPU that the driver described; `None` without bus ID, by which GPUs are told apart.
+/// Returns a GPU described by the driver, or `None` without a bus ID, since bus IDs distinguish GPUs.
 fn known_gpu(root: &Path, functions: &[Function], told: &gpu::Gpu, all: &[gpu::Gpu]) -> Option<Gpu> {
     let bus_id = told.pci.clone()?;
     let folder = pci::folder(&root.join(pci::DEVICES).join(&bus_id));
@@ -86,7 +86,7 @@ fn known_gpu(root: &Path, functions: &[Function], told: &gpu::Gpu, all: &[gpu::G
     })
 }
 
-/// A GPU that only the kernel shows.
+/// Returns a GPU visible to the kernel only.
 fn silent_gpu(root: &Path, index: u32, function: &Function) -> Gpu {
     let Function { bus_id, folder, device, .. } = function;
     let information = text(&root.join("proc/driver/nvidia/gpus").join(bus_id).join("information"));
@@ -104,7 +104,7 @@ fn silent_gpu(root: &Path, index: u32, function: &Function) -> Gpu {
     }
 }
 
-/// The active links, counted by their other end.
+/// Returns the active links, counted by their other end.
 fn by_end(functions: &[Function], links: &[&gpu::Link], gpus: &[gpu::Gpu]) -> Vec<NvLink> {
     let mut ends: Vec<NvLink> = Vec::new();
     for link in links.iter().filter(|link| link.active) {
@@ -127,7 +127,7 @@ fn by_end(functions: &[Function], links: &[&gpu::Link], gpus: &[gpu::Gpu]) -> Ve
     ends
 }
 
-/// RDMA devices; where there is none, the network interfaces on the PCI bus, which sockets use.
+/// Returns RDMA devices. Without any, returns the network interfaces on the PCI bus, for sockets.
 fn nics(root: &Path) -> Vec<Nic> {
     let mut nics: Vec<Nic> = nic::read(root).into_iter().map(|nic| rdma_nic(root, nic)).collect();
     if nics.is_empty() {
@@ -154,7 +154,7 @@ fn rdma_nic(root: &Path, nic: nic::Nic) -> Nic {
     }
 }
 
-/// An interface, if it is on the PCI bus.
+/// Returns an interface, if it is on the PCI bus.
 fn ethernet_nic(root: &Path, name: String) -> Option<Nic> {
     let device = root.join("sys/class/net").join(&name).join("device");
     let bus_id = pci::bus_id(&device)?;
@@ -186,7 +186,7 @@ fn numa_nodes(root: &Path) -> Vec<NumaNode> {
     names(&folder).into_iter().filter_map(node).collect()
 }
 
-/// The place of the PCI function in a folder.
+/// Returns the place of the PCI function in a folder.
 fn place(folder: &Path) -> Locality {
     let Ok(real) = folder.canonicalize() else { return Locality::default() };
     let mut ports = pci::chain(&real);
@@ -209,7 +209,7 @@ fn is_host_bridge(name: &str) -> bool {
     [domain, bus].iter().all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// Adds what the kernel or the virtual machine does not show.
+/// Adds facts hidden by the kernel or the virtual machine.
 fn note_what_is_hidden(topology: &mut Topology, no_pci: bool) {
     let places =
         || topology.gpus.iter().map(|gpu| &gpu.place).chain(topology.nics.iter().map(|nic| &nic.place));

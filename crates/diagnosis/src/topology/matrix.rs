@@ -14,12 +14,12 @@ pub enum Device<'a> {
 }
 
 impl<'a> Device<'a> {
-    /// All devices in the order of the matrix: GPUs, then NICs.
+    /// Returns all devices in the order of the matrix: GPUs, then NICs.
     pub fn all(topology: &'a Topology) -> Vec<Self> {
         topology.gpus.iter().map(Self::Gpu).chain(topology.nics.iter().map(Self::Nic)).collect()
     }
 
-    /// Label: `GPU0`, `NIC3`.
+    /// Returns the label: `GPU0`, `NIC3`.
     pub fn label(self) -> &'a str {
         match self {
             Self::Gpu(gpu) => &gpu.label,
@@ -27,7 +27,7 @@ impl<'a> Device<'a> {
         }
     }
 
-    /// Position.
+    /// Returns the position.
     pub fn place(self) -> &'a Locality {
         match self {
             Self::Gpu(gpu) => &gpu.place,
@@ -36,7 +36,7 @@ impl<'a> Device<'a> {
     }
 }
 
-/// The path between two devices.
+/// Returns the path between two devices.
 pub fn path(topology: &Topology, a: Device<'_>, b: Device<'_>) -> Path {
     if let (Device::Gpu(a), Device::Gpu(b)) = (a, b) {
         match topology.nvlinks_between(a, b) {
@@ -47,7 +47,7 @@ pub fn path(topology: &Topology, a: Device<'_>, b: Device<'_>) -> Path {
     Path::between(topology, a.place(), b.place())
 }
 
-/// The paths between all devices.
+/// Returns the paths between all devices.
 pub fn paths(topology: &Topology) -> Vec<Vec<Path>> {
     let devices = Device::all(topology);
     let row = |(at, a): (usize, &Device<'_>)| {
@@ -57,7 +57,7 @@ pub fn paths(topology: &Topology) -> Vec<Vec<Path>> {
     devices.iter().enumerate().map(row).collect()
 }
 
-/// The matrix with its legend.
+/// Returns the matrix with its legend.
 pub fn matrix(topology: &Topology) -> Matrix {
     let rows = paths(topology);
     let cell = |path: &Path| Cell { text: path.letters(), grade: path.grade() };
@@ -71,7 +71,7 @@ pub fn matrix(topology: &Topology) -> Matrix {
     }
 }
 
-/// The transport that NCCL chooses for each class of path that occurs.
+/// Returns NCCL's transport for each class of path in the topology.
 pub fn transports(topology: &Topology) -> Section {
     let rows = paths(topology);
     let gpus = topology.gpus.len();
@@ -106,7 +106,7 @@ pub fn transports(topology: &Topology) -> Section {
     }
 }
 
-/// The classes of the legend: all letters of `nvidia-smi`, and the others where they occur.
+/// Returns the classes of the legend: all letters of `nvidia-smi`, and others if they occur.
 fn classes(topology: &Topology, rows: &[Vec<Path>]) -> Vec<Path> {
     let mut classes =
         vec![Path::Same, Path::NvLink(0), Path::Pix, Path::Pxb, Path::Phb, Path::Node, Path::Sys];
@@ -118,7 +118,7 @@ fn classes(topology: &Topology, rows: &[Vec<Path>]) -> Vec<Path> {
     classes
 }
 
-/// The devices with their properties.
+/// Returns the devices with their properties.
 pub fn devices(topology: &Topology) -> Section {
     let columns = ["device", "name", "bus ID", "NUMA", "CPUs", "PCIe", "rate"].map(str::to_owned).to_vec();
     let dash = |text: Option<String>| text.filter(|text| !text.is_empty()).unwrap_or_else(|| "-".to_owned());

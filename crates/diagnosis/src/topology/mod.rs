@@ -1,7 +1,6 @@
 //! GPUs, NVLink, PCIe, NUMA nodes and NICs of a host, and the paths between them.
 //!
-//! A [`Topology`] comes from this machine ([`machine`]) or from NCCL's topology file ([`dump`]); [`graph`]
-//! reads NCCL's choice of rings and trees. [`examine`] turns them into facts and findings.
+//! reads NCCL's rings and trees. [`examine`] turns them into facts and findings.
 
 pub mod dump;
 mod examine;

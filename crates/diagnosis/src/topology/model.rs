@@ -9,7 +9,7 @@ pub use crate::host::pci::PcieLink;
 pub struct Topology {
     /// `this machine`, or the name of the file.
     pub source: String,
-    /// True when NCCL wrote the topology: it does not record host bridges.
+    /// True if NCCL wrote the topology: it does not record host bridges.
     pub is_dump: bool,
     /// True in a virtual machine.
     pub is_virtual: bool,
@@ -19,7 +19,7 @@ pub struct Topology {
     pub gpus: Vec<Gpu>,
     /// NICs, in the order of their labels.
     pub nics: Vec<Nic>,
-    /// Facts that could not be seen, with the reason.
+    /// Invisible facts, with the reason.
     pub unseen: Vec<String>,
 }
 
@@ -28,7 +28,7 @@ pub struct Topology {
 pub struct NumaNode {
     /// Number of the host, from 0, in a topology of several hosts.
     pub host: u32,
-    /// Number of the node; `None` where the kernel does not know it (-1).
+    /// Number of the node, or `None` if the kernel does not know it (-1).
     pub id: Option<u32>,
     /// CPUs as a list of ranges: `0-47,96-143`.
     pub cpus: Option<String>,
@@ -41,7 +41,7 @@ pub struct NumaNode {
 pub struct Locality {
     /// Number of the host, from 0.
     pub host: u32,
-    /// NUMA node; `None` where the kernel does not know it (-1).
+    /// NUMA node, or `None` if the kernel does not know it (-1).
     pub numa: Option<u32>,
     /// CPUs near the device.
     pub cpus: Option<String>,
@@ -72,9 +72,9 @@ pub struct Gpu {
     pub place: Locality,
     /// PCIe link.
     pub pcie: PcieLink,
-    /// Active NVLinks by their other end; `None` when nobody could be asked.
+    /// Active NVLinks by their other end, or `None` without a source for them.
     pub nvlinks: Option<Vec<NvLink>>,
-    /// NVLinks that the GPU has and that are not active.
+    /// Inactive NVLinks of the GPU.
     pub inactive_nvlinks: u32,
     /// Links of NVLink-C2C to the CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -99,7 +99,7 @@ pub struct NvLink {
 pub enum NvLinkEnd {
     /// A GPU, by its bus ID.
     Gpu(String),
-    /// An NVSwitch, or a device that is not visible, as in a virtual machine: NCCL takes it for a switch.
+    /// An NVSwitch, or an invisible device, as in a virtual machine: NCCL takes it for a switch.
     Switch,
     /// A CPU (POWER9).
     Cpu,
@@ -112,7 +112,7 @@ pub struct Nic {
     pub label: String,
     /// `mlx5_0`, `rdmap79s0`, `eth0`.
     pub name: String,
-    /// Name of the network interface that belongs to it.
+    /// Name of its network interface.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
     /// PCI bus ID.
@@ -130,7 +130,7 @@ pub struct Nic {
     pub state: Option<String>,
     /// `InfiniBand`, `Ethernet`.
     pub link_layer: Option<String>,
-    /// True for an RDMA device; false for one that only TCP sockets use.
+    /// True for an RDMA device, false for a device for TCP sockets only.
     pub rdma: bool,
     /// GPUDirect RDMA, as NCCL found it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -138,19 +138,20 @@ pub struct Nic {
 }
 
 impl Topology {
-    /// Number of hosts.
+    /// Returns the number of hosts.
     pub fn hosts(&self) -> u32 {
         let places = self.gpus.iter().map(|gpu| &gpu.place).chain(self.nics.iter().map(|nic| &nic.place));
         places.map(|place| place.host).chain(self.numa_nodes.iter().map(|node| node.host)).max().unwrap_or(0)
             + 1
     }
 
-    /// Number of NUMA nodes with CPUs on a host. A node that is not known (-1) does not count.
+    /// Returns the number of NUMA nodes with CPUs on a host. An unknown node (-1) does not count.
     pub fn numa_nodes_of(&self, host: u32) -> usize {
         self.numa_nodes.iter().filter(|node| node.host == host && node.id.is_some()).count()
     }
 
-    /// Number of NVLinks between two GPUs, directly or through NVSwitch, as `nvidia-smi topo -m` counts them.
+    /// Returns the number of NVLinks between two GPUs, directly or through NVSwitch, as `nvidia-smi topo -m`
+    /// counts them.
     pub fn nvlinks_between(&self, a: &Gpu, b: &Gpu) -> u32 {
         let direct = a.links_to_gpu(b);
         if direct > 0 {
@@ -161,8 +162,8 @@ impl Topology {
 }
 
 impl Locality {
-    /// PCIe switches above the device by their upstream port, the highest first. NCCL's topology has one
-    /// `pci` element for each of them.
+    /// Returns the PCIe switches above the device by their upstream port, the highest first. NCCL's topology
+    /// has one `pci` element for each of them.
     pub fn switches(&self) -> Vec<&str> {
         let mut switches: Vec<&str> =
             self.ports.iter().rev().skip(1).step_by(2).map(String::as_str).collect();
@@ -172,19 +173,19 @@ impl Locality {
 }
 
 impl Gpu {
-    /// Number of active NVLinks; `None` when nobody could be asked.
+    /// Returns the number of active NVLinks, or `None` without a source for them.
     pub fn nvlink_count(&self) -> Option<u32> {
         self.nvlinks
             .as_ref()
             .map(|links| links.iter().fold(0, |sum: u32, link| sum.saturating_add(link.count)))
     }
 
-    /// Number of NVLinks to a switch.
+    /// Returns the number of NVLinks to a switch.
     pub fn switch_links(&self) -> u32 {
         self.links_to(|end| *end == NvLinkEnd::Switch)
     }
 
-    /// Number of NVLinks that this GPU has to another one of its host without a switch.
+    /// Returns the number of NVLinks from this GPU to another one of its host without a switch.
     pub fn links_to_gpu(&self, other: &Self) -> u32 {
         match self.place.host == other.place.host {
             true => self.links_to(|end| matches!(end, NvLinkEnd::Gpu(bus_id) if *bus_id == other.bus_id)),
@@ -197,7 +198,7 @@ impl Gpu {
         links.fold(0, |sum: u32, link| sum.saturating_add(link.count))
     }
 
-    /// The product in short: `H100 80GB HBM3`.
+    /// Returns the product in short: `H100 80GB HBM3`.
     pub fn product(&self) -> Option<&str> {
         self.name.as_deref().map(|name| name.strip_prefix("NVIDIA ").unwrap_or(name))
     }

@@ -28,7 +28,7 @@ pub enum Path {
     Unknown,
 }
 
-/// The pair of devices that a path connects.
+/// The kinds of devices at the ends of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pair {
     /// Two GPUs.
@@ -37,12 +37,12 @@ pub enum Pair {
     GpuNic,
 }
 
-/// Properties of a machine on which NCCL's choice depends.
+/// Properties of a machine that affect NCCL's choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Platform {
     /// True with CPUs of AMD and at most two GPUs: NCCL permits P2P at any distance.
     pub is_amd_pair: bool,
-    /// True when GPUs are connected to CPUs by NVLink-C2C.
+    /// True if GPUs are connected to CPUs by NVLink-C2C.
     pub has_c2c: bool,
 }
 
@@ -54,8 +54,8 @@ impl Path {
         }
         let common = a.ports.iter().zip(&b.ports).take_while(|(a, b)| a == b).count();
         if common > 0 {
-            // The common bridge is a switch's upstream port or a root port; a port of its own may follow on
-            // each side.
+            // The common bridge is a switch's upstream port or a root port. One more port may follow on each
+            // side.
             let beyond = (a.ports.len() - common).max(b.ports.len() - common);
             return if beyond <= 1 { Self::Pix } else { Self::Pxb };
         }
@@ -75,7 +75,7 @@ impl Path {
         }
     }
 
-    /// The letters: `PIX`, `NV18`.
+    /// Returns the letters: `PIX`, `NV18`.
     pub fn letters(self) -> String {
         match self {
             Self::Same => "X".to_owned(),
@@ -90,12 +90,12 @@ impl Path {
         }
     }
 
-    /// The letters in the legend, where a number of links stands for all numbers.
+    /// Returns the letters in the legend, with one entry for all numbers of links.
     pub fn class(self) -> String {
         if let Self::NvLink(_) = self { "NV#".to_owned() } else { self.letters() }
     }
 
-    /// The route in words.
+    /// Returns the route in words.
     pub fn meaning(self) -> &'static str {
         match self {
             Self::Same => "the device itself",
@@ -113,8 +113,8 @@ impl Path {
         }
     }
 
-    /// The transport that NCCL 2.23 and later choose when no variable says otherwise. (Before, P2P was
-    /// permitted at any distance on CPUs of AMD.)
+    /// Returns the transport chosen by NCCL 2.23 and later if no variable is set. (Before, P2P was permitted
+    /// at any distance on CPUs of AMD.)
     pub fn transport(self, pair: Pair, platform: Platform) -> &'static str {
         const PCIE: &str = "P2P over PCIe, if the driver permits it; else SHM";
         match (self, pair) {
@@ -141,7 +141,7 @@ impl Path {
         }
     }
 
-    /// Quality of the path, which selects the colour.
+    /// Returns the quality of the path. It selects the colour.
     pub fn grade(self) -> Grade {
         match self {
             Self::Same | Self::Unknown => Grade::None,

@@ -12,12 +12,12 @@ const MOST_NODES: u32 = 1 << 20;
 /// Deepest nesting: NCCL's files have some 8 levels.
 const DEEPEST: usize = 64;
 
-/// A file that is no topology or graph of NCCL, with the reason.
+/// A file other than a topology or graph of NCCL, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
     /// The file's name.
     pub name: String,
-    /// The reason, and what to do.
+    /// The reason, and the remedy.
     pub problem: String,
 }
 
@@ -58,7 +58,7 @@ pub(super) fn check_version(root: Node<'_, '_>) -> Result<(), String> {
     }
 }
 
-/// An estimate from above of the depth of nesting, without parsing.
+/// Estimates the depth of nesting from above, without parsing.
 fn deepest(text: &str) -> usize {
     let bytes = text.as_bytes();
     let (mut depth, mut deepest) = (0_usize, 0);
@@ -77,18 +77,18 @@ fn deepest(text: &str) -> usize {
     deepest
 }
 
-/// The value of an attribute, where it is a number; blanks around it are no harm.
+/// Returns the value of an attribute, if it is a number. Blanks around it are harmless.
 pub(super) fn number<T: FromStr>(node: Node<'_, '_>, name: &str) -> Option<T> {
     node.attribute(name)?.trim().parse().ok()
 }
 
-/// The value of a hexadecimal attribute, with or without `0x`.
+/// Returns the value of a hexadecimal attribute, with or without `0x`.
 pub(super) fn hexadecimal(node: Node<'_, '_>, name: &str) -> Option<u64> {
     let text = node.attribute(name)?.trim();
     u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok()
 }
 
-/// The elements with a name below an element.
+/// Returns the elements with a name below an element.
 pub(super) fn children<'a, 'input: 'a>(
     node: Node<'a, 'input>,
     name: &'static str,

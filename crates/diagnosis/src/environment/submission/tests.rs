@@ -1,4 +1,4 @@
-//! Forms of texts that set variables.
+//! Forms of assignments in texts.
 
 use crate::environment::parse::parse;
 

@@ -17,7 +17,7 @@ fn values_are_checked_without_a_rule() {
     assert!(judged("NCCL_WORK_ARGS_BYTES", "99999999999999999999", &now).reason.contains("too large"));
 }
 
-/// A bad value is told once, with the way out, and without a judgement about what it does not mean.
+/// A bad value is reported once, with the remedy, and without a judgement about its meaning.
 #[test]
 fn a_bad_value_has_one_finding_with_a_remedy() {
     for (name, value, severity, remedy) in [

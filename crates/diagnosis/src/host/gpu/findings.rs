@@ -10,11 +10,11 @@ use crate::words::{counted, join_list, shown, sized};
 
 pub(crate) use facts::{prove, sections};
 
-/// Reasons of NVML for a low clock that are faults of power or cooling.
+/// Reasons of NVML for a low clock, due to faults of power or cooling.
 const FAULTS: [&str; 4] =
     ["hardware slowdown", "software thermal slowdown", "hardware thermal slowdown", "power brake"];
 
-/// Findings about the GPUs. In a container the host may have more of them.
+/// Returns findings about the GPUs. In a container the host may have more of them.
 pub(crate) fn judge(gpus: &Gpus, in_container: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(problem(gpus, in_container));
@@ -32,7 +32,7 @@ pub(crate) fn judge(gpus: &Gpus, in_container: bool) -> Vec<Finding> {
     findings
 }
 
-/// `GPU 3 (0000:5d:00.0)`
+/// Returns `GPU 3 (0000:5d:00.0)`.
 fn named(gpu: &Gpu) -> String {
     match &gpu.pci {
         Some(place) => format!("GPU {} ({place})", gpu.index),
@@ -117,7 +117,7 @@ fn recovery(gpu: &Gpu) -> Option<Finding> {
     )
 }
 
-/// Findings about a GPU's memory: errors, replaced rows and pages.
+/// Returns findings about a GPU's memory: errors, replaced rows and pages.
 fn memory(gpu: &Gpu) -> Vec<Finding> {
     let mut findings = Vec::new();
     let reset = format!("drain the node, then nvidia-smi --gpu-reset -i {}", gpu.index);
@@ -180,7 +180,7 @@ fn counted_errors(errors: u64) -> String {
     }
 }
 
-/// Different models in one host.
+/// Returns a finding about different models in one host.
 fn models(gpus: &Gpus) -> Option<Finding> {
     let first = gpus.devices.first()?;
     gpus.devices.iter().any(|gpu| gpu.name != first.name).then(|| {
@@ -194,7 +194,7 @@ fn models(gpus: &Gpus) -> Option<Finding> {
     })
 }
 
-/// GPUs whose error correction is off while others of the host have it on.
+/// Returns a finding about GPUs with error correction off, while it is on for other GPUs of the host.
 fn ecc_off(gpus: &Gpus) -> Option<Finding> {
     let off: Vec<String> =
         gpus.devices.iter().filter(|gpu| gpu.ecc.enabled == Some(false)).map(named).collect();
@@ -270,7 +270,7 @@ fn pcie(gpu: &Gpu) -> Option<Finding> {
     )
 }
 
-/// Modes that get in the way of a job.
+/// Returns findings about modes harmful to a job.
 fn settings(gpus: &Gpus) -> Vec<Finding> {
     let those = |wanted: &dyn Fn(&Gpu) -> bool| -> Vec<String> {
         gpus.devices.iter().filter(|gpu| wanted(gpu)).map(named).collect()

@@ -1,4 +1,4 @@
-//! The GPUs of a host: facts, their reading through NVML, and what they mean.
+//! The GPUs of a host: facts, their reading through NVML, and conclusions.
 
 mod findings;
 pub(crate) mod nvml;
@@ -17,17 +17,17 @@ use super::pci::OnPci;
 pub struct Gpus {
     /// Driver: `580.159.04`.
     pub driver: Option<String>,
-    /// Newest CUDA that the driver supports: `13.0`.
+    /// Newest CUDA version supported by the driver: `13.0`.
     pub cuda: Option<String>,
     /// The GPUs, by NVML's number.
     pub devices: Vec<Gpu>,
-    /// GPUs that NVML counts and cannot open, with its error.
+    /// GPUs counted by NVML that it cannot open, with its error.
     pub lost: Vec<Lost>,
     /// State of peer access from each GPU (row) to each other one.
     pub peers: Vec<Vec<Peer>>,
-    /// Reason for which nothing was read.
+    /// Reason for missing facts.
     pub problem: Option<Problem>,
-    /// Counters of the NVLinks that count errors.
+    /// Error counters of the NVLinks.
     pub counters: Vec<Counter>,
     /// NVIDIA GPUs on the PCI bus.
     pub on_pci: Vec<OnPci>,
@@ -35,7 +35,7 @@ pub struct Gpus {
     pub switches: usize,
 }
 
-/// Reason for which NVML tells nothing.
+/// Reason for missing facts of NVML.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", content = "text")]
 pub enum Problem {
@@ -70,7 +70,7 @@ pub struct Lost {
     pub error: String,
 }
 
-/// A GPU. What NVML does not tell is `None`.
+/// A GPU. Facts unknown to NVML are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Gpu {
     /// NVML's number.
@@ -83,17 +83,17 @@ pub struct Gpu {
     pub pci: Option<String>,
     /// PCI device number: equal for equal products.
     pub device: Option<u32>,
-    /// Memory in bytes; a GPU that shares the host's memory has none.
+    /// Memory in bytes, or `None` for a GPU that shares the host's memory.
     pub memory: Option<u64>,
     /// Connection to the host.
     pub pcie: Pcie,
     /// Error correction.
     pub ecc: Ecc,
-    /// Rows of memory that were replaced.
+    /// Replaced rows of memory.
     pub rows: Option<Rows>,
-    /// Pages of memory that were taken out of use.
+    /// Retired pages of memory.
     pub pages: Pages,
-    /// Reasons for which the clock is lower than it could be.
+    /// Reasons for a lowered clock.
     pub slowed: Vec<String>,
     /// Performance state, 0 for the highest.
     pub performance_state: Option<u32>,
@@ -109,17 +109,17 @@ pub struct Gpu {
     pub clock: Option<u32>,
     /// Highest clock of the multiprocessors in MHz.
     pub max_clock: Option<u32>,
-    /// True when the driver stays loaded without users.
+    /// True if the driver stays loaded without users.
     pub persistence: Option<bool>,
-    /// True when the GPU is divided into instances.
+    /// True if the GPU is divided into instances.
     pub mig: Option<bool>,
     /// NVML's advice: 0 none, 1 reset the GPU, 2 reboot the node, 3 drain peer traffic, 4 drain and reset.
     pub recovery: Option<u32>,
     /// `default`, `exclusive process`, `prohibited`.
     pub compute_mode: Option<String>,
-    /// NVLinks that the GPU has.
+    /// NVLinks of the GPU.
     pub links: Vec<Link>,
-    /// NVML's error, where it did not tell all NVLinks.
+    /// NVML's error, if it did not report all NVLinks.
     pub links_refused: Option<String>,
     /// Active links of NVLink-C2C to the CPU.
     pub c2c_links: Option<u32>,
@@ -145,9 +145,9 @@ pub struct Pcie {
 /// Error correction of a GPU's memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ecc {
-    /// True when it is on.
+    /// True if it is on.
     pub enabled: Option<bool>,
-    /// True when it is on after the next reset.
+    /// True if it is on after the next reset.
     pub pending: Option<bool>,
     /// Uncorrected errors since the driver was loaded.
     pub uncorrected: Option<u64>,
@@ -155,25 +155,25 @@ pub struct Ecc {
     pub lifetime_uncorrected: Option<u64>,
 }
 
-/// Rows of memory that were replaced by spare ones.
+/// Rows of memory replaced by spare ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rows {
     /// Rows replaced because of corrected errors.
     pub corrected: u32,
     /// Rows replaced because of uncorrected errors.
     pub uncorrected: u32,
-    /// True when a row is replaced at the next reset.
+    /// True if a row is replaced at the next reset.
     pub pending: bool,
-    /// True when a row could not be replaced.
+    /// True if a row could not be replaced.
     pub failed: bool,
 }
 
-/// Pages of memory that were taken out of use, on GPUs before Ampere.
+/// Retired pages of memory, on GPUs before Ampere.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pages {
     /// Number of pages.
     pub retired: Option<usize>,
-    /// True when pages are taken out of use at the next reset.
+    /// True if pages are taken out of use at the next reset.
     pub pending: Option<bool>,
 }
 
@@ -182,7 +182,7 @@ pub struct Pages {
 pub struct Link {
     /// Number, from 0.
     pub number: u32,
-    /// True when the link works.
+    /// True if the link works.
     pub active: bool,
     /// Version of NVLink, as NVML numbers it.
     pub version: Option<u32>,
@@ -190,7 +190,7 @@ pub struct Link {
     pub speed: Option<u64>,
     /// False for a link that cannot carry accesses between GPUs.
     pub peer_access: Option<bool>,
-    /// Bus ID of the other end, where it is visible.
+    /// Bus ID of the other end, if it is visible.
     pub remote: Option<String>,
 }
 
@@ -201,9 +201,9 @@ pub struct Fabric {
     pub state: u32,
     /// NVML's error code of the registration, 0 for success.
     pub status: u32,
-    /// Identity of the cluster in hexadecimal digits; `None` on a fabric within one host.
+    /// Identity of the cluster in hexadecimal digits, or `None` on a fabric within one host.
     pub cluster: Option<String>,
-    /// Group of GPUs in the cluster that can access each other.
+    /// Group of GPUs in the cluster with access to each other.
     pub clique: u32,
     /// Health as NVML's bits.
     pub health: Option<u32>,
@@ -253,18 +253,18 @@ pub enum Access {
 }
 
 impl Gpus {
-    /// Number of working NVLinks, and of all.
+    /// Returns the number of working NVLinks, and the number of all NVLinks.
     pub fn links(&self) -> (usize, usize) {
         let all = self.devices.iter().flat_map(|gpu| &gpu.links);
         (all.clone().filter(|link| link.active).count(), all.count())
     }
 
-    /// Returns true when the host has GPUs, seen by NVML or on the PCI bus.
+    /// Returns true if the host has GPUs, seen by NVML or on the PCI bus.
     pub fn any(&self) -> bool {
         !self.devices.is_empty() || !self.lost.is_empty() || !self.on_pci.is_empty()
     }
 
-    /// Models with the number of each: `8 NVIDIA H100 80GB HBM3`.
+    /// Returns the models with the number of each: `8 NVIDIA H100 80GB HBM3`.
     pub fn models(&self) -> String {
         let mut models: Vec<(&str, usize)> = Vec::new();
         for gpu in &self.devices {
@@ -279,24 +279,24 @@ impl Gpus {
 }
 
 impl Gpu {
-    /// Number of working NVLinks.
+    /// Returns the number of working NVLinks.
     pub fn active_links(&self) -> usize {
         self.links.iter().filter(|link| link.active).count()
     }
 
-    /// True for GPUs that share the memory of a desktop: GB10, DGX Spark.
+    /// Returns true for GPUs with the memory of a desktop: GB10, DGX Spark.
     pub fn is_spark(&self) -> bool {
         self.name.contains("GB10")
     }
 
-    /// True for GPUs of Grace-Blackwell trays.
+    /// Returns true for GPUs of Grace-Blackwell trays.
     pub fn is_grace_blackwell(&self) -> bool {
         self.name.contains("GB200") || self.name.contains("GB300")
     }
 }
 
 impl Access {
-    /// NVML's abbreviation, as nvidia-smi prints it.
+    /// Returns NVML's abbreviation, as nvidia-smi prints it.
     pub fn code(self) -> &'static str {
         match self {
             Self::Supported => "OK",

@@ -1,4 +1,4 @@
-//! Reading of GPUs through NVML, which is loaded at run time.
+//! Reader of GPUs through NVML. It is loaded at run time.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -22,18 +22,18 @@ use super::{Access, Ecc, Gpu, Gpus, Link, Lost, Pages, Pcie, Peer, Problem, Proc
 
 mod raw;
 
-/// Limit on the calls of NVML, which wait without end for a GPU that hangs; our own judgement.
+/// Time limit of NVML's calls: they wait without end for a hanging GPU. The value is our own judgement.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Places of the library that the loader may not search, as in containers of Kubernetes nodes.
+/// Places of the library outside the loader's search, as in containers of Kubernetes nodes.
 const PLACES: [&str; 3] = [
     "libnvidia-ml.so.1",
     "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
     "/run/nvidia/driver/usr/lib64/libnvidia-ml.so.1",
 ];
-/// Most NVLinks of a GPU that are asked for.
+/// Largest number of examined NVLinks per GPU.
 const MOST_LINKS: u32 = 36;
 
-/// GPUs, read by a thread of their own: NVML may never answer.
+/// GPUs, read by a separate thread: NVML may never answer.
 #[derive(Debug)]
 pub(crate) struct Reading {
     asking: mpsc::Sender<()>,
@@ -63,7 +63,7 @@ impl Reading {
         Self { asking, answers }
     }
 
-    /// The first reading.
+    /// Returns the first reading.
     pub(crate) fn first(&self) -> Gpus {
         self.answer().unwrap_or_else(|problem| Gpus { problem: Some(problem), ..Gpus::default() })
     }
@@ -92,7 +92,7 @@ impl Reading {
     }
 }
 
-/// Completes the facts with those of the PCI bus below `root`.
+/// Completes the facts with the GPUs and NVSwitches of the PCI bus below `root`.
 pub(in super::super) fn on_bus(gpus: &mut Gpus, root: &Path) {
     let functions = pci::functions(root);
     gpus.on_pci = functions.iter().filter(|function| function.is_gpu()).map(Function::on_pci).collect();
@@ -233,7 +233,7 @@ fn processes(nvml: &Nvml, device: &Device<'_>) -> Vec<Process> {
     others.map(process).collect()
 }
 
-/// NVLinks, and the error with which NVML refused to tell more of them.
+/// Returns the NVLinks, and NVML's error, if it refused to report more of them.
 fn links(nvml: &Nvml, device: &Device<'_>) -> (Vec<Link>, Option<String>) {
     let mut links = Vec::new();
     for number in 0..raw::link_count(nvml, device).unwrap_or(MOST_LINKS).min(MOST_LINKS) {
@@ -244,7 +244,7 @@ fn links(nvml: &Nvml, device: &Device<'_>) -> (Vec<Link>, Option<String>) {
             Err(NvmlError::NotSupported) => continue,
             Err(error) => return (links, Some(error.to_string())),
         };
-        // A device that is not visible has an empty bus ID.
+        // An invisible device has an empty bus ID.
         let remote = link.remote_pci_info().ok().map(|pci| normal_bus_id(&pci.bus_id));
         links.push(Link {
             number,
@@ -258,7 +258,7 @@ fn links(nvml: &Nvml, device: &Device<'_>) -> (Vec<Link>, Option<String>) {
     (links, None)
 }
 
-/// Error counters of all NVLinks that work.
+/// Returns the error counters of all working NVLinks.
 fn error_counters(nvml: &Nvml) -> Vec<Counter> {
     let mut counters = Vec::new();
     for index in 0..nvml.device_count().unwrap_or(0) {

@@ -6,7 +6,7 @@ use crate::finding::{Action, Evidence, Finding, Role, Severity};
 use crate::knowledge::rules::Rules;
 use crate::words::{join_list, shown};
 
-/// A finding for each kind of message that is no harmless one. `uptime` is in seconds.
+/// Returns a finding for each kind of message except harmless ones. `uptime` is in seconds.
 pub(crate) fn judge(messages: &KernelMessages, uptime: Option<f64>, rules: &Rules) -> Vec<Finding> {
     messages.kinds.iter().filter_map(|message| finding(messages, message, uptime, rules)).collect()
 }
@@ -14,19 +14,19 @@ pub(crate) fn judge(messages: &KernelMessages, uptime: Option<f64>, rules: &Rule
 /// Beginnings of the names of rules about GPUs, NVLink, NVIDIA's driver and NCCL.
 const OF_GPUS: [&str; 8] = ["xid-", "sxid-", "gpu-", "nvlink-", "nvidia-", "peermem-", "dma-buf-", "nccl-"];
 
-/// True for a message about GPUs, NVLink, NVIDIA's driver or NCCL.
+/// Returns true for a message about GPUs, NVLink, NVIDIA's driver or NCCL.
 pub(crate) fn is_about_gpus(message: &KernelMessage) -> bool {
     let has_rule = |rule: &String| OF_GPUS.iter().any(|start| rule.starts_with(start));
     message.rule.as_ref().is_some_and(has_rule) || super::read::names_gpu_error(&message.text)
 }
 
-/// True for a message about a process, after whose end the host is as good as before.
+/// Returns true for a message about a process. After its end the host is as good as before.
 fn is_about_process(message: &KernelMessage, action: Action) -> bool {
     let words = ["pid", "process", "segfault", "traps: ", "task ", "name="];
     action == Action::None && words.iter().any(|word| message.text.contains(word))
 }
 
-/// `6456.471 s after the start, 2.1 h ago`
+/// Returns `6456.471 s after the start, 2.1 h ago`.
 fn time(message: &KernelMessage, uptime: Option<f64>) -> Option<String> {
     let (first, last) = (message.first?, message.last?);
     let ago = uptime.map(|now| now - last).filter(|ago| *ago >= 0.0).map(|ago| match ago {
@@ -80,7 +80,7 @@ fn finding(
     Some(finding)
 }
 
-/// The table of messages.
+/// Returns the table of messages.
 pub(crate) fn sections(messages: &KernelMessages) -> Vec<Section> {
     if messages.kinds.is_empty() {
         return Vec::new();

@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 pub(super) use findings::{is_about_gpus, judge, sections};
 pub(super) use read::read;
 
-/// Messages that matter.
+/// Relevant messages.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct KernelMessages {
-    /// The file that they were read from; `None` where none could be read.
+    /// The file of the messages, or `None` if none could be read.
     pub place: Option<String>,
-    /// True when all messages since the start of the kernel were read, or as many as the kernel keeps.
+    /// True if all messages since the start of the kernel were read, or as many as the kernel keeps.
     pub complete: bool,
     /// Kinds of messages, in the order of their first one.
     pub kinds: Vec<KernelMessage>,
@@ -24,7 +24,7 @@ pub struct KernelMessages {
 /// Messages of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct KernelMessage {
-    /// Name of the rule that knows it; `None` for a message that no rule explains.
+    /// Name of its rule, or `None` for a message without a rule.
     pub rule: Option<String>,
     /// The first message.
     pub text: String,
@@ -34,6 +34,6 @@ pub struct KernelMessage {
     pub last: Option<f64>,
     /// Number of messages.
     pub count: u64,
-    /// Devices that they name: places on the PCI bus.
+    /// Devices in the messages: places on the PCI bus.
     pub devices: Vec<String>,
 }

@@ -12,18 +12,18 @@ use rustix::io::Errno;
 use super::{KernelMessage, KernelMessages};
 use crate::knowledge::rules::{Origin, Rules};
 
-/// Bytes of messages that are read at most.
+/// Largest number of bytes of messages read.
 const MOST: usize = 16 << 20;
-/// Bytes of a log file that are read, from its end.
+/// Number of bytes read from the end of a log file.
 const TAIL: u64 = 4 << 20;
-/// Kinds of messages that are kept.
+/// Largest number of kinds of messages.
 const MOST_KINDS: usize = 64;
-/// Letters of a message that are kept.
+/// Length limit of a message, in letters.
 const LONGEST: usize = 400;
 /// Files of system loggers.
 const FILES: [&str; 4] = ["var/log/kern.log", "var/log/messages", "var/log/syslog", "var/log/dmesg"];
 
-/// Reads the messages below `root`, and keeps those that rules know, and those that report errors of GPUs.
+/// Reads the messages below `root`, and keeps messages known to rules, and reports of errors of GPUs.
 pub(in super::super) fn read(root: &Path, rules: &Rules) -> KernelMessages {
     let mut messages = KernelMessages::default();
     if let Some(bytes) = kmsg(&root.join("dev/kmsg")) {
@@ -48,7 +48,7 @@ pub(in super::super) fn read(root: &Path, rules: &Rules) -> KernelMessages {
     messages
 }
 
-/// All records that the kernel has. Each call of read(2) gives one, and an error when there is no more.
+/// Reads all records of the kernel. Each call of read(2) returns one, and an error after the last one.
 fn kmsg(path: &Path) -> Option<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
@@ -58,7 +58,7 @@ fn kmsg(path: &Path) -> Option<Vec<u8>> {
         match rustix::io::read(&file, &mut record) {
             Ok(0) | Err(Errno::AGAIN) => return Some(all),
             Ok(length) => all.extend_from_slice(&record[..length]),
-            // Old records were overwritten before they were read.
+            // Old records were overwritten before the read.
             Err(Errno::PIPE | Errno::INTR) => {}
             Err(_) => return (!all.is_empty()).then_some(all),
         }
@@ -75,8 +75,8 @@ fn tail(path: &Path) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Seconds and text of a record such as `6,339,5140900,-;NVRM: loading`. Further lines of a record begin with
-/// a blank. Lines that programs wrote, which have a facility other than 0, are none of the kernel.
+/// Returns seconds and text of a record such as `6,339,5140900,-;NVRM: loading`. Further lines of a record
+/// begin with a blank. Lines written by programs have a facility other than 0, and are not the kernel's.
 fn record(line: &[u8]) -> Option<(f64, &[u8])> {
     let end = line.iter().position(|byte| *byte == b';')?;
     let (head, text) = (std::str::from_utf8(&line[..end]).ok()?, &line[end + 1..]);
@@ -86,8 +86,8 @@ fn record(line: &[u8]) -> Option<(f64, &[u8])> {
     (priority < 8).then_some((microseconds as f64 / 1e6, text))
 }
 
-/// Seconds and text of a line such as `Nov 24 host kernel: [ 5.140900] NVRM: loading`, or `[ 5.14] NVRM:
-/// loading`.
+/// Returns seconds and text of a line such as `Nov 24 host kernel: [ 5.140900] NVRM: loading`, or `[ 5.14]
+/// NVRM: loading`.
 fn logged(line: &[u8]) -> Option<(Option<f64>, &[u8])> {
     const MARK: &[u8] = b" kernel: ";
     let text = match line.windows(MARK.len()).position(|window| window == MARK) {
@@ -128,7 +128,7 @@ fn take(messages: &mut KernelMessages, rules: &Rules, text: &[u8], time: Option<
     }
 }
 
-/// `Xid 79` or `SXid 12028` of a line in which the driver reports an error of a GPU or an NVSwitch.
+/// Returns `Xid 79` or `SXid 12028` of a driver's line about an error of a GPU or an NVSwitch.
 fn error_of_gpu(line: &[u8]) -> Option<String> {
     static XID: LazyLock<Option<Regex>> =
         LazyLock::new(|| Regex::new(r"(S?Xid) \((?:PCI:)?[0-9a-fA-F:.]+\): (\d+)").ok());
@@ -137,7 +137,7 @@ fn error_of_gpu(line: &[u8]) -> Option<String> {
     Some(format!("{} {}", text(1)?, text(2)?))
 }
 
-/// The first place on the PCI bus that a line names.
+/// Returns the first place on the PCI bus in a line.
 fn device(line: &[u8]) -> Option<String> {
     static PLACE: LazyLock<Option<Regex>> =
         LazyLock::new(|| Regex::new(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?").ok());
@@ -145,12 +145,12 @@ fn device(line: &[u8]) -> Option<String> {
     Some(String::from_utf8_lossy(found.as_bytes()).into_owned())
 }
 
-/// Name of the error in a message that no rule explains.
+/// Returns the name of the error in a message without a rule.
 pub(super) fn error_name(text: &str) -> String {
     error_of_gpu(text.as_bytes()).unwrap_or_else(|| "a message".to_owned())
 }
 
-/// True for a message with an error of NVIDIA's driver or of its switches.
+/// Returns true for a message with an error of NVIDIA's driver or of its switches.
 pub(super) fn names_gpu_error(text: &str) -> bool {
     text.contains("NVRM:") || error_of_gpu(text.as_bytes()).is_some()
 }

@@ -34,7 +34,7 @@ pub(super) fn entries(bytes: &[u8]) -> Vec<(String, String)> {
 pub(super) mod tests {
     use super::*;
 
-    /// A cache with these entries.
+    /// Returns a cache with these entries.
     pub(in super::super) fn cache(entries: &[(&str, &str)]) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(u32::try_from(entries.len()).unwrap().to_le_bytes());

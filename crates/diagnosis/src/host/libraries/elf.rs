@@ -1,5 +1,5 @@
-//! Version, build and interfaces of a library's file. Only the parts that are needed are read, as NCCL's
-//! files have hundreds of megabytes.
+//! Version, build and interfaces of a library's file. Only the necessary parts are read, as NCCL's files have
+//! hundreds of megabytes.
 
 use std::fs::File;
 use std::path::Path;
@@ -11,7 +11,7 @@ use regex::bytes::Regex;
 
 use super::Kind;
 
-/// Longest section of constants that is searched, in bytes.
+/// Length limit of a searched section of constants, in bytes.
 const LONGEST: u64 = 256 << 20;
 
 /// Content of a library's file.
@@ -26,7 +26,7 @@ pub(super) struct Content {
 /// Reads a file.
 ///
 /// # Errors
-/// When it is no library of this machine.
+/// An error if it is not a library of this machine.
 pub(super) fn read(path: &Path, kind: Kind) -> Result<Content, String> {
     let file = File::open(path).map_err(|error| error.to_string())?;
     let cache = ReadCache::new(file);
@@ -51,7 +51,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Symbols by which NCCL knows a plugin: `ncclNetPlugin_v10`.
+/// Returns the symbols that identify a plugin for NCCL: `ncclNetPlugin_v10`.
 fn interfaces<'data>(object: &object::File<'data, &'data ReadCache<File>>) -> Vec<String> {
     let symbols = object.dynamic_symbols().filter(|symbol| symbol.is_definition());
     let names = symbols.filter_map(|symbol| symbol.name().ok().map(str::to_owned));
@@ -77,7 +77,7 @@ fn interfaces<'data>(object: &object::File<'data, &'data ReadCache<File>>) -> Ve
     names
 }
 
-/// The version in a library's constants, and the suffix that follows it.
+/// Returns the version in a library's constants, and the following suffix.
 fn version(constants: &[u8], kind: Kind) -> Option<(String, Option<String>)> {
     let pattern = match kind {
         Kind::Nccl => NCCL.as_ref()?,
@@ -85,7 +85,7 @@ fn version(constants: &[u8], kind: Kind) -> Option<(String, Option<String>)> {
         Kind::Libfabric => FABRIC.as_ref()?,
         _ => return None,
     };
-    // The constants are strings that end with zero bytes.
+    // The constants are strings with zero bytes at their ends.
     let strings = constants.split(|byte| *byte == 0).filter(|text| text.len() >= 5);
     let mut found: Vec<(String, Option<String>)> = strings
         .filter_map(|text| pattern.captures(text))

@@ -8,7 +8,7 @@ use crate::examination::{Body, Section};
 use crate::finding::{Finding, Severity};
 use crate::words::{join_list, shown, sized};
 
-/// Findings about the libraries.
+/// Returns findings about the libraries.
 pub(crate) fn judge(libraries: &[Library], system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(same_version(libraries));
@@ -27,7 +27,7 @@ fn of(libraries: &[Library], kind: Kind) -> impl Iterator<Item = &Library> {
     libraries.iter().filter(move |library| library.kind == kind && library.problem.is_none())
 }
 
-/// Two builds of one version.
+/// Returns findings about two builds of one version.
 fn same_version(libraries: &[Library]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for kind in [Kind::Nccl, Kind::NetPlugin, Kind::Libfabric] {
@@ -87,7 +87,7 @@ fn several_nccl(libraries: &[Library]) -> Option<Finding> {
     })
 }
 
-/// Driver libraries of another version than the kernel's module.
+/// Returns a finding about driver libraries of another version than the kernel's module.
 fn driver(libraries: &[Library], system: &System) -> Option<Finding> {
     let kernel = system.driver.version.as_ref()?;
     let library = of(libraries, Kind::Driver).find(|library| library.first)?;
@@ -140,7 +140,7 @@ fn without_plugin(libraries: &[Library]) -> Vec<Finding> {
     findings
 }
 
-/// Files with the name of a library that are none for this machine.
+/// Returns a finding about files with the name of a library that cannot be libraries of this machine.
 fn not_loadable(libraries: &[Library]) -> Option<Finding> {
     let names: Vec<String> = libraries
         .iter()
@@ -158,7 +158,7 @@ fn not_loadable(libraries: &[Library]) -> Option<Finding> {
     })
 }
 
-/// The table of libraries.
+/// Returns the table of libraries.
 pub(crate) fn sections(libraries: &[Library]) -> Vec<Section> {
     if libraries.is_empty() {
         return Vec::new();

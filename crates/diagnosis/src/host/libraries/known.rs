@@ -1,4 +1,4 @@
-//! Known faults and conflicts of the libraries that a job would load.
+//! Known faults and conflicts of the libraries a job would load.
 
 use semver::Version;
 
@@ -17,7 +17,7 @@ struct Versioned<'a> {
     version: Version,
 }
 
-/// The library that the loader takes, or else the first one found.
+/// Returns the library of the loader, or else the first one found.
 fn taken(libraries: &[Library], kind: Kind) -> Option<Versioned<'_>> {
     let all = || {
         libraries.iter().filter(move |library| library.kind == kind && library.problem.is_none()).filter_map(
@@ -27,7 +27,7 @@ fn taken(libraries: &[Library], kind: Kind) -> Option<Versioned<'_>> {
     all().find(|one| one.library.first).or_else(|| all().next())
 }
 
-/// The known faults of NCCL, and of the software for EFA where there are such devices.
+/// Returns the known faults of NCCL, and of the software for EFA if the host has EFA devices.
 fn faults<'a>(libraries: &'a [Library], nics: &[Nic]) -> Vec<(String, &'a Library, &'static Fault)> {
     let has_efa = nics.iter().any(Nic::is_efa);
     let has_network = nics.iter().any(Nic::is_up);
@@ -52,7 +52,7 @@ fn faults<'a>(libraries: &'a [Library], nics: &[Nic]) -> Vec<(String, &'a Librar
     found
 }
 
-/// One advice about all known faults: no job has run with them yet.
+/// Returns one advice about all known faults: no job has run with them yet.
 pub(super) fn known_faults(libraries: &[Library], nics: &[Nic]) -> Option<Finding> {
     let faults = faults(libraries, nics);
     let mut names: Vec<(String, &Library)> =
@@ -69,7 +69,7 @@ pub(super) fn known_faults(libraries: &[Library], nics: &[Nic]) -> Option<Findin
     Some(names.iter().fold(finding, |finding, (_, library)| finding.seen(&library.path, library.identity())))
 }
 
-/// The table of known faults.
+/// Returns the table of known faults.
 pub(crate) fn section(libraries: &[Library], nics: &[Nic]) -> Option<Section> {
     let row = |(name, _, fault): &(String, &Library, &Fault)| {
         vec![name.clone(), fault.effect.clone(), fault.conditions.join("; "), fault.remedy.clone()]
@@ -80,7 +80,7 @@ pub(crate) fn section(libraries: &[Library], nics: &[Nic]) -> Option<Section> {
         .then(|| Section { title: KNOWN_FAULTS.to_owned(), body: Body::Table { columns, rows } })
 }
 
-/// Versions that do not work together.
+/// Returns findings about versions that do not work together.
 pub(super) fn conflicts(libraries: &[Library], gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
     let kinds = [Kind::Nccl, Kind::NetPlugin, Kind::Libfabric];
     let [nccl, plugin, libfabric] = kinds.map(|kind| taken(libraries, kind));
@@ -100,7 +100,7 @@ pub(super) fn conflicts(libraries: &[Library], gpus: &Gpus, nics: &[Nic]) -> Vec
         ];
         let named: Vec<&Library> =
             named.iter().filter(|(_, is)| *is).filter_map(|(one, _)| Some(one.as_ref()?.library)).collect();
-        // A library beside the loader's path may stay unused, and so may the plugin without EFA.
+        // A library outside the loader's path may stay unused, as may the plugin without EFA.
         let is_used = named.iter().all(|library| library.first) && (has_efa || conflict.plugin.is_none());
         let severity = if is_used { conflict.severity(false) } else { Severity::Advice };
         let finding = Finding::new(conflict.id.clone(), severity, conflict.effect.clone())

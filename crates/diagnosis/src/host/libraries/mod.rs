@@ -1,4 +1,4 @@
-//! Libraries of a host that a job may load: where they are, their version and build, and which one is taken.
+//! Libraries available to a job on a host: their places, versions and builds, and the one in use.
 
 mod cache;
 mod elf;
@@ -42,15 +42,15 @@ pub enum Kind {
 pub struct Library {
     /// Kind.
     pub kind: Kind,
-    /// Name that programs ask for: `libnccl.so.2`.
+    /// Name requested by programs: `libnccl.so.2`.
     pub name: String,
-    /// First path at which it was found.
+    /// First path found.
     pub path: String,
     /// The file, when the path is a link to it.
     pub file: String,
-    /// The search that found it: `LD_LIBRARY_PATH`, `ld.so.cache`, `Python`, or a folder.
+    /// Source of the path: `LD_LIBRARY_PATH`, `ld.so.cache`, `Python`, or a folder.
     pub found: String,
-    /// True when the loader takes this file for the name.
+    /// True if the loader takes this file for the name.
     pub first: bool,
     /// Version: `2.28.9`.
     pub version: Option<String>,
@@ -62,12 +62,12 @@ pub struct Library {
     pub size: u64,
     /// Interfaces of a plugin: `ncclNetPlugin_v10`.
     pub interfaces: Vec<String>,
-    /// Reason for which the file cannot be a library here.
+    /// Reason why the file cannot be a library here.
     pub problem: Option<String>,
 }
 
 impl Library {
-    /// Version and build: `2.28.9+cuda13.0, build 1a2b3c4d`.
+    /// Returns the version and build: `2.28.9+cuda13.0, build 1a2b3c4d`.
     pub fn identity(&self) -> String {
         let version = self.version.as_deref().unwrap_or("unknown version");
         let build = self.build_id.as_ref().map(|id| format!(", build {}", id.get(..12).unwrap_or(id)));
@@ -75,7 +75,7 @@ impl Library {
     }
 }
 
-/// The kind of a library by its file name, and the name that programs ask for.
+/// Returns the kind of a library by its file name, and the name requested by programs.
 pub(super) fn kind(file: &str) -> Option<(Kind, String)> {
     let (stem, rest) = file.split_once(".so")?;
     if !(rest.is_empty() || rest.starts_with('.')) {
@@ -94,7 +94,7 @@ pub(super) fn kind(file: &str) -> Option<(Kind, String)> {
         }
         _ => return None,
     };
-    // Programs ask for the first number, as in `libnccl.so.2`; plugins have none.
+    // Programs ask for the first number, as in `libnccl.so.2`. Plugins have none.
     let number = rest.trim_start_matches('.').split('.').next().unwrap_or_default();
     let name = match kind {
         Kind::Nccl => "libnccl.so.2".to_owned(),

@@ -18,7 +18,7 @@ pub struct SearchPaths {
 }
 
 impl SearchPaths {
-    /// Those of this process.
+    /// Returns the variables of this process.
     pub fn of_environment() -> Self {
         let path = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         Self {
@@ -29,7 +29,7 @@ impl SearchPaths {
     }
 }
 
-/// Folders that the loader searches last.
+/// Last folders in the loader's search.
 const DEFAULT: [&str; 6] = [
     "/lib/x86_64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu",
@@ -38,7 +38,7 @@ const DEFAULT: [&str; 6] = [
     "/lib64",
     "/usr/lib64",
 ];
-/// Folders of installers, which jobs put into `LD_LIBRARY_PATH`.
+/// Folders of installers. Jobs put them into `LD_LIBRARY_PATH`.
 const INSTALLERS: [&str; 8] = [
     "/opt/amazon/efa/lib",
     "/opt/amazon/efa/lib64",
@@ -51,7 +51,7 @@ const INSTALLERS: [&str; 8] = [
 ];
 /// Places of Python installations.
 const PYTHONS: [&str; 5] = ["/usr", "/usr/local", "/opt/conda", "/opt/venv", "/usr/local/nccl"];
-/// Most libraries that are read.
+/// Largest number of libraries read.
 const MOST: usize = 200;
 
 /// A file found, before it is read.
@@ -63,7 +63,8 @@ struct Found {
     by_loader: bool,
 }
 
-/// Libraries below `root`, in the order in which the loader searches; those that it does not find come last.
+/// Returns the libraries below `root`, in the order of the loader's search. Libraries outside the search come
+/// last.
 pub(in super::super) fn find(root: &Path, paths: &SearchPaths) -> Vec<Library> {
     let mut found = Vec::new();
     for folder in
@@ -91,7 +92,7 @@ pub(in super::super) fn find(root: &Path, paths: &SearchPaths) -> Vec<Library> {
     read(root, found)
 }
 
-/// The path of the machine below `root`.
+/// Returns a path of the machine below `root`.
 fn inside(root: &Path, path: &str) -> PathBuf {
     root.join(path.trim_start_matches('/'))
 }
@@ -100,14 +101,14 @@ fn look(root: &Path, folder: &str, how: &str, by_loader: bool, found: &mut Vec<F
     for file in names(&inside(root, folder)) {
         if let Some((kind, name)) = kind(&file) {
             let path = format!("{}/{file}", folder.trim_end_matches('/'));
-            // Programs ask for the name without further numbers; the loader does not see the others.
+            // Programs ask for the name without further numbers. The loader ignores other names.
             let by_loader = by_loader && (file == name || kind == Kind::NetPlugin);
             found.push(Found { kind, name, path, how: how.to_owned(), by_loader });
         }
     }
 }
 
-/// `nvidia/nccl/lib` in the site-packages of all Pythons.
+/// Returns `nvidia/nccl/lib` in the site-packages of all Pythons.
 fn python_folders(root: &Path, paths: &SearchPaths) -> Vec<String> {
     let homes = paths.home.iter().map(|home| home.join(".local"));
     let bases = paths.python.iter().cloned().chain(homes).chain(PYTHONS.iter().map(PathBuf::from));
@@ -125,7 +126,7 @@ fn python_folders(root: &Path, paths: &SearchPaths) -> Vec<String> {
     folders
 }
 
-/// Reads each file once, and marks the one of each name that the loader takes.
+/// Reads each file once, and marks the loader's choice for each name.
 fn read(root: &Path, found: Vec<Found>) -> Vec<Library> {
     let mut libraries: Vec<Library> = Vec::new();
     for found in found.into_iter().take(MOST * 8) {
@@ -156,7 +157,7 @@ fn library(found: Found, file: String, first: bool, real: &Path) -> Library {
     };
     let numbers = || {
         let (_, numbers) = file.rsplit_once(".so.")?;
-        // One number is the one that programs ask for, not the version.
+        // A single number belongs to the name requested by programs, not to the version.
         (numbers.contains('.')).then(|| numbers.to_owned())
     };
     let by_name = matches!(found.kind, Kind::Driver | Kind::Nvml | Kind::Verbs | Kind::Nccl);
@@ -165,7 +166,7 @@ fn library(found: Found, file: String, first: bool, real: &Path) -> Library {
         suffix: content.suffix,
         build_id: content.build_id,
         interfaces: content.interfaces,
-        // A file that the loader refuses is skipped by it, or ends the program: it is not the one in use.
+        // The loader skips a refused file, or ends the program: such a file is not in use.
         first: first && problem.is_none(),
         kind: found.kind,
         name: found.name,

@@ -7,14 +7,14 @@ use crate::examination::{Body, Section};
 use crate::finding::{Action, Finding, Severity};
 use crate::words::{counted, join_list, plural, shown};
 
-/// Gbit/s of devices for which the MTU matters; our own judgement.
+/// Smallest speed in Gbit/s for checks of the MTU. The value is our own judgement.
 const FAST: f64 = 100.0;
-/// Ethernet MTU that an RDMA MTU of 4096 needs for its headers.
+/// Ethernet MTU required by an RDMA MTU of 4096 for its headers.
 const ROCE_MTU: u32 = 4200;
-/// Gbit/s of PCIe per Gbit/s of the port, with the headers of PCIe; our own judgement.
+/// Gbit/s of PCIe per Gbit/s of the port, with the headers of PCIe. The value is our own judgement.
 const PCIE_PER_PORT: f64 = 1.1;
 
-/// Meaning of a counter that grows.
+/// Meaning of a growing counter.
 pub(super) struct Meaning {
     severity: Severity,
     text: &'static str,
@@ -27,7 +27,7 @@ const LOSS: &str = "look for full or pausing switch ports on the way: ethtool -S
 const EFA: &str =
     "look at the peers' health; the instance's security group must allow all traffic to and from itself";
 
-/// Counters that matter, by the end of their name, and what their growth means.
+/// Relevant counters, by the end of their name, and the meaning of their growth.
 const COUNTERS: [(&str, Meaning); 22] = [
     ("symbol_error", Meaning::bad("bits are received wrong", CABLE)),
     ("link_error_recovery", Meaning::bad("the link trains again", CABLE)),
@@ -70,13 +70,13 @@ impl Meaning {
     }
 }
 
-/// Meaning of a counter, if it is one of those that matter.
+/// Returns the meaning of a relevant counter.
 pub(super) fn counter(name: &str) -> Option<&'static Meaning> {
     COUNTERS.iter().find(|(known, _)| *known == name).map(|(_, meaning)| meaning)
 }
 
-/// EFA devices, as AWS lists them (source of the finding), of an instance type with all of its network cards
-/// in use.
+/// Returns the number of EFA devices, as AWS lists them (source of the finding), for an instance type with
+/// all of its network cards in use.
 pub(crate) fn expected_efa(product: &str) -> Option<usize> {
     let (family, size) = product.split_once('.')?;
     match (family, size) {
@@ -88,7 +88,7 @@ pub(crate) fn expected_efa(product: &str) -> Option<usize> {
     }
 }
 
-/// Findings about the devices; `product` is the machine's name, and `needed` is true when jobs need a
+/// Returns findings about the devices. `product` is the machine's name, and `needed` is true if jobs need a
 /// network.
 pub(crate) fn judge(nics: &[Nic], counters: &[Counter], product: Option<&str>, needed: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -132,7 +132,8 @@ fn efa_count(nics: &[Nic], product: Option<&str>) -> Option<Finding> {
     })
 }
 
-/// No device is up. On a single host that may be intended, unless something is connected.
+/// Returns a finding if no device is up. On a single host that may be intended, unless something is
+/// connected.
 fn none_up(nics: &[Nic], needed: bool) -> Option<Finding> {
     if nics.is_empty() || nics.iter().any(Nic::is_up) {
         return None;
@@ -151,7 +152,8 @@ fn none_up(nics: &[Nic], needed: bool) -> Option<Finding> {
     })
 }
 
-/// A port without traffic among others that work. An unused second port of a board is no fault.
+/// Returns a finding about a port without traffic beside working ones. An unused second port of a board is
+/// not a fault.
 fn down(nics: &[Nic], nic: &Nic, port: &Port) -> Option<Finding> {
     if port.is_active() || port.state.is_empty() {
         return None;
@@ -185,7 +187,7 @@ fn down(nics: &[Nic], nic: &Nic, port: &Port) -> Option<Finding> {
     Some(Finding::new("port-down", severity, text).remedy(remedy).action(Action::Watch))
 }
 
-/// Active devices of one kind and board that are slower than the others.
+/// Returns findings about active devices slower than others of the same kind and board.
 fn rates(nics: &[Nic]) -> Vec<Finding> {
     let active: Vec<(&Nic, &Port)> = nics
         .iter()
@@ -216,7 +218,8 @@ fn rates(nics: &[Nic]) -> Vec<Finding> {
     findings
 }
 
-/// A device whose PCIe connection is narrower than it could be, and too narrow for its port.
+/// Returns a finding about a device with a PCIe connection narrower than possible, and insufficient for its
+/// port.
 fn narrow(nic: &Nic) -> Option<Finding> {
     let (width, most) = (nic.pcie.width?, nic.pcie.max_width?);
     let gigabits = nic.pcie.gbytes()? * 8.0;
@@ -239,7 +242,7 @@ fn narrow(nic: &Nic) -> Option<Finding> {
     })
 }
 
-/// Fast RoCE devices with the MTU of common Ethernet.
+/// Returns a finding about fast RoCE devices with the MTU of common Ethernet.
 fn mtu(nics: &[Nic]) -> Option<Finding> {
     let small: Vec<String> = nics
         .iter()
@@ -280,13 +283,14 @@ fn without_address(nics: &[Nic]) -> Option<Finding> {
     })
 }
 
-/// Active RoCE ports on which the entry of `NCCL_IB_GID_INDEX` has no address, or one of RoCE v1.
+/// Returns a finding about active RoCE ports without an address at the entry of `NCCL_IB_GID_INDEX`, or with
+/// one of RoCE v1.
 pub(crate) fn fixed_gid(nics: &[Nic], environment: &[(String, String)]) -> Option<Finding> {
     let (_, value) = environment.iter().find(|(name, _)| name == "NCCL_IB_GID_INDEX")?;
     let index: u32 = value.trim().parse().ok()?;
     let (mut empty, mut first) = (Vec::new(), Vec::new());
     for nic in nics.iter().filter(|nic| nic.kind() == "RoCE") {
-        // Without any address, `roce-without-ipv4` tells it.
+        // Without any address, `roce-without-ipv4` reports it.
         for port in nic.ports.iter().filter(|port| port.is_active() && !port.gids.is_empty()) {
             match port.gids.iter().find(|gid| gid.index == index) {
                 None => empty.push(format!("{} port {}", nic.name, port.number)),
@@ -314,7 +318,7 @@ pub(crate) fn fixed_gid(nics: &[Nic], environment: &[(String, String)]) -> Optio
     )
 }
 
-/// Counters that grew between the two readings, grouped by counter.
+/// Returns findings about counters with growth between the two readings, grouped by counter.
 fn growing(counters: &[Counter]) -> Vec<Finding> {
     let grown = |name: &str| -> Vec<&Counter> {
         counters.iter().filter(|counter| counter.name == name && counter.has_grown()).collect()
@@ -339,7 +343,7 @@ fn growing(counters: &[Counter]) -> Vec<Finding> {
         .collect()
 }
 
-/// Sentences about active ports and counters that did not grow.
+/// Returns sentences about active ports and counters without growth.
 pub(crate) fn prove(nics: &[Nic], counters: &[Counter]) -> Vec<String> {
     let mut groups: Vec<(&str, &str, usize)> = Vec::new();
     for nic in nics {
@@ -362,7 +366,7 @@ pub(crate) fn prove(nics: &[Nic], counters: &[Counter]) -> Vec<String> {
     proof
 }
 
-/// The table of devices.
+/// Returns the table of devices.
 pub(crate) fn sections(nics: &[Nic], counters: &[Counter]) -> Vec<Section> {
     if nics.is_empty() {
         return Vec::new();

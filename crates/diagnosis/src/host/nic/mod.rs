@@ -1,4 +1,4 @@
-//! RDMA network devices of a host: facts, and what they mean.
+//! RDMA network devices of a host: facts and conclusions.
 
 mod findings;
 
@@ -12,10 +12,10 @@ use super::counters::Counter;
 use super::files::{driver, names, number, text};
 use super::pci::{self, PcieLink};
 
-/// Entries of a port's table of addresses that are read at most.
+/// Largest number of entries read from a port's table of addresses.
 const MOST_GIDS: usize = 256;
 
-/// A network device that RDMA can use.
+/// A network device for RDMA.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Nic {
     /// `mlx5_0`, `rdmap16s27`.
@@ -28,9 +28,9 @@ pub struct Nic {
     pub board: Option<String>,
     /// Place on the PCI bus.
     pub pci: Option<String>,
-    /// NUMA node; `None` where the firmware names none.
+    /// NUMA node, or `None` if the firmware names none.
     pub numa: Option<u32>,
-    /// PCIe link, whose slot may have fewer lanes than the device.
+    /// PCIe link. The slot may have fewer lanes than the device.
     pub pcie: PcieLink,
     /// Network interfaces of the same function.
     pub interfaces: Vec<Interface>,
@@ -64,7 +64,7 @@ pub struct Port {
     pub rate: String,
     /// `InfiniBand`, `Ethernet`, `Unspecified`.
     pub link_layer: String,
-    /// Addresses: those that are not zero.
+    /// Nonzero addresses.
     pub gids: Vec<Gid>,
 }
 
@@ -80,7 +80,7 @@ pub struct Gid {
 }
 
 impl Nic {
-    /// True for a device of the driver efa, or, without a known driver, of its name.
+    /// Returns true for a device of the driver efa, or, without a known driver, of its name.
     pub fn is_efa(&self) -> bool {
         match &self.driver {
             Some(driver) => driver == "efa",
@@ -88,7 +88,7 @@ impl Nic {
         }
     }
 
-    /// `EFA`, `InfiniBand`, `RoCE`, or `RDMA` for another device.
+    /// Returns `EFA`, `InfiniBand`, `RoCE`, or `RDMA` for another device.
     pub fn kind(&self) -> &'static str {
         let layer = self.ports.first().map(|port| port.link_layer.as_str());
         match layer {
@@ -99,18 +99,19 @@ impl Nic {
         }
     }
 
-    /// Returns true when a port is active.
+    /// Returns true if a port is active.
     pub fn is_up(&self) -> bool {
         self.ports.iter().any(Port::is_active)
     }
 
-    /// Driver and ports, equal for devices of one kind: `driver efa, ACTIVE, 100 Gb/sec (4X EDR)`.
+    /// Returns the driver and ports, equal for devices of one kind: `driver efa, ACTIVE, 100 Gb/sec (4X
+    /// EDR)`.
     pub fn description(&self) -> String {
         let driver =
             self.driver.as_ref().map_or_else(|| "no driver".to_owned(), |name| format!("driver {name}"));
         let mut parts = vec![driver];
         parts.extend(self.ports.iter().map(|Port { state, rate, link_layer, .. }| {
-            // EFA has no link layer that the kernel knows.
+            // EFA has no link layer known to the kernel.
             let layer = Some(link_layer.as_str()).filter(|layer| !["", "Unspecified"].contains(layer));
             let known: Vec<&str> =
                 layer.into_iter().chain([state.as_str(), rate]).filter(|part| !part.is_empty()).collect();
@@ -120,31 +121,31 @@ impl Nic {
         parts.join(", ")
     }
 
-    /// Gbit/s of the fastest active port.
+    /// Returns the speed of the fastest active port in Gbit/s.
     pub fn rate(&self) -> Option<f64> {
         self.ports.iter().filter(|port| port.is_active()).filter_map(Port::gigabits).reduce(f64::max)
     }
 }
 
 impl Port {
-    /// Returns true when data can pass.
+    /// Returns true if data can pass.
     pub fn is_active(&self) -> bool {
         self.state == "ACTIVE"
     }
 
-    /// Gbit/s.
+    /// Returns the speed in Gbit/s.
     pub fn gigabits(&self) -> Option<f64> {
         self.rate.split_whitespace().next()?.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0)
     }
 
-    /// The IPv4 addresses of RoCE version 2.
+    /// Returns the IPv4 addresses of RoCE version 2.
     pub fn ipv4(&self) -> Vec<String> {
         self.gids.iter().filter(|gid| gid.kind == "RoCE v2").filter_map(Gid::ipv4).collect()
     }
 }
 
 impl Gid {
-    /// The IPv4 address that this one stands for.
+    /// Returns the IPv4 address mapped into this one.
     pub fn ipv4(&self) -> Option<String> {
         let address: std::net::Ipv6Addr = self.address.parse().ok()?;
         address.to_ipv4_mapped().map(|address| address.to_string())
@@ -218,13 +219,13 @@ pub(crate) fn interface(root: &Path, name: String) -> Interface {
     Interface {
         mtu: number(&folder.join("mtu")),
         state: text(&folder.join("operstate")),
-        // -1 where it is unknown.
+        // -1 if it is unknown.
         speed: number(&folder.join("speed")),
         name,
     }
 }
 
-/// Counters of errors and of retransmissions.
+/// Reads the counters of errors and of retransmissions.
 pub(super) fn counters(root: &Path) -> Vec<Counter> {
     let class = root.join("sys/class/infiniband");
     let mut all = Vec::new();

@@ -4,7 +4,7 @@ use super::System;
 use crate::examination::{Body, Section};
 use crate::words::{shown, sized};
 
-/// The facts.
+/// Returns the table of the facts.
 pub(crate) fn section(system: &System) -> Section {
     let limits = &system.limits;
     let or_unlimited = |value: Option<u64>, text: &dyn Fn(u64) -> String| match value {

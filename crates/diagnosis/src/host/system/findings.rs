@@ -10,11 +10,11 @@ use crate::words::{counted, join_list, sized};
 const TROUBLESHOOTING: &str =
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html";
 
-// Limits below which a job is likely to fail. Where no source is named they are our own judgement.
+// A job below these limits is likely to fail. Limits without a source are our own judgement.
 
-/// Locked memory in bytes, of which RDMA needs more than this for the buffers of a few ranks.
+/// Locked memory in bytes. RDMA needs more than this for the buffers of a few ranks.
 const LITTLE_LOCKED: u64 = 1 << 30;
-/// Free bytes of `/dev/shm` for one pair of processes, which Docker's default of 64 MiB has.
+/// Free bytes of `/dev/shm` for one pair of processes. Docker's default of 64 MiB is enough.
 const LEAST_SHARED: u64 = 32 << 20;
 /// Free bytes of `/dev/shm` for several GPUs: `--shm-size=1g` of [`TROUBLESHOOTING`].
 const ENOUGH_SHARED: u64 = 1 << 30;
@@ -22,18 +22,18 @@ const ENOUGH_SHARED: u64 = 1 << 30;
 const FEW_FILES: u64 = 4096;
 /// Open files of a job of hundreds of ranks.
 const MANY_FILES: u64 = 32768;
-/// Open files of one process that uses devices of the network at all: the usual default.
+/// Open files of a process that uses any network device: the usual default.
 const LEAST_FILES: u64 = 1024;
 /// Processes and threads of a user, per GPU.
 const USER_PROCESSES: u64 = 1024;
-/// Processes and threads that a control group has room for, per GPU.
+/// Processes and threads per GPU still possible in a control group.
 const GROUP_PROCESSES: u64 = 512;
 /// Processors per GPU: one for the rank, one for NCCL's network thread.
 const PROCESSORS: usize = 2;
 /// Bytes of host memory per GPU.
 const MEMORY: u64 = 4 << 30;
 
-/// Findings about the system, as far as they matter to its GPUs and network devices.
+/// Returns findings about the system, if relevant to its GPUs and network devices.
 pub(crate) fn judge(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
     let mut findings = Vec::new();
     // Jobs do not use a device without a link.
@@ -55,8 +55,8 @@ pub(crate) fn judge(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> 
     findings
 }
 
-/// The sentence that proves that host memory can be used, or else the one about what is not known of it;
-/// `None` where a known value is too small, which [`judge_host_memory`] tells.
+/// Returns the sentence that proves usable host memory, or else the sentence about its unknown facts. Returns
+/// `None` if a known value is below its limit: [`judge_host_memory`] reports this.
 pub(crate) fn prove_host_memory(system: &System) -> Result<Option<String>, String> {
     let unknown = |what: &str| format!("host memory: {what}");
     let available =
@@ -69,7 +69,7 @@ pub(crate) fn prove_host_memory(system: &System) -> Result<Option<String>, Strin
         .then(|| format!("host memory: {} available, {} free in /dev/shm", sized(available), sized(free))))
 }
 
-/// The finding about a `/dev/shm` that is too small for ranks over host memory.
+/// Returns the finding about insufficient `/dev/shm` for ranks over host memory.
 pub(crate) fn judge_host_memory(system: &System) -> Option<Finding> {
     let free = system.shm.free.filter(|free| *free < LEAST_SHARED)?;
     let size = system.shm.size.map_or_else(String::new, |size| format!(" of {}", sized(size)));
@@ -82,7 +82,7 @@ pub(crate) fn judge_host_memory(system: &System) -> Option<Finding> {
     )
 }
 
-/// The remedy of a small `/dev/shm`.
+/// Returns the remedy of a small `/dev/shm`.
 fn enlarge_shared(system: &System) -> String {
     give(
         system,
@@ -356,7 +356,8 @@ fn settings(system: &System, gpus: &Gpus) -> Vec<Finding> {
     findings
 }
 
-/// Redirection by bridges on bare metal. A virtual machine needs it, and cannot change it.
+/// Returns findings about redirection by bridges on bare metal. A virtual machine needs it, and cannot change
+/// it.
 fn acs(system: &System) -> Vec<Finding> {
     let mut findings = Vec::new();
     if system.virtual_machine != Some(false) || system.container.is_some() && !system.root {
@@ -394,7 +395,7 @@ fn acs(system: &System) -> Vec<Finding> {
     findings
 }
 
-/// Access of network devices to the memory of GPUs.
+/// Returns findings about access of network devices to the memory of GPUs.
 fn gpu_direct(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let driver = &system.driver;
@@ -433,7 +434,7 @@ fn gpu_direct(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
     findings
 }
 
-/// NVLink among hosts, which needs IMEX.
+/// Returns findings about NVLink among hosts. It needs IMEX.
 fn multi_node_nvlink(system: &System, gpus: &Gpus) -> Vec<Finding> {
     let clusters = gpus.devices.iter().filter_map(|gpu| gpu.fabric.as_ref()?.cluster.as_ref());
     if clusters.count() == 0 {
@@ -471,7 +472,7 @@ fn at_least(kernel: Option<&str>, wanted: (u32, u32)) -> bool {
     (next(), next()) >= wanted
 }
 
-/// Sentences about what cannot be seen of the system.
+/// Returns sentences about invisible facts of the system.
 pub(crate) fn unseen(system: &System, gpus: &Gpus) -> Vec<String> {
     let mut unseen = Vec::new();
     if system.shm.stale.is_none() && system.shm.files > 0 {

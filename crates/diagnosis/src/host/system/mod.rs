@@ -38,25 +38,25 @@ pub struct System {
     pub vendor: Option<String>,
     /// Model: `p5.48xlarge`.
     pub product: Option<String>,
-    /// True in a virtual machine; `None` where the processor does not tell.
+    /// True in a virtual machine, or `None` if the processor does not report it.
     pub virtual_machine: Option<bool>,
-    /// Container that this process runs in.
+    /// Container of this process.
     pub container: Option<String>,
     /// True for user 0.
     pub root: bool,
-    /// Capabilities as bits, of which some lift limits.
+    /// Capabilities as bits. Some of them lift limits.
     pub capabilities: u64,
-    /// True when a filter of system calls is set.
+    /// True if a filter of system calls is set.
     pub filtered: bool,
     /// Processors of the host.
     pub processors: Option<usize>,
-    /// Processors that this process may use.
+    /// Processors available to this process.
     pub allowed_processors: Option<usize>,
     /// NUMA nodes with memory or processors.
     pub numa_nodes: usize,
     /// Memory in bytes.
     pub memory: Option<u64>,
-    /// Memory that can be allocated without swapping, in bytes.
+    /// Memory available without swapping, in bytes.
     pub available: Option<u64>,
     /// Huge pages: number, free ones, bytes of each.
     pub huge_pages: Option<(u64, u64, u64)>,
@@ -66,7 +66,7 @@ pub struct System {
     pub group: ControlGroup,
     /// `/dev/shm`.
     pub shm: SharedMemory,
-    /// Device files of RDMA: true when there are some, and those that cannot be opened.
+    /// True if a device file of RDMA such as `uverbs0` exists.
     pub verbs_files: bool,
     /// Device files of RDMA that cannot be opened, with the error.
     pub refused_files: Vec<String>,
@@ -86,12 +86,12 @@ const IPC_LOCK: u64 = 14;
 const SYS_NICE: u64 = 23;
 
 impl System {
-    /// Returns true for a process that the limit of locked memory does not hold for.
+    /// Returns true for a process exempt from the limit of locked memory.
     pub fn may_lock_any(&self) -> bool {
         self.capabilities >> IPC_LOCK & 1 == 1
     }
 
-    /// Returns true when a container's filter may refuse calls about NUMA.
+    /// Returns true if a container's filter may refuse calls about NUMA.
     pub fn may_lack_numa(&self) -> bool {
         self.container.is_some() && self.filtered && self.capabilities >> SYS_NICE & 1 == 0
     }
@@ -148,7 +148,7 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit())
 }
 
-/// The number of entries of a list such as `0-3,8`.
+/// Returns the number of entries of a list such as `0-3,8`.
 fn count_in_list(text: &str) -> Option<usize> {
     let mut count = 0_usize;
     for part in text.split(',') {
@@ -159,7 +159,8 @@ fn count_in_list(text: &str) -> Option<usize> {
     Some(count)
 }
 
-/// The processor's flag of a hypervisor, which processors of x86 have.
+/// Returns true for QEMU, or if the processor has the flag of a hypervisor. Returns `None` without flags:
+/// only processors of x86 have them.
 pub(crate) fn virtual_machine(root: &Path) -> Option<bool> {
     let vendor = text(&root.join("sys/devices/virtual/dmi/id/sys_vendor")).unwrap_or_default();
     if vendor == "QEMU" {
@@ -170,7 +171,7 @@ pub(crate) fn virtual_machine(root: &Path) -> Option<bool> {
     Some(flags.split_whitespace().any(|flag| flag == "hypervisor"))
 }
 
-/// Loaded kernel modules, of those that are asked for.
+/// Returns true for a loaded kernel module.
 fn has_module(root: &Path, name: &str) -> bool {
     root.join("sys/module").join(name).exists()
 }

@@ -22,23 +22,23 @@ const REDIRECTS: u16 = 0x0004 | 0x0008;
 pub struct Bridge {
     /// `0000:16:00.0`.
     pub bus_id: String,
-    /// Control bits of its access control services; `None` where it has none, or where they cannot be read.
+    /// Control bits of its access control services, or `None` if it has none, or if they cannot be read.
     pub control: Option<u16>,
-    /// True when its configuration space can be read, which needs root.
+    /// True if its configuration space can be read. This needs root.
     pub readable: bool,
 }
 
 /// State of the IOMMU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Iommu {
-    /// IOMMUs that the kernel uses.
+    /// IOMMUs used by the kernel.
     pub units: usize,
     /// Modes of the groups of devices, with the number of groups: `DMA-FQ`, `identity`.
     pub modes: BTreeMap<String, usize>,
 }
 
 impl Bridge {
-    /// Returns true when traffic between devices below goes through the root complex.
+    /// Returns true if traffic between devices below goes through the root complex.
     pub fn redirects(&self) -> bool {
         self.control.is_some_and(|control| control & REDIRECTS != 0)
     }
@@ -56,13 +56,13 @@ impl Iommu {
         Self { units: names(&root.join("sys/class/iommu")).len(), modes }
     }
 
-    /// Returns true when addresses of devices are translated.
+    /// Returns true if addresses of devices are translated.
     pub fn translates(&self) -> bool {
         self.modes.keys().any(|mode| mode.starts_with("DMA"))
     }
 }
 
-/// Bridges above GPUs of NVIDIA and above RDMA devices.
+/// Returns the bridges above GPUs of NVIDIA and above RDMA devices.
 pub(super) fn bridges(root: &Path) -> Vec<Bridge> {
     let devices = root.join(pci::DEVICES);
     let mut found: BTreeMap<String, Bridge> = BTreeMap::new();
@@ -88,11 +88,11 @@ fn bridge(folder: &Path, bus_id: String) -> Bridge {
     Bridge { bus_id, control: control(&space), readable: read > 256 }
 }
 
-/// The control register of the access control services in a configuration space.
+/// Returns the control register of the access control services in a configuration space.
 fn control(space: &[u8]) -> Option<u16> {
     let word = |at: usize| Some(u32::from_le_bytes(*space.get(at..)?.first_chunk()?));
     let mut at = 0x100;
-    // Each capability has four bytes at least, so that a circle ends.
+    // Each capability has at least four bytes, so a circle ends.
     for _ in 0..(SPACE - 0x100) / 4 {
         let header = word(at)?;
         if header & 0xffff == ACS {

@@ -10,32 +10,32 @@ use super::has_module;
 /// NVIDIA's kernel driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Driver {
-    /// Version; `None` where the driver is not loaded.
+    /// Version, or `None` if the driver is not loaded.
     pub version: Option<String>,
-    /// True for the open kernel module, which can export memory as DMA-BUF.
+    /// True for the open kernel module. It can export memory as DMA-BUF.
     pub open: bool,
-    /// True when `nvidia_peermem` is loaded.
+    /// True if `nvidia_peermem` is loaded.
     pub peermem: bool,
-    /// True when `gdrdrv` is loaded.
+    /// True if `gdrdrv` is loaded.
     pub gdrdrv: bool,
-    /// True when a parameter switches NVLink off.
+    /// True if a parameter disables NVLink.
     pub nvlink_off: bool,
-    /// `NVreg_GrdmaPciTopoCheckOverride`; `None` for a driver without it.
+    /// `NVreg_GrdmaPciTopoCheckOverride`, or `None` for a driver without it.
     pub topology_check_override: Option<bool>,
 }
 
 /// Services and settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Services {
-    /// True when the fabric manager runs.
+    /// True if the fabric manager runs.
     pub fabric_manager: bool,
-    /// True when the IMEX daemon runs.
+    /// True if the IMEX daemon runs.
     pub imex: bool,
-    /// Channels of IMEX that this process sees.
+    /// Channels of IMEX visible to this process.
     pub imex_channels: usize,
-    /// True when `systemd` is the first process.
+    /// True if `systemd` is the first process.
     pub systemd: bool,
-    /// `RemoveIPC` of systemd-logind, where it is set.
+    /// `RemoveIPC` of systemd-logind, if it is set.
     pub remove_ipc: Option<bool>,
 }
 
@@ -57,7 +57,7 @@ impl Driver {
         }
     }
 
-    /// First number of the version.
+    /// Returns the first number of the version.
     pub fn major(&self) -> Option<u32> {
         self.version.as_deref()?.split('.').next()?.parse().ok()
     }
@@ -85,7 +85,7 @@ impl Services {
     }
 }
 
-/// The last `RemoveIPC=` of systemd-logind's files.
+/// Returns the last `RemoveIPC=` of systemd-logind's files.
 fn remove_ipc(root: &Path) -> Option<bool> {
     let folder = root.join("etc/systemd/logind.conf.d");
     let parts = names(&folder).into_iter().map(|name| folder.join(name));

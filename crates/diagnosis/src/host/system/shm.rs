@@ -1,4 +1,4 @@
-//! `/dev/shm`, where NCCL's processes of one host exchange data, and files that ended jobs left there.
+//! `/dev/shm`, for data between NCCL's processes of one host, and files left there by ended jobs.
 
 use std::collections::HashSet;
 use std::fs;
@@ -12,17 +12,17 @@ use super::super::files::names;
 /// `/dev/shm`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SharedMemory {
-    /// Bytes; `None` where there is none.
+    /// Bytes, or `None` without `/dev/shm`.
     pub size: Option<u64>,
     /// Free bytes.
     pub free: Option<u64>,
-    /// Files of NCCL that no process of this host maps; `None` where processes cannot be seen.
+    /// Files of NCCL mapped by no process of this host, or `None` if processes are not visible.
     pub stale: Option<Stale>,
-    /// Files of NCCL in use, or of which this is not known.
+    /// Number of NCCL's files in use, or with unknown use.
     pub files: usize,
 }
 
-/// Files that no process uses.
+/// Files used by no process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stale {
     /// Their names.
@@ -53,7 +53,7 @@ impl SharedMemory {
     }
 }
 
-/// Names of NCCL's files that processes map or hold open; `None` when a process does not let this one see.
+/// Returns the names of NCCL's files mapped or held open by processes, or `None` if a process hides them.
 fn mapped(root: &Path) -> Option<HashSet<String>> {
     const PREFIX: &str = "/dev/shm/";
     let mut found = HashSet::new();

@@ -128,7 +128,8 @@ fn little_shared_memory_breaks_jobs_of_several_gpus() {
     assert_eq!(with(1 << 20, 0), Some(Severity::Advice));
 }
 
-/// A bridge whose access control redirects is a fault on bare metal. In a virtual machine no advice is given.
+/// A bridge with redirection by access control is a fault on bare metal. In a virtual machine no advice is
+/// given.
 #[test]
 fn access_control_is_judged_on_bare_metal_only() {
     let machine = |flags: &str| {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::host::kernel::KernelMessage;
 
-/// A host of which memory, limits and `/dev/shm` are known.
+/// Returns a host with known memory, limits and `/dev/shm`.
 fn memory_host() -> Facts {
     let mut facts = Facts::default();
     facts.system.name = "a".to_owned();
@@ -29,7 +29,7 @@ fn a_host_without_gpus_is_healthy_for_host_memory_alone() {
     }
 }
 
-/// A message of the kernel, and the rule that knows it.
+/// Returns a message of the kernel, with its rule.
 fn kernel_message(rule: Option<&str>, text: &str) -> KernelMessage {
     KernelMessage {
         rule: rule.map(str::to_owned),
@@ -63,7 +63,7 @@ fn faults_of_gpus_and_nccl_do_not_matter_to_host_memory() {
     let examined = |facts: &Facts| examine_for_host_memory(std::slice::from_ref(facts), &Rules::built_in());
     let found = examined(&facts);
     assert_eq!((rules(&found), found.health()), (Vec::new(), Health::Healthy), "{:?}", found.findings);
-    // What is about memory, the network or libfabric still matters.
+    // Messages about memory, the network or libfabric still matter.
     let text = "Memory failure: 0x1234: recovery action for dirty page: Failed";
     facts.messages.kinds.push(kernel_message(Some("host-memory-uncorrected"), text));
     let libfabric = |build: &str| Library {

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 
-/// The address that NCCL listens at unless `NCCL_RAS_ADDR` says otherwise.
+/// Address of NCCL's RAS, unless `NCCL_RAS_ADDR` names another one.
 pub const DEFAULT_ADDRESS: &str = "localhost:28028";
 
 /// The port of [`DEFAULT_ADDRESS`].

@@ -13,7 +13,7 @@ pub enum Failure {
     Unresolved(io::Error),
     /// No connection was accepted.
     NotListening(io::Error),
-    /// A connection was accepted, and nothing was said in this time.
+    /// A connection was accepted, without any reply in this time.
     Silent(Duration),
     /// The answer stopped after so many bytes.
     Stalled(usize),
@@ -21,21 +21,21 @@ pub enum Failure {
     Closed(usize),
     /// The answer is longer than so many bytes.
     TooLong(usize),
-    /// A reply that is not RAS's.
+    /// A reply of a service other than RAS.
     Unexpected(String),
     /// The answer cannot be read.
     Malformed(Malformed),
-    /// All answers were about other jobs, which are named.
+    /// All answers were about other jobs. Contains their descriptions.
     OtherJobs(Vec<String>),
 }
 
 impl Failure {
-    /// True when another process that listens at the same address may answer.
+    /// Returns true if another process at the same address may answer.
     pub(super) fn may_pass(&self) -> bool {
         matches!(self, Self::Silent(_) | Self::Stalled(_) | Self::Closed(_))
     }
 
-    /// The thing to do.
+    /// Returns the remedy.
     pub fn advice(&self) -> &'static str {
         match self {
             Self::Unresolved(_) => "Give `--address HOST:PORT`, an IPv6 address in brackets: `[::1]:28028`.",
@@ -93,7 +93,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// The beginning of a text, without characters that control a terminal.
+/// Returns the beginning of a text, without control characters of a terminal.
 fn shown(text: &str) -> String {
     text.chars().take(60).flat_map(char::escape_debug).collect()
 }

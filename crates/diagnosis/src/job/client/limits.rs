@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Limits of the questions to RAS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Time that a process of the job waits for another one, in seconds.
+    /// Time limit of a process of the job for another process, in seconds.
     pub timeout_s: u32,
     /// Time for a connection to be accepted.
     pub connect: Duration,
@@ -15,9 +15,9 @@ pub struct Limits {
     pub slack: Duration,
     /// Size of an answer in bytes.
     pub bytes: usize,
-    /// Time after which a connection without an answer is joined by another one.
+    /// Time until another connection joins an unanswered one.
     pub join: Duration,
-    /// Number of connections that may remain without an answer, and that are open at the same time.
+    /// Largest number of unanswered connections, and of open connections at a time.
     pub silent: u32,
     /// Number of answers about other jobs.
     pub others: u32,
@@ -42,7 +42,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Time for the answer.
+    /// Returns the time for the answer.
     pub(super) fn answer(&self) -> Duration {
         self.slack.saturating_add(Duration::from_secs(u64::from(self.timeout_s)))
     }

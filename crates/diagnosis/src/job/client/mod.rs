@@ -1,9 +1,8 @@
-//! A client of RAS that only reads.
+//! A read-only client of RAS.
 //!
-//! All processes of a host listen at the same address (`SO_REUSEPORT`), also those of other jobs, and the
-//! system picks one for each connection, also one that is stopped. So a connection that is not answered soon
-//! is joined by further ones, and the first that is answered is asked. An answer about another job is
-//! followed by another question.
+//! All processes of a host listen at the same address (`SO_REUSEPORT`), also those of other jobs. The system
+//! picks one for each connection, even a stopped one. So further connections join an unanswered one, and the
+//! first answered connection gets the question. After an answer about another job, the client asks again.
 
 mod address;
 mod failure;
@@ -24,7 +23,7 @@ use super::answer;
 use super::status::Status;
 use protocol::Introduction;
 
-/// Interval at which open connections are looked at.
+/// Polling interval of open connections.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// A client of RAS.
@@ -43,14 +42,14 @@ pub struct Poll {
     pub status: Status,
     /// Time of the answer.
     pub at: Instant,
-    /// The connections that preceded it.
+    /// Earlier connections.
     pub tries: Tries,
 }
 
 /// Connections without a useful answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tries {
-    /// Connections that were accepted and not answered.
+    /// Accepted connections without an answer.
     pub silent: u32,
     /// Answers about other jobs.
     pub others: u32,
@@ -66,10 +65,10 @@ pub struct Unanswered {
 }
 
 impl Client {
-    /// Asks for the state of the job that is accepted.
+    /// Asks for the state of the accepted job.
     ///
     /// # Errors
-    /// [`Unanswered`] when nothing listens, no answer can be read, or all are about other jobs.
+    /// [`Unanswered`] if nothing listens, no answer can be read, or all answers are about other jobs.
     pub fn poll(&self, accept: &dyn Fn(&Status) -> bool) -> Result<Poll, Unanswered> {
         let begin = Instant::now();
         let mut tries = Tries::default();
@@ -106,8 +105,8 @@ impl Client {
         }
     }
 
-    /// Opens connections until a process answers the introduction, and closes the others, of which it counts
-    /// those that were not answered.
+    /// Opens connections until a process answers the introduction. Closes the other connections, and counts
+    /// the unanswered ones.
     fn introduce(&self, tries: &mut Tries) -> Result<TcpStream, Failure> {
         let mut open: Vec<Introduction> = Vec::new();
         let mut failure = Failure::Silent(self.limits.reply);
@@ -117,7 +116,7 @@ impl Client {
             if unopened > 0 && (open.is_empty() || Instant::now() >= next) {
                 match self.connect().and_then(|stream| Introduction::start(stream, &self.limits)) {
                     Ok(introduction) => open.push(introduction),
-                    // Those that are open may be answered.
+                    // The open ones may be answered.
                     Err(_) if !open.is_empty() => {}
                     Err(closed) if closed.may_pass() => {
                         tries.silent += 1;
@@ -132,7 +131,7 @@ impl Client {
             while let Some(introduction) = open.get(index) {
                 match introduction.look() {
                     Ok(true) => {
-                        // Those before it have had more time.
+                        // The earlier ones have had more time.
                         tries.silent = tries.silent.saturating_add(u32::try_from(index).unwrap_or(u32::MAX));
                         return open.swap_remove(index).finish();
                     }
@@ -172,12 +171,12 @@ impl Client {
     }
 }
 
-/// The reason to report: other jobs that answered, or the last failure.
+/// Returns the reason for the report: other jobs with answers, or the last failure.
 fn last(failure: Failure, others: Vec<String>) -> Failure {
     if others.is_empty() { failure } else { Failure::OtherJobs(others) }
 }
 
-/// A job in a few words.
+/// Describes a job in a few words.
 pub fn describe(status: &Status) -> String {
     let pids: Vec<String> = status.pids().into_iter().take(4).map(|pid| pid.to_string()).collect();
     let communicators: Vec<String> =

@@ -8,23 +8,23 @@ use super::failure::Failure;
 use super::limits::Limits;
 use crate::job::status::Format;
 
-/// The requests that are sent. None of them changes the job.
+/// Requests of the client. None of them changes the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Introduces the client.
     Protocol,
-    /// Sets the time in seconds that a process of the job waits for another one.
+    /// Sets the time limit in seconds of a process of the job for another process.
     Timeout(u32),
     /// Asks for JSON.
     Json,
     /// Asks for the state of the job.
     Status,
-    /// Asks for the state of the job, with all ranks that differ.
+    /// Asks for the state of the job, with all differing ranks.
     VerboseStatus,
 }
 
 impl Request {
-    /// The line that is sent.
+    /// Returns the line of the request.
     pub fn line(self) -> String {
         match self {
             Self::Protocol => "CLIENT PROTOCOL 2\n".to_owned(),
@@ -36,7 +36,7 @@ impl Request {
     }
 }
 
-/// A connection on which the client has introduced itself.
+/// A connection after the client's introduction.
 pub(super) struct Introduction {
     stream: TcpStream,
     start: Instant,
@@ -53,7 +53,7 @@ impl Introduction {
         Ok(Self { stream, start: Instant::now(), limit: limits.reply })
     }
 
-    /// Tells without waiting if an answer is there.
+    /// Returns true, without waiting, if an answer is there.
     pub(super) fn look(&self) -> Result<bool, Failure> {
         match self.stream.peek(&mut [0]) {
             Ok(0) => Err(Failure::Closed(0)),
@@ -69,15 +69,15 @@ impl Introduction {
         }
     }
 
-    /// The connection, with the answer still to be read.
+    /// Returns the connection, with the answer still unread.
     pub(super) fn finish(self) -> Result<TcpStream, Failure> {
         self.stream.set_nonblocking(false).map_err(|_| Failure::Closed(0))?;
         Ok(self.stream)
     }
 }
 
-/// Asks on a connection after the introduction for the state of the job, in JSON where the library has it,
-/// and returns the bytes of the answer.
+/// Asks for the state of the job on a connection after the introduction, in JSON if the library has it, and
+/// returns the bytes of the answer.
 pub(super) fn ask(stream: TcpStream, limits: &Limits) -> Result<(Vec<u8>, Format), Failure> {
     let mut connection = Connection { stream, received: Vec::new(), deadline: Instant::now() + limits.reply };
     let introduction = connection.line()?;
@@ -93,7 +93,7 @@ pub(super) fn ask(stream: TcpStream, limits: &Limits) -> Result<(Vec<u8>, Format
         reply if reply.starts_with("ERROR:") => Format::Text,
         reply => return Err(Failure::Unexpected(reply.to_owned())),
     };
-    // All ranks are in the JSON; only the text is shorter without VERBOSE.
+    // JSON contains all ranks in any case. Only the text is shorter without VERBOSE.
     let status = if format == Format::Json { Request::Status } else { Request::VerboseStatus };
     connection.deadline = Instant::now() + limits.answer();
     connection.send(status)?;
@@ -151,7 +151,7 @@ impl Connection {
         Ok(self.received)
     }
 
-    /// Receives some bytes; none at the end of the connection.
+    /// Receives some bytes, or none at the end of the connection.
     fn receive(&mut self) -> Result<usize, Failure> {
         let mut buffer = [0; 16 << 10];
         loop {
@@ -170,7 +170,7 @@ impl Connection {
         }
     }
 
-    /// Time up to the deadline; not zero, which the system would take for no limit.
+    /// Returns the time up to the deadline, at least 1 ms: the system would take zero for no limit.
     fn remaining(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
     }

@@ -14,7 +14,7 @@ use crate::job::watch::{Selection, watch};
 /// Behaviour of the server on one connection.
 #[derive(Clone)]
 enum Script {
-    /// Answers; text only when the flag is false.
+    /// Answers, only in text if the flag is false.
     Answer(bool, Vec<u8>),
     /// Accepts and says nothing until the client gives up.
     Silence,
@@ -28,7 +28,7 @@ enum Script {
     Flood,
 }
 
-/// A server that follows one script per connection. The receiver gets the lines of each connection.
+/// Starts a server with one script per connection. The receiver gets the lines of each connection.
 fn serve(scripts: Vec<Script>) -> (String, Receiver<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -42,7 +42,7 @@ fn serve(scripts: Vec<Script>) -> (String, Receiver<Vec<String>>) {
     (address, receiver)
 }
 
-/// A server that follows one script per connection, all at the same time.
+/// Starts a server with one script per connection, all at the same time.
 fn serve_together(scripts: Vec<Script>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -55,7 +55,7 @@ fn serve_together(scripts: Vec<Script>) -> String {
     address
 }
 
-/// Follows a script, and returns the lines that the client sent.
+/// Follows a script, and returns the client's lines.
 fn follow(mut stream: TcpStream, script: Script) -> Vec<String> {
     let mut lines = Vec::new();
     if matches!(script, Script::Close) {
@@ -110,7 +110,7 @@ fn client(address: &str) -> Client {
     Client { address: address.to_owned(), limits }
 }
 
-/// A client that waits as long as a loaded machine needs.
+/// Returns a client with time limits for a loaded machine.
 fn patient(address: &str) -> Client {
     Client {
         address: address.to_owned(),
@@ -151,7 +151,7 @@ fn a_connection_without_an_answer_is_tried_again() {
 fn one_process_that_answers_is_found_among_stopped_ones_that_accept() {
     let mut scripts = vec![Script::Silence; 5];
     scripts.push(json("2.30.7-ok.1.json"));
-    // More than are opened until the last of these answers, on a loaded machine.
+    // More scripts than connections opened before the answer, on a loaded machine.
     scripts.extend(vec![Script::Silence; 200]);
     let address = serve_together(scripts);
     let mut client = patient(&address);

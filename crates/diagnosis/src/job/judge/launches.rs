@@ -16,9 +16,9 @@ const SOURCE: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/
 pub(super) struct Conclusions {
     /// The findings.
     pub findings: Vec<Finding>,
-    /// Sentence that states that all ranks launch operations.
+    /// Sentence that proves operations on all ranks.
     pub proof: Option<String>,
-    /// Sentence about ranks that cannot be compared.
+    /// Sentence about incomparable ranks.
     pub unseen: Option<String>,
 }
 
@@ -65,14 +65,14 @@ fn is_unchanged(first: &Status, last: &Status, communicator: &Communicator) -> b
         || first.find(&communicator.identity).is_some_and(|before| groups(before) == groups(communicator))
 }
 
-/// Separates the communicators in which the job waits for a rank from those that wait as a consequence. With
-/// each of the former are the ranks that it waits for.
+/// Separates the communicators in which the job waits for a rank from communicators waiting as a consequence.
+/// The first ones come with their awaited ranks.
 fn sort_out<'a, 'b>(
     stands: &'b [Standstill<'a>],
 ) -> (Vec<(&'b Standstill<'a>, Vec<u32>)>, Vec<&'b Standstill<'a>>) {
     let mut candidates: Vec<(&Standstill<'_>, Vec<u32>)> =
         stands.iter().enumerate().map(|(index, stand)| (stand, root_ranks(stands, index))).collect();
-    // First those in which only the awaited ranks are behind, and the smallest of them.
+    // First come communicators with only awaited ranks behind, the smallest first.
     candidates.sort_by_key(|(stand, roots)| (roots.len() != stand.behind.len(), stand.communicator.size));
     let mut named: BTreeSet<Member> = BTreeSet::new();
     let (mut reported, mut followers) = (Vec::new(), Vec::new());
@@ -88,7 +88,7 @@ fn sort_out<'a, 'b>(
     (reported, followers)
 }
 
-/// The ranks behind that do not wait in another communicator: those that the job waits for.
+/// Returns the awaited ranks: ranks behind that do not wait in another communicator.
 fn root_ranks(stands: &[Standstill<'_>], index: usize) -> Vec<u32> {
     let waiting: BTreeSet<Member> = stands
         .iter()
@@ -116,7 +116,7 @@ fn names(stand: &Standstill<'_>, numbers: &[u32], rank_names: &RankNames<'_>) ->
     numbers.iter().map(|&number| rank_names.name(stand.communicator, number, place(number))).collect()
 }
 
-/// The finding about ranks that have not arrived, or that called other operations.
+/// Returns the finding about ranks that have not arrived, or called other operations.
 fn finding(
     stand: &Standstill<'_>,
     roots: &[u32],
@@ -222,7 +222,7 @@ fn complete(finding: &mut Finding, stand: &Standstill<'_>, suspects: &[u32], ran
     finding.source = Some(SOURCE.to_owned());
 }
 
-/// The finding about communicators whose late ranks all wait in another one.
+/// Returns the finding about communicators with all late ranks waiting in another one.
 fn circle(stands: &[Standstill<'_>], seconds: &str, rank_names: &RankNames<'_>) -> Finding {
     let each: Vec<String> = stands
         .iter()
@@ -248,7 +248,7 @@ fn circle(stands: &[Standstill<'_>], seconds: &str, rank_names: &RankNames<'_>) 
     finding
 }
 
-/// Adds the communicators that wait for the same ranks, or for ranks that wait for these.
+/// Adds the communicators that wait for the same ranks, or for ranks waiting for these.
 fn append_followers(findings: &mut [Finding], followers: &[&Standstill<'_>]) {
     let Some(root) = findings.iter_mut().find(|finding| finding.rule == "job-not-arrived") else { return };
     for stand in followers.iter().take(8) {
@@ -267,7 +267,7 @@ fn append_followers(findings: &mut [Finding], followers: &[&Standstill<'_>]) {
     }
 }
 
-/// The finding about differences for which a text answer names no ranks.
+/// Returns findings about differences without named ranks in a text answer.
 fn unnamed(first: &Status, last: &Status) -> Vec<Finding> {
     let lasting = last.communicators.iter().filter(|now| {
         let before = first.find(&now.identity);
@@ -402,7 +402,7 @@ fn partly(progress: &Progress, last: &Status, seconds: &str, rank_names: &RankNa
     finding
 }
 
-/// The finding about a text answer that shows no counts.
+/// Returns the finding about a text answer without counts.
 fn hidden(last: &Status) -> Option<Finding> {
     let count = last.communicator_count();
     if count == 0 {

@@ -23,7 +23,7 @@ pub(super) fn find(first: Option<&Status>, last: &Status, rank_names: &RankNames
     findings
 }
 
-/// A process without data, with the ranks that it has.
+/// A process without data, with its ranks.
 struct AbsentProcess {
     absence: Absence,
     name: String,
@@ -33,7 +33,7 @@ struct AbsentProcess {
     names: BTreeSet<String>,
 }
 
-/// The key is host and process; for ranks without a known place, communicator and rank.
+/// The key is host and process. For ranks without a known place, it is communicator and rank.
 type Key = (String, i64);
 
 fn absent(first: Option<&Status>, last: &Status, rank_names: &RankNames<'_>) -> Vec<Finding> {
@@ -60,7 +60,7 @@ fn absent(first: Option<&Status>, last: &Status, rank_names: &RankNames<'_>) -> 
     findings
 }
 
-/// Number of processes that a text answer counts.
+/// Returns the number of processes counted by a text answer.
 fn unnamed(status: &Status, absence: Absence) -> u32 {
     match absence {
         Absence::Dead => status.dead.count,
@@ -139,7 +139,7 @@ fn absence_finding(
 }
 
 impl AbsentProcess {
-    /// `rank 1 (GPU 0, process 4603 on 192.0.2.2)`, or the process when no rank is known.
+    /// Returns `rank 1 (GPU 0, process 4603 on 192.0.2.2)`, or the process if no rank is known.
     fn title(&self) -> String {
         if self.names.is_empty() {
             self.name.clone()
@@ -189,7 +189,7 @@ fn absent_processes(status: &Status, rank_names: &RankNames<'_>) -> BTreeMap<Key
     found
 }
 
-/// Adds errors that ranks report. The error of a rank whose peer failed is evidence of that failure, not
+/// Adds errors reported by ranks. The error of a rank with a failed peer is evidence of that failure, not
 /// another cause.
 fn errors(last: &Status, rank_names: &RankNames<'_>, findings: &mut Vec<Finding>) {
     let mut by_error: BTreeMap<(bool, &str), Vec<(&Communicator, &Rank)>> = BTreeMap::new();
@@ -264,7 +264,7 @@ fn hosts<'a>(ranks: impl Iterator<Item = &'a Rank>) -> Vec<String> {
     hosts.into_iter().collect()
 }
 
-/// Finds a communicator that is not ready in both answers, and names the ranks that are not in it.
+/// Finds a communicator not ready in both answers, and names the ranks outside it.
 fn find_unfinished_ranks(
     before: Option<&Communicator>,
     now: &Communicator,
@@ -303,13 +303,13 @@ fn find_unfinished_ranks(
     Some(finding)
 }
 
-/// Names of the ranks whose process answers without having the communicator.
+/// Returns the names of ranks whose process answers without the communicator.
 fn not_members(communicator: &Communicator, rank_names: &RankNames<'_>) -> Vec<String> {
     let missing = communicator.missing.iter().filter(|rank| rank.absence == Absence::NotAMember);
     missing.map(|rank| rank_names.name(communicator, rank.rank, rank.place.as_ref())).collect()
 }
 
-/// Finds ranks that are not in a communicator that the others use.
+/// Finds ranks outside a communicator in use by its other ranks.
 fn left(before: Option<&Communicator>, now: &Communicator, rank_names: &RankNames<'_>) -> Option<Finding> {
     let is_used = now.ranks.iter().any(|rank| rank.state == Some(State::Running));
     let is_ending =
@@ -337,7 +337,7 @@ fn left(before: Option<&Communicator>, now: &Communicator, rank_names: &RankName
     Some(finding)
 }
 
-/// Finds communicators that are aborted or destroyed.
+/// Finds aborted or destroyed communicators.
 fn ending(last: &Status, rank_names: &RankNames<'_>, others: &[Finding]) -> Vec<Finding> {
     let in_state = |wanted: State| -> Vec<String> {
         let all = last.communicators.iter().flat_map(|communicator| {

@@ -26,7 +26,7 @@ pub fn examine(watch: &Watch) -> Examination {
     match &watch.second {
         Ok(_) => {
             let conclusions = launches::conclude(&watch.first.status, last, watch.interval(), &rank_names);
-            // Ranks stand still because another one is gone: only that one is the cause.
+            // Ranks stand still after the loss of another one: only the lost rank is the cause.
             let is_explained =
                 examination.findings.iter().any(|finding| finding.severity == Severity::Broken);
             let news = conclusions.findings.into_iter();
@@ -52,7 +52,7 @@ pub fn examine(watch: &Watch) -> Examination {
     examination
 }
 
-/// The examination of a job that gave no answer; of `selection`, the process is named.
+/// Returns the examination of a job without an answer. It names the process in `selection`.
 pub fn unanswered(address: &str, selection: &Selection, unanswered: &Unanswered) -> Examination {
     let process = selection.pid.map_or_else(String::new, |pid| format!(" about the job of process {pid}"));
     let mut examination = Examination::new("job");
@@ -76,7 +76,7 @@ pub fn unanswered(address: &str, selection: &Selection, unanswered: &Unanswered)
     examination
 }
 
-/// The finding about a job that did not answer a second time.
+/// Returns the finding about a job without a second answer.
 fn ended(unanswered: &Unanswered) -> Finding {
     let mut finding = Finding::new(
         "job-second-answer-missing",
@@ -95,7 +95,7 @@ fn ended(unanswered: &Unanswered) -> Finding {
     finding
 }
 
-/// Sentences about what RAS does not show.
+/// Returns sentences about facts invisible to RAS.
 fn unseen(watch: &Watch, last: &Status) -> Vec<String> {
     let mut unseen = vec![
         "RAS counts operations that were launched, not those that finished: data and speed are not \

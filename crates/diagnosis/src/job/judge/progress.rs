@@ -1,13 +1,13 @@
-//! Operations that ranks launched between two answers.
+//! Operations launched by ranks between two answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::job::status::{Communicator, Format, Identity, Rank, RankPlace, Status};
 
-/// A rank of any communicator: its place, or its number where the place is not known.
+/// A rank of any communicator: its place, or its number if the place is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Member {
-    /// A GPU of a process, which may be a rank of several communicators.
+    /// A GPU of a process. It may be a rank of several communicators.
     Place(RankPlace),
     /// A rank of one communicator.
     Rank(Identity, u32),
@@ -18,9 +18,9 @@ pub(super) enum Member {
 pub(super) struct Progress {
     /// Operations of each rank in all its communicators, as far as both answers have its counts.
     pub launched: BTreeMap<Member, u64>,
-    /// Ranks with counts of which only one answer has a value: they may have launched more.
+    /// Ranks with counts in one answer only: they may have launched more.
     pub unknown: BTreeSet<Member>,
-    /// True when a count went down or a communicator went away: the job was restarted or made new
+    /// True if a count went down or a communicator disappeared: the job was restarted or made new
     /// communicators.
     pub has_restarted: bool,
 }
@@ -35,8 +35,8 @@ impl Progress {
             for rank in &communicator.ranks {
                 let grown = match before.and_then(|before| before.rank(rank.rank)) {
                     Some(earlier) => growth(earlier, rank, is_text),
-                    // A communicator that is new in JSON was made between the answers. A text names it only
-                    // when its ranks differ.
+                    // A new communicator in JSON was made between the answers. A text names it only if its
+                    // ranks differ.
                     None if before.is_none() && !is_text => Some((rank.launched(), true)),
                     None => Some((0, false)),
                 };
@@ -49,7 +49,7 @@ impl Progress {
             progress.has_restarted |= now.is_none() && !is_text;
             let gone =
                 communicator.ranks.iter().filter(|rank| now.is_none_or(|now| now.rank(rank.rank).is_none()));
-            // A text leaves out ranks that do not differ any more.
+            // A text omits ranks without a difference.
             for rank in gone.filter(|_| is_text) {
                 progress.add(member(communicator, rank), (0, false));
             }
@@ -57,7 +57,7 @@ impl Progress {
         progress
     }
 
-    /// Adds operations of a rank in one communicator; false for a number that is not the whole.
+    /// Adds operations of a rank in one communicator, with false for an incomplete number.
     fn add(&mut self, member: Member, (grown, is_whole): (u64, bool)) {
         if !is_whole {
             self.unknown.insert(member.clone());
@@ -73,13 +73,13 @@ impl Progress {
         })
     }
 
-    /// Number of ranks that launched something.
+    /// Returns the number of ranks with launches.
     pub(super) fn moving(&self) -> usize {
         self.launched.values().filter(|launched| **launched > 0).count()
     }
 }
 
-/// The rank as a member of the job.
+/// Returns the rank as a member of the job.
 pub(super) fn member(communicator: &Communicator, rank: &Rank) -> Member {
     match &rank.place {
         Some(place) if place.pid >= 0 => Member::Place(place.clone()),
@@ -87,10 +87,10 @@ pub(super) fn member(communicator: &Communicator, rank: &Rank) -> Member {
     }
 }
 
-/// Operations launched since an earlier answer, and true when that is the whole; `None` when a count went
-/// down.
+/// Returns the operations launched since an earlier answer, and true if the number is complete, or `None` if
+/// a count went down.
 ///
-/// A text has only the counts that differ between ranks, so that one without an earlier value proves nothing.
+/// A text has only counts differing between ranks, so a count without an earlier value proves nothing.
 fn growth(earlier: &Rank, now: &Rank, is_text: bool) -> Option<(u64, bool)> {
     let mut sum = 0_u64;
     let mut is_whole =
@@ -105,18 +105,18 @@ fn growth(earlier: &Rank, now: &Rank, is_text: bool) -> Option<(u64, bool)> {
     Some((sum, is_whole))
 }
 
-/// A difference of counts in a communicator whose ranks launch nothing.
+/// A difference of counts in a communicator without launches.
 #[derive(Debug)]
 pub(super) struct Standstill<'a> {
     /// The communicator.
     pub communicator: &'a Communicator,
-    /// The ranks that launched fewer operations than others, ascending.
+    /// Ranks with fewer launched operations than others, ascending.
     pub behind: Vec<u32>,
-    /// The ranks that launched most, ascending.
+    /// Ranks with most launches, ascending.
     pub ahead: Vec<u32>,
-    /// The operations that the ranks behind have not launched: `AllReduce 6`.
+    /// Operations not launched by the ranks behind: `AllReduce 6`.
     pub awaited: Vec<String>,
-    /// True when two ranks launched different sequences: each has more of some collective than the other.
+    /// True if two ranks launched different sequences: each has more of some collective than the other.
     pub is_conflict: bool,
 }
 
@@ -127,7 +127,7 @@ pub(super) fn standstill(communicator: &Communicator) -> Option<Standstill<'_>> 
     if groups.len() < 2 {
         return None;
     }
-    // Ranks that call the same sequence have counts of which one is nowhere above the other.
+    // With a common sequence of calls, no count of a rank behind is above the count of a rank ahead.
     let mut vectors: Vec<&BTreeMap<String, u64>> = groups.keys().copied().collect();
     vectors.sort_by_key(|counts| total(counts));
     let is_conflict = vectors.windows(2).any(|pair| !is_prefix(pair[0], pair[1]));
@@ -152,7 +152,7 @@ pub(super) fn standstill(communicator: &Communicator) -> Option<Standstill<'_>> 
     })
 }
 
-/// The ranks by their counts.
+/// Returns the ranks by their counts.
 pub(super) fn groups(communicator: &Communicator) -> BTreeMap<&BTreeMap<String, u64>, Vec<u32>> {
     let mut groups: BTreeMap<_, Vec<u32>> = BTreeMap::new();
     for rank in &communicator.ranks {
@@ -161,7 +161,7 @@ pub(super) fn groups(communicator: &Communicator) -> BTreeMap<&BTreeMap<String, 
     groups
 }
 
-/// Checks that no count of `lower` is above that of `higher`.
+/// Checks that no count of `lower` is above the count in `higher`.
 fn is_prefix(lower: &BTreeMap<String, u64>, higher: &BTreeMap<String, u64>) -> bool {
     total(lower) < total(higher)
         && lower.iter().all(|(collective, count)| higher.get(collective).is_some_and(|other| count <= other))
@@ -171,7 +171,7 @@ fn total(counts: &BTreeMap<String, u64>) -> u64 {
     counts.values().fold(0, |sum, count| sum.saturating_add(*count))
 }
 
-/// `AllReduce 6, Broadcast 1`; `nothing` for no operation.
+/// Returns `AllReduce 6, Broadcast 1`, or `nothing` without operations.
 pub(super) fn counts_text(counts: &BTreeMap<String, u64>) -> String {
     let nonzero: Vec<String> = counts
         .iter()

@@ -7,10 +7,10 @@ use crate::job::client::Tries;
 use crate::job::status::{Communicator, Rank, RankPlace, Status};
 use crate::job::watch::Watch;
 
-/// Rows of a table that are printed; the JSON has all.
+/// Largest number of printed rows of a table. The JSON has all.
 const MOST_ROWS: usize = 64;
 
-/// The sections of the report.
+/// Returns the sections of the report.
 pub(super) fn sections(watch: &Watch, rank_names: &RankNames<'_>) -> Vec<Section> {
     let first = watch.second.is_ok().then_some(&watch.first.status);
     let last = &watch.last().status;
@@ -62,7 +62,7 @@ fn summary(watch: &Watch, last: &Status) -> Section {
     Section { title: "RAS".to_owned(), body: Body::Facts(facts) }
 }
 
-/// The connections without a useful answer, of both questions.
+/// Returns the connections without a useful answer, of both questions.
 pub(super) fn tries(watch: &Watch) -> Tries {
     let second = match &watch.second {
         Ok(poll) => &poll.tries,
@@ -72,7 +72,7 @@ pub(super) fn tries(watch: &Watch) -> Tries {
     Tries { silent: first.silent + second.silent, others: first.others + second.others }
 }
 
-/// `12.9` for 12090.
+/// Formats a CUDA version: `12.9` for 12090.
 fn cuda(version: i64) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
@@ -105,7 +105,7 @@ fn communicators(first: Option<&Status>, last: &Status) -> Section {
     table("Communicators", &columns, rows.collect())
 }
 
-/// `5 → 7`, or one number when it did not change.
+/// Returns `5 → 7`, or one number without a change.
 fn arrow(before: Option<u64>, now: Option<u64>) -> String {
     match (before, now) {
         (Some(before), Some(now)) if before != now => format!("{before} → {now}"),
@@ -133,7 +133,7 @@ fn ranks(first: Option<&Status>, largest: &Communicator) -> Section {
         let (state, launched) = (state.collect::<Vec<_>>().join(", "), arrow(earlier, Some(rank.launched())));
         row(rank.rank, rank.place.as_ref(), [state, launched, counts_text(&rank.counts)])
     });
-    // Absent ranks first, so that they are in the table of a large job.
+    // Absent ranks come first, to be in the table of a large job.
     let mut rows: Vec<(u32, Vec<String>)> = missing.chain(present).take(MOST_ROWS).collect();
     rows.sort_by_key(|(rank, _)| *rank);
     let title = format!("Ranks of communicator {}", largest.identity);

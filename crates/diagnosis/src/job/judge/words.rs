@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::job::status::{Communicator, Identity, RankPlace, Status};
 
-/// The numbers of the ranks in the largest communicator, by which the ranks of all are named.
+/// Numbers of the ranks in the largest communicator, used as names of the ranks in all communicators.
 #[derive(Debug)]
 pub(super) struct RankNames<'a> {
     /// The largest communicator.
@@ -15,7 +15,7 @@ pub(super) struct RankNames<'a> {
 
 impl<'a> RankNames<'a> {
     pub(super) fn new(status: &'a Status) -> Self {
-        // The first one of equal size, so that both answers have the same.
+        // The first one of equal size, so both answers have the same.
         let largest = status.communicators.iter().rev().max_by_key(|each| each.size);
         let present = largest.into_iter().flat_map(|each| &each.ranks);
         let absent = largest.into_iter().flat_map(|each| &each.missing);
@@ -25,7 +25,7 @@ impl<'a> RankNames<'a> {
         Self { largest, numbers, has_several: status.communicator_count() > 1 }
     }
 
-    /// The number of a rank in the largest communicator.
+    /// Returns the number of a rank in the largest communicator.
     pub(super) fn number(
         &self,
         communicator: &Communicator,
@@ -36,7 +36,7 @@ impl<'a> RankNames<'a> {
         if is_largest { Some(rank) } else { self.numbers.get(place?).copied() }
     }
 
-    /// `rank 1 (GPU 0, process 4858 on 192.0.2.2)`.
+    /// Returns `rank 1 (GPU 0, process 4858 on 192.0.2.2)`.
     pub(super) fn name(&self, communicator: &Communicator, rank: u32, place: Option<&RankPlace>) -> String {
         let number = self.number(communicator, rank, place);
         let name = match number {
@@ -49,7 +49,7 @@ impl<'a> RankNames<'a> {
         }
     }
 
-    /// ` in communicator 0x12 of 4 ranks`; empty where there is only one.
+    /// Returns ` in communicator 0x12 of 4 ranks`, or nothing for a single communicator.
     pub(super) fn within(&self, identity: &Identity, size: u32) -> String {
         if self.has_several { format!(" in communicator {identity} of {size} ranks") } else { String::new() }
     }

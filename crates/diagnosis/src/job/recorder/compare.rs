@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::dump::Entry;
 use super::groups::GroupRecord;
 
-/// Operations whose inputs have the same number of elements on all ranks. In the others, an all-to-all with
-/// splits or a gather, sizes may differ.
+/// Operations with the same number of input elements on all ranks. Sizes of other operations may differ: of
+/// an all-to-all with splits, or a gather.
 const EQUAL_INPUTS: [&str; 8] = [
     "all_reduce",
     "all_reduce_barrier",
@@ -18,7 +18,7 @@ const EQUAL_INPUTS: [&str; 8] = [
     "_reduce_scatter_base",
 ];
 
-/// A property of a collective that must be the same on all ranks.
+/// A property of a collective. It must be the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Property {
     /// The operation.
@@ -32,7 +32,7 @@ pub(super) enum Property {
 /// Writes a property of an operation.
 type Shown = fn(&Entry) -> String;
 
-/// A collective that ranks called with different arguments.
+/// A collective called by ranks with different arguments.
 #[derive(Debug)]
 pub(super) struct Mismatch {
     /// Its sequence number.
@@ -45,7 +45,7 @@ pub(super) struct Mismatch {
     pub values: Vec<(String, Vec<u32>)>,
 }
 
-/// Finds the first collective of a group that ranks called with different arguments.
+/// Finds the first collective of a group called by ranks with different arguments.
 pub(super) fn first_mismatch(group: &GroupRecord<'_>) -> Option<Mismatch> {
     let mut by_sequence: BTreeMap<i64, Vec<(u32, &[&Entry])>> = BTreeMap::new();
     for (&rank, record) in &group.records {
@@ -79,12 +79,12 @@ pub(super) fn first_mismatch(group: &GroupRecord<'_>) -> Option<Mismatch> {
     })
 }
 
-/// The operation without the name of the library: `all_reduce`.
+/// Returns the operation without the name of the library: `all_reduce`.
 pub(super) fn name(entry: &Entry) -> &str {
     entry.profiling_name.split_once(':').map_or(entry.profiling_name.as_str(), |(_, name)| name)
 }
 
-/// A text that is equal where the property is.
+/// Returns a text for comparison: equal properties have equal texts.
 fn key(entries: &[&Entry], property: Property) -> String {
     let one = |entry: &&Entry| match property {
         Property::Operation => name(entry).to_owned(),
@@ -103,7 +103,7 @@ fn key(entries: &[&Entry], property: Property) -> String {
     entries.iter().map(one).collect::<Vec<_>>().join(";")
 }
 
-/// The shapes: `[1024, 2]`.
+/// Returns the shapes: `[1024, 2]`.
 fn size(entry: &Entry) -> String {
     let shapes: Vec<String> = entry.input_sizes.iter().map(|dimensions| format!("{dimensions:?}")).collect();
     if shapes.is_empty() { "no input".to_owned() } else { shapes.join(", ") }

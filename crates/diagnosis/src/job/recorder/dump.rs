@@ -15,7 +15,7 @@ use serde_json::error::Category;
 
 use crate::job::malformed::Malformed;
 
-/// Size of the largest file that is read, in bytes.
+/// Size limit of a file, in bytes.
 pub const LARGEST_FILE: u64 = 1 << 30;
 
 /// The dump of a rank.
@@ -51,10 +51,10 @@ pub struct Group {
 /// Progress of a process group in one rank: sequence numbers of collectives, -1 for none.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Progress {
-    /// The last one that the program has called.
+    /// The last one called by the program.
     #[serde(default = "none", deserialize_with = "number")]
     pub last_enqueued_collective: i64,
-    /// The last one that is known to be complete.
+    /// The last one known to be complete.
     #[serde(default = "none", deserialize_with = "number")]
     pub last_completed_collective: i64,
 }
@@ -63,7 +63,7 @@ fn none() -> i64 {
     -1
 }
 
-/// Reads a number, which is a text in JSON.
+/// Reads a number. In JSON it is a text.
 fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -113,14 +113,14 @@ pub struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(from = "String", rename_all = "snake_case")]
 pub enum EntryState {
-    /// Called by the program. Also what runs on the GPU, unless the start is recorded
+    /// Called by the program. This state includes operations on the GPU, unless the start is recorded
     /// (`TORCH_NCCL_ENABLE_TIMING`).
     Scheduled,
     /// Runs on the GPU.
     Started,
     /// Complete.
     Completed,
-    /// A state that is not known.
+    /// An unknown state.
     Other,
 }
 
@@ -157,7 +157,7 @@ pub fn parse(bytes: &[u8]) -> Result<Dump, Malformed> {
     serde_json::from_slice(bytes).map_err(|error| {
         let expected = "neither a pickle nor JSON of the flight recorder";
         Malformed::new(match error.classify() {
-            // The place in a file of another kind helps nobody.
+            // A place in a file of another kind does not help.
             Category::Syntax => {
                 format!("{expected}: name a file that PyTorch wrote at TORCH_FR_DUMP_TEMP_FILE")
             }
@@ -180,7 +180,7 @@ pub fn rank_of(path: &Path) -> Option<u32> {
     found[1].parse().ok()
 }
 
-/// The ranks of a group, from `[0, 1]`.
+/// Returns the ranks of a group, from `[0, 1]`.
 pub(super) fn ranks(text: &str) -> Vec<u32> {
     text.split(|character: char| !character.is_ascii_digit())
         .filter_map(|number| number.parse().ok())

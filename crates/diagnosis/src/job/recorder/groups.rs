@@ -11,7 +11,7 @@ pub(super) struct GroupRecord<'a> {
     pub name: String,
     /// Description of the group.
     pub description: String,
-    /// The ranks of the group; those with a dump where the dumps do not tell.
+    /// Ranks of the group, or the ranks with a dump if the dumps do not name them.
     pub ranks: BTreeSet<u32>,
     /// The records of each rank with a dump.
     pub records: BTreeMap<u32, RankRecord<'a>>,
@@ -22,12 +22,12 @@ pub(super) struct GroupRecord<'a> {
 pub(super) struct RankRecord<'a> {
     /// The operations by sequence number. Coalesced ones have the same number.
     pub collectives: BTreeMap<i64, Vec<&'a Entry>>,
-    /// Sequence number of the last collective that the program called; `None` when the dump does not tell.
+    /// Sequence number of the program's last call of a collective, or `None` if the dump does not contain it.
     pub last: Option<i64>,
 }
 
 impl GroupRecord<'_> {
-    /// `group default_pg (0)`.
+    /// Returns `group default_pg (0)`.
     pub(super) fn title(&self) -> String {
         match self.description.as_str() {
             "" => format!("group {}", self.name),
@@ -36,14 +36,14 @@ impl GroupRecord<'_> {
         }
     }
 
-    /// Ranks of the group without a dump.
+    /// Returns the ranks of the group without a dump.
     pub(super) fn without_dump(&self) -> Vec<u32> {
         self.ranks.iter().filter(|rank| !self.records.contains_key(rank)).copied().collect()
     }
 }
 
 impl RankRecord<'_> {
-    /// Sequence number and operation of the first collective that is not complete.
+    /// Returns sequence number and operation of the first incomplete collective.
     pub(super) fn first_open(&self) -> Option<(i64, &Entry)> {
         self.collectives.iter().find_map(|(sequence, entries)| {
             let open = entries.iter().find(|entry| entry.state != EntryState::Completed)?;
@@ -51,7 +51,7 @@ impl RankRecord<'_> {
         })
     }
 
-    /// Checks that a collective is recorded and not complete.
+    /// Checks that a collective is recorded and incomplete.
     pub(super) fn is_open(&self, sequence: i64) -> bool {
         self.collectives
             .get(&sequence)
@@ -65,7 +65,7 @@ pub(super) fn collect(dumps: &BTreeMap<u32, Dump>) -> Vec<GroupRecord<'_>> {
     for (&rank, dump) in dumps {
         for (name, group) in &dump.pg_config {
             let members: BTreeSet<u32> = ranks(&group.ranks).into_iter().collect();
-            // A rank also lists groups that it is no member of.
+            // A rank also lists groups without itself as a member.
             if !members.is_empty() && !members.contains(&rank) {
                 continue;
             }

@@ -15,9 +15,9 @@ const SOURCE: &str = "https://docs.pytorch.org/tutorials/unstable/flight_recorde
 pub(super) struct Conclusions {
     /// The findings.
     pub findings: Vec<Finding>,
-    /// Sentence that states that everything recorded is complete.
+    /// Sentence that proves the completion of all recorded operations.
     pub proof: Option<String>,
-    /// Sentences about what the dumps do not show.
+    /// Sentences about facts missing in the dumps.
     pub unseen: Vec<String>,
 }
 
@@ -89,7 +89,7 @@ fn mismatch_finding(group: &GroupRecord<'_>, mismatch: &Mismatch) -> Finding {
          before it is launched."
             .to_owned(),
     );
-    // The ranks that differ from most; all, where there is no most.
+    // The ranks outside the largest group, or all ranks if the two largest groups have equal size.
     let is_even = values.len() > 1 && values[0].1.len() == values[1].1.len();
     let suspects = values.iter().skip(usize::from(!is_even)).flat_map(|(_, ranks)| ranks);
     finding.ranks = suspects.copied().collect::<BTreeSet<_>>().into_iter().collect();
@@ -100,7 +100,7 @@ fn mismatch_finding(group: &GroupRecord<'_>, mismatch: &Mismatch) -> Finding {
     finding
 }
 
-/// A collective that some ranks have not called.
+/// A collective not called by some ranks.
 struct Absent {
     sequence: i64,
     operation: String,
@@ -108,7 +108,7 @@ struct Absent {
     waiting: Vec<u32>,
 }
 
-/// Finds the first collective that a rank waits in, and that another one has not called.
+/// Finds the first collective with a waiting rank, not called by another rank.
 fn not_arrived(group: &GroupRecord<'_>) -> Option<Absent> {
     let least = group.records.values().map(|record| record.last).min()??;
     let sequence = least.saturating_add(1);
@@ -120,7 +120,7 @@ fn not_arrived(group: &GroupRecord<'_>) -> Option<Absent> {
         .map(|(rank, _)| *rank)
         .collect();
     let waiting: Vec<u32> = group.records.keys().filter(|rank| open(rank)).copied().collect();
-    // Where it is complete on a rank, the dumps are of different times.
+    // If it is complete on a rank, the dumps are of different times.
     let is_complete = group
         .records
         .values()
@@ -130,7 +130,7 @@ fn not_arrived(group: &GroupRecord<'_>) -> Option<Absent> {
     (!behind.is_empty() && !is_complete).then_some(Absent { sequence, operation, behind, waiting })
 }
 
-/// Checks that a rank is in a collective of another group that is not complete.
+/// Checks that a rank is in an incomplete collective of another group.
 fn waits_elsewhere(groups: &[GroupRecord<'_>], group: &GroupRecord<'_>, rank: u32) -> bool {
     groups
         .iter()
@@ -180,7 +180,7 @@ fn absence_finding(group: &GroupRecord<'_>, absent: &Absent, groups: &[GroupReco
     finding
 }
 
-/// Changes the finding about a group whose late ranks wait in other groups, which wait for them.
+/// Changes the finding about a group with late ranks waiting in other groups that wait for them.
 fn circle(mut finding: Finding) -> Finding {
     finding.rule = "recorder-circle".to_owned();
     finding.diagnosis.push_str(" These wait in another group at the same time.");
@@ -188,7 +188,7 @@ fn circle(mut finding: Finding) -> Finding {
     finding
 }
 
-/// Finds a collective that all ranks with a dump have called, and that is not complete.
+/// Finds an incomplete collective called by all ranks with a dump.
 fn stuck(group: &GroupRecord<'_>) -> Option<Finding> {
     let (sequence, operation) = group
         .records
@@ -247,7 +247,7 @@ fn stuck(group: &GroupRecord<'_>) -> Option<Finding> {
     Some(finding)
 }
 
-/// The finding about sends and receives that are not complete.
+/// Returns the finding about incomplete sends and receives.
 fn point_to_point(dumps: &BTreeMap<u32, Dump>) -> Option<Finding> {
     let mut ranks = Vec::new();
     let mut count = 0_u64;
@@ -281,7 +281,7 @@ fn point_to_point(dumps: &BTreeMap<u32, Dump>) -> Option<Finding> {
     Some(finding)
 }
 
-/// Says which dumps are absent, where no finding does.
+/// Reports the absent dumps, if no finding does.
 fn absent_dumps(groups: &[GroupRecord<'_>], conclusions: &mut Conclusions) {
     let absent: BTreeSet<u32> = groups.iter().flat_map(GroupRecord::without_dump).collect();
     let absent: Vec<u32> = absent.into_iter().collect();
@@ -306,7 +306,7 @@ fn proof(groups: &[GroupRecord<'_>], dumps: usize) -> Option<String> {
         .then(|| format!("all {count} collectives of {used} groups that {dumps} ranks recorded are complete"))
 }
 
-/// The place in the program of a collective.
+/// Returns the place of a collective in the program.
 fn place(group: &GroupRecord<'_>, rank: u32, sequence: i64, text: &str) -> Evidence {
     let entry = group.records.get(&rank).and_then(|record| record.collectives.get(&sequence)?.first());
     let location = entry.and_then(|entry| entry.location.clone());

@@ -1,5 +1,5 @@
-//! Flight recorder dumps of PyTorch: which rank has not called a collective, and which ranks called different
-//! ones.
+//! Flight recorder dumps of PyTorch: ranks that have not called a collective, and ranks with different
+//! collectives.
 
 mod compare;
 pub mod dump;
@@ -18,10 +18,10 @@ use crate::finding::{Evidence, Finding, Severity};
 use dump::Dump;
 use groups::GroupRecord;
 
-/// Rows of a table that are printed.
+/// Largest number of printed rows of a table.
 const MOST_ROWS: usize = 64;
 
-/// Reads dumps, and judges them. Those of several jobs are not judged.
+/// Reads dumps, and judges them. Dumps of several jobs are not judged.
 ///
 /// The rank of a dump is in the file's name.
 pub fn examine(paths: &[PathBuf]) -> Examination {
@@ -56,7 +56,7 @@ pub fn examine(paths: &[PathBuf]) -> Examination {
     examination
 }
 
-/// Describes dumps whose groups of all ranks differ, or do not have the rank of the dump.
+/// Describes dumps with different groups of all ranks, or with a group that lacks the rank of the dump.
 fn worlds(dumps: &BTreeMap<u32, Dump>) -> Option<String> {
     let mut worlds = dumps.iter().filter_map(|(rank, dump)| {
         let world = dump.pg_config.values().find(|group| group.desc == "default_pg")?;
@@ -72,7 +72,7 @@ fn worlds(dumps: &BTreeMap<u32, Dump>) -> Option<String> {
     ))
 }
 
-/// The examination of dumps that are not of one job.
+/// Returns the examination of dumps of several jobs.
 fn several_jobs(difference: String) -> Examination {
     let mut examination = Examination::new("job");
     let mut finding = Finding::new(

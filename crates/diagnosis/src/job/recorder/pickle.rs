@@ -1,8 +1,8 @@
 //! Values of Python's pickle format, as far as flight recorder dumps use it: no classes, no calls.
 //!
 //! Values lie in one list and refer to each other by index, since a pickle may contain a value many times, or
-//! deep in others. A reader that copies shared values, or descends without a limit, can be made to exhaust
-//! memory or stack.
+//! deep in other values. A reader that copies shared values, or descends without a limit, can be made to
+//! exhaust memory or stack.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -14,7 +14,7 @@ use serde::forward_to_deserialize_any;
 
 use crate::job::malformed::Malformed;
 
-/// Largest number of values that are taken from a pickle; shared values count each time.
+/// Largest number of values taken from a pickle. Shared values count each time.
 const MOST_VISITS: usize = 32 << 20;
 
 /// Checks that bytes begin like a pickle of protocol 2 or later.
@@ -25,7 +25,7 @@ pub(super) fn is_pickle(bytes: &[u8]) -> bool {
 /// Reads a value.
 ///
 /// # Errors
-/// The first operation that makes no plain value, or the field that is missing.
+/// The first operation without a plain value, or the missing field.
 pub(super) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Malformed> {
     let mut machine = Machine {
         bytes,
@@ -41,7 +41,7 @@ pub(super) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Malformed> {
     T::deserialize(reference).map_err(Malformed::new)
 }
 
-/// A value; its parts are indices of other values.
+/// A value. Its parts are indices of other values.
 #[derive(Debug)]
 enum Value<'a> {
     None,
@@ -53,7 +53,7 @@ enum Value<'a> {
     Dictionary(Vec<(usize, usize)>),
 }
 
-/// Stack machine that runs a pickle.
+/// Stack machine for a pickle.
 struct Machine<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -105,7 +105,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Runs an operation that builds a list or a dictionary; false for another one.
+    /// Runs an operation for a list or a dictionary. Returns false for another operation.
     fn collect(&mut self, operation: u8) -> Result<bool, PickleError> {
         match operation {
             b'a' => {
@@ -304,7 +304,7 @@ impl<'de> Deserializer<'de> for Reference<'_> {
         visitor.visit_newtype_struct(self)
     }
 
-    /// Does not look into values that nobody takes.
+    /// Skips values without a receiver.
     fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         visitor.visit_unit()
     }

@@ -21,7 +21,7 @@ fn only(examination: &Examination) -> &Finding {
 /// A collective: sequence number, operation, sizes, state.
 type Call<'a> = (i64, &'a str, &'a [i64], &'a str);
 
-/// The dump of a rank in PyTorch's JSON. A group has a name, ranks and calls.
+/// Returns the dump of a rank in PyTorch's JSON. A group has a name, ranks and calls.
 fn json_dump(groups: &[(&str, &str, &[Call<'_>])]) -> Dump {
     let mut entries = Vec::new();
     let mut config = serde_json::Map::new();

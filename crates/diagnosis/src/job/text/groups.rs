@@ -1,8 +1,8 @@
-//! Ranks that a text answer counts and does not name.
+//! Ranks counted and not named in a text answer.
 
 use std::collections::BTreeSet;
 
-/// Largest number of ranks that are derived from one answer, a limit against hostile answers.
+/// Largest number of ranks derived from one answer, a limit against hostile answers.
 const MOST_DERIVED: usize = 4 << 20;
 
 /// Ranks of a communicator with the same value.
@@ -12,11 +12,11 @@ pub(super) struct Group<T> {
     pub value: T,
     /// Number of ranks.
     pub size: u32,
-    /// Ranks that the answer names.
+    /// Ranks named in the answer.
     pub named: Vec<u32>,
 }
 
-/// Number of ranks that may still be derived.
+/// Largest number of further ranks to derive.
 #[derive(Debug)]
 pub(super) struct Budget(usize);
 
@@ -26,10 +26,9 @@ impl Budget {
     }
 }
 
-/// Completes the one group whose ranks are not named: they are all that are neither in another group nor
-/// absent.
+/// Completes the one group without names: it has all ranks that are neither in another group nor absent.
 ///
-/// Returns false when the ranks of a group remain unknown.
+/// Returns false if the ranks of a group remain unknown.
 pub(super) fn complete<T>(
     groups: &mut [Group<T>],
     size: u32,

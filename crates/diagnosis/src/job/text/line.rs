@@ -6,7 +6,7 @@ use regex::{Captures, Regex};
 
 use crate::job::status::{Kind, Process, RankPlace, State};
 
-/// A line that carries a fact.
+/// A line with a fact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Line {
     /// Version of NCCL.
@@ -26,11 +26,11 @@ pub(super) enum Line {
         /// Its hash.
         hash: u64,
     },
-    /// Subject of the lines that follow.
+    /// Subject of the following lines.
     Topic(Topic),
     /// A process.
     Process(Process),
-    /// Number of processes that RAS has given up.
+    /// Number of processes given up by RAS.
     DeadProcesses(u32),
     /// Number of processes without data.
     SilentProcesses(u32),
@@ -38,9 +38,9 @@ pub(super) enum Line {
     MissingRanks(u32),
     /// Numbers of ranks without data.
     MissingList(Vec<u32>),
-    /// A fact about several ranks, some of which may follow.
+    /// A fact about several ranks. Some of them may follow.
     Group(u32, Fact),
-    /// A fact about a rank; without one, it is that of the group before.
+    /// A fact about a rank. Without its own fact, the previous group's applies.
     Rank(u32, Option<Fact>, Option<RankPlace>),
     /// Number of timeouts.
     Timeouts(u64),
@@ -51,7 +51,7 @@ pub(super) enum Line {
 pub(super) enum Heading {
     /// Processes without data.
     Silent,
-    /// Processes that RAS has given up.
+    /// Processes given up by RAS.
     Dead,
     /// The last part.
     Warnings,
@@ -85,7 +85,7 @@ pub(super) enum Fact {
     Error(String),
 }
 
-/// Reads a line; `None` for one without a fact.
+/// Reads a line. Returns `None` for a line without a fact.
 pub(super) fn read(line: &str) -> Option<Line> {
     let line = line.trim_end();
     match line {

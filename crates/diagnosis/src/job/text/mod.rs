@@ -1,7 +1,8 @@
 //! Answers of RAS as text (NCCL 2.24 and later).
 //!
-//! The text lists only what differs: ranks without data, with errors, or with a state or counts unlike the
-//! others'. In NCCL 2.24 and 2.25 one count covers all collectives; later ones have a count per collective.
+//! The text lists only differences: ranks without data, with errors, or with a state or counts unlike other
+//! ranks'. In NCCL 2.24 and 2.25 one count covers all collectives. Later versions have a count per
+//! collective.
 
 mod groups;
 mod line;
@@ -19,7 +20,7 @@ use super::status::{
 /// Reads a text answer.
 ///
 /// # Errors
-/// [`Malformed`] when the text is no answer of RAS, or ends early.
+/// [`Malformed`] if the text is not an answer of RAS, or ends early.
 pub fn parse(text: &str) -> Result<Status, Malformed> {
     let mut reader = Reader::new();
     for line in text.lines() {
@@ -36,7 +37,7 @@ struct Reader {
     drafts: Vec<Draft>,
     /// Indices of the drafts by kind and hash.
     indices: BTreeMap<(usize, u64), usize>,
-    /// Index of the communicator that the lines are about.
+    /// Index of the lines' communicator.
     current: Option<usize>,
     part: Option<Heading>,
     topic: Option<Topic>,
@@ -44,7 +45,7 @@ struct Reader {
     is_complete: bool,
 }
 
-/// A communicator whose groups are not complete.
+/// A communicator with incomplete groups.
 struct Draft {
     communicator: Communicator,
     kind: usize,
@@ -210,7 +211,7 @@ impl Reader {
         Ok(self.status)
     }
 
-    /// Separates ranks of dead processes from those that did not answer.
+    /// Separates ranks of dead processes from ranks of silent ones.
     fn resolve_absence(&self, communicator: &mut Communicator) {
         let only_dead = self.status.dead.count > 0 && self.status.silent.count == 0;
         for rank in &mut communicator.missing {
@@ -231,7 +232,7 @@ impl Reader {
 }
 
 impl Draft {
-    /// The rank of this number, with its place.
+    /// Returns the rank of this number, with its place.
     fn known(&mut self, number: u32, place: Option<RankPlace>) -> &mut Rank {
         let rank = self.ranks.entry(number).or_insert_with(|| Rank::new(number));
         if place.is_some() {

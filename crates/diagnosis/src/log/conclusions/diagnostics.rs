@@ -1,8 +1,8 @@
 //! Findings from NCCL's own diagnostics: the lines `NCCL DIAG [INFO]` of 2.31 and later.
 //!
-//! NCCL marks there what may need a review. A transfer between GPUs that failed its verification breaks the
-//! job. Every other line of this status is shown with its text as advice; one of another status as a warning
-//! that no rule knows.
+//! With this status NCCL marks lines for a review. A transfer between GPUs with a failed verification breaks
+//! the job. Every other line of this status becomes advice with its text, and a line of another status
+//! becomes an unknown warning.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +12,10 @@ use crate::finding::{Action, Finding, Severity};
 use crate::knowledge::rules::{Origin, Rules};
 use crate::log::digest::DiagnosticLine;
 
-/// Largest number of lines that a finding quotes.
+/// Largest number of lines quoted by a finding.
 const LINES: usize = 4;
 
-/// One finding for each check that reports something.
+/// Returns one finding for each check with a report.
 pub(super) fn find(job: &Job<'_>, rules: &Rules) -> Vec<Placed> {
     let mut by_check: BTreeMap<&str, Vec<&DiagnosticLine>> = BTreeMap::new();
     for line in &job.digest.diagnostics {
@@ -92,7 +92,7 @@ fn finding(job: &Job<'_>, check: &str, lines: &[&DiagnosticLine]) -> Finding {
     }
 }
 
-/// Returns true for lines about a transfer that failed, false for a check that did not run.
+/// Returns true for lines about a failed transfer, false for a check that did not run.
 fn has_failed(text: &str) -> bool {
     let others =
         [" check returned ", "reason=indirect", "local CUDA setup failed", "destination buffer unavailable"];
@@ -104,7 +104,7 @@ fn is_missing(text: &str) -> bool {
     ["unavailable via", "skipped", "not supported"].iter().any(|words| text.contains(words))
 }
 
-/// The text after the name of the check.
+/// Returns the text after the name of the check.
 fn without_check(text: &str) -> &str {
     text.split_once(": ").map_or(text, |(_, rest)| rest)
 }

@@ -1,4 +1,4 @@
-//! Ranks whose lines stop before the end of a communicator that other ranks destroyed.
+//! Ranks without an end of a communicator that other ranks destroyed.
 
 use super::hits::Placed;
 use super::job::{self, Job, ranks_in_words};
@@ -6,8 +6,8 @@ use super::start;
 use crate::finding::{Finding, Severity};
 use crate::log::digest::{Communicator, Member};
 
-/// The finding about the first such communicator. A log without any end says nothing, since a program need
-/// not destroy its communicators; nor does one with a failure, whose cause is told by others.
+/// Returns the finding about the first such communicator. A log without any end proves nothing, since a
+/// program need not destroy its communicators. In a log with a failure, other findings explain the cause.
 pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
     if start::has_failure(found) {
         return None;
@@ -44,9 +44,9 @@ pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
     Some(Placed::derived(finding))
 }
 
-/// The ranks that completed the communicator and have no end of it, where another rank destroyed it. Lines of
-/// several ranks have no order: their files can be passed in any order, and one file can hold one rank's
-/// lines after another's.
+/// Returns the ranks that completed the communicator without an end of it, if another rank destroyed it.
+/// Lines of several ranks have no order: their files can be passed in any order, and one file can hold one
+/// rank's lines after another's.
 fn find_silent_ranks(communicator: &Communicator) -> Vec<u32> {
     let members = communicator.members.iter();
     let any = |is: fn(&Member) -> bool| communicator.members.values().any(is);
@@ -101,7 +101,7 @@ mod tests {
             vec![second.clone(), first.clone()],
             vec![first.clone() + &second],
             vec![second.clone() + &first],
-            // A line that is too long, and not read in full, changes nothing.
+            // An overlong line, not read in full, changes nothing.
             vec![first.clone() + &"x".repeat(20_000) + "\n" + &second],
             vec![whole + &end(0) + "b:101:101 [1] NCCL INFO P2P Chunksize set to 131072\n"],
         ];

@@ -1,17 +1,17 @@
-//! Findings that another finding explains.
+//! Findings explained by another finding.
 
 use super::hits::Placed;
 use super::job::Job;
 use crate::finding::Severity;
 use crate::log::digest::Example;
 
-/// Rules of a cause and of a message that the same process writes just before it.
+/// Rules of a cause and of a message written by the same process just before it.
 const SAME: [(&str, &str); 1] = [("mnnvl-imex", "cuda-not-permitted")];
 
-/// Lines within which a process writes several messages about one thing.
+/// Number of lines within which a process writes several messages about one event.
 pub(super) const LINES: u64 = 10;
 
-/// Makes messages that another finding explains its consequences, and drops lost connections of strangers.
+/// Turns messages into consequences of a finding that explains them, and drops lost connections of strangers.
 pub(super) fn explain(job: &Job<'_>, found: &mut Vec<Placed>) {
     for (cause, message) in SAME {
         let Some(by) = found.iter().find(|each| each.finding.rule == cause).map(|each| each.writers.clone())
@@ -26,8 +26,8 @@ pub(super) fn explain(job: &Job<'_>, found: &mut Vec<Placed>) {
     strangers(job, found);
 }
 
-/// Moves closed connections of processes that are not part of the job into the finding about these. The
-/// process then refuses the connection, and goes on.
+/// Moves closed connections of processes outside the job into the finding about these processes. The process
+/// then refuses the connection, and continues.
 fn strangers(job: &Job<'_>, found: &mut Vec<Placed>) {
     let Some(stray) = found.iter().position(|each| each.finding.rule == "nccl-stray-connection") else {
         return;
@@ -56,14 +56,14 @@ fn strangers(job: &Job<'_>, found: &mut Vec<Placed>) {
     found.remove(closed);
 }
 
-/// The host of `... by remote peer 192.0.2.7<46494>`.
+/// Returns the host of `... by remote peer 192.0.2.7<46494>`.
 fn peer(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once("remote peer ").or_else(|| text.split_once(" from "))?;
     let (host, _) = rest.split_once('<')?;
     (!host.is_empty()).then_some(host)
 }
 
-/// Returns true for an address or a host that the log names as one of the job.
+/// Returns true for an address or a host of the job in the log.
 fn is_of_job(job: &Job<'_>, peer: &str) -> bool {
     let is_address =
         |text: &str| text.split_once(':').is_some_and(|(_, rest)| rest.split('<').next() == Some(peer));
@@ -100,7 +100,7 @@ mod tests {
             health == Health::Healthy && found.contains(&"nccl-stray-connection".to_owned()),
             "{found:?}"
         );
-        // A rank of the job, and a connection that was not refused.
+        // A rank of the job, and a connection without a refusal.
         for text in [
             closed("b") + refused,
             closed("b.example") + refused,

@@ -12,7 +12,7 @@ use crate::log::digest::{Communicator, Digest};
 /// Largest number of rows of a table.
 const ROWS: usize = 64;
 
-/// The sections for people.
+/// Returns the sections for people.
 pub(super) fn sections(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Vec<Section> {
     let mut sections = Vec::new();
     let mut add = |title: &str, body: Body| sections.push(Section { title: title.to_owned(), body });
@@ -213,7 +213,7 @@ fn variables(job: &Job<'_>) -> Vec<Vec<String>> {
     job.digest.variables.iter().map(row).collect()
 }
 
-/// The facts for programs: the digest, without its messages, which are in the findings.
+/// Returns the facts for programs: the digest, without its messages. The findings contain the messages.
 pub(super) fn value(digest: &Digest, ways: Option<&Ways<'_>>) -> Value {
     let transports = ways.map(|ways| {
         let pair = |(&(from, to), way): (&(u32, u32), &super::transport::Way)| {

@@ -1,4 +1,4 @@
-//! Connections that ranks tried in vain, and the first call that failed.
+//! Failed attempts to connect, and the first failed call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,21 +8,21 @@ use super::job::{Job, count, ranks_in_words};
 use crate::finding::{Evidence, Finding, Severity};
 use crate::log::digest::{Example, Failure, Position, Retries};
 
-/// Largest number of peers that are told.
+/// Largest number of peers in the findings.
 const PEERS: usize = 4;
 
-/// Rules about connections that NCCL gave up.
+/// Rules about connections given up by NCCL.
 const GIVEN_UP: [&str; 3] = ["nccl-connect-refused", "nccl-connect-timeout", "nccl-connect-retries"];
 
-/// Files of NCCL's source with the functions that a program calls. A result code that does not reach them had
-/// no effect: NCCL goes on without what failed.
+/// Files of NCCL's source with the functions of its interface. A result code that does not reach them had no
+/// effect: NCCL continues despite the failure.
 const OUTERMOST: [&str; 3] = ["init.cc:", "group.cc:", "enqueue.cc:"];
 
 /// The attempts of several writers, by index.
 type Attempts<'a> = Vec<(usize, &'a Retries)>;
 
-/// Findings about peers that did not accept a connection until the log ended. They describe a failure; the
-/// cause is at the peer.
+/// Returns findings about peers that accepted no connection up to the end of the log. They describe a
+/// failure. The cause is at the peer.
 pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
     let mut peers: BTreeMap<(Option<&str>, &str), Attempts<'_>> = BTreeMap::new();
     for (index, writer) in job.digest.writers.iter().enumerate() {
@@ -45,7 +45,7 @@ fn has_given_up(job: &Job<'_>, writer: usize) -> bool {
     hits.iter().any(|hit| GIVEN_UP.contains(&hit.rule.as_str()) && hit.writers.contains(&writer))
 }
 
-/// The finding of a peer that some writers did not reach.
+/// Returns the finding about a peer unreachable for some writers.
 fn unreached(job: &Job<'_>, peer: Option<&str>, reason: &str, writers: &[(usize, &Retries)]) -> Placed {
     let indices = || writers.iter().map(|&(index, _)| index);
     let (ranks, hosts) = (job.ranks(indices()), job.hosts(indices()));
@@ -95,14 +95,14 @@ fn unreached(job: &Job<'_>, peer: Option<&str>, reason: &str, writers: &[(usize,
     Placed { is_cascade: true, is_lead: true, examples, writers, ..Placed::derived(finding) }
 }
 
-/// The first call that failed, of those that a function of NCCL's interface returned, as evidence of a
-/// failure without a known cause. One that failed by itself comes before those that report a peer.
+/// Returns the first failed call as evidence of a failure without a known cause, among failures returned by a
+/// function of NCCL's interface. A failure of the call itself comes before reports about a peer.
 pub(super) fn first(job: &Job<'_>) -> Option<Evidence> {
     let (writer, failure) = returned(job)?;
     Some(evidence(job, writer, failure))
 }
 
-/// The first failure that a function of NCCL's interface returned, with the index of its writer.
+/// Returns the first failure returned by a function of NCCL's interface, with the index of its writer.
 fn returned<'a>(job: &'a Job<'_>) -> Option<(usize, &'a Failure)> {
     let reached = |failure: &Failure| OUTERMOST.iter().any(|file| failure.outermost.starts_with(file));
     let writers = job.digest.writers.iter().enumerate();
@@ -111,9 +111,9 @@ fn returned<'a>(job: &'a Job<'_>) -> Option<(usize, &'a Failure)> {
     failures.filter(|(_, each)| reached(each)).min_by_key(|(_, each)| order(each))
 }
 
-/// Finds the first failed call within NCCL that needs an explanation, with the index of its writer. Three
-/// kinds need none: during the start (NCCL goes on without what failed, or the start has a finding), at the
-/// end of a communicator (its threads stop with an error), and beside a message that has a finding.
+/// Finds the first unexplained failed call within NCCL, with the index of its writer. Three kinds need no
+/// explanation: during the start (NCCL continues despite the failure, or the start has a finding), at the end
+/// of a communicator (its threads stop with an error), and beside a message with a finding.
 fn find_inner_failure<'a>(job: &'a Job<'_>, found: &[Placed]) -> Option<(usize, &'a Failure)> {
     let members = job.digest.communicators.iter().flat_map(|each| each.members.values());
     let ended: BTreeSet<_> = members
@@ -148,9 +148,9 @@ fn evidence(job: &Job<'_>, writer: usize, failure: &Failure) -> Evidence {
     job.evidence(position, Some(writer), text)
 }
 
-/// The finding of a failed call, one of the program or one within NCCL, in a log without another failure. Its
-/// message is missing: the level of the log leaves it out, the log is cut, or NCCL wrote none. A program can
-/// handle the error, so it decides the health only where no communicator was completed.
+/// Returns the finding of a failed call, by the program or within NCCL, in a log without another failure. Its
+/// message is missing: the level of the log excludes it, the log is cut, or NCCL wrote none. A program can
+/// handle the error, so it decides the health only if no communicator was completed.
 pub(super) fn unexplained(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
     let returned = returned(job).map(|(writer, failure)| (writer, failure, "A call to NCCL"));
     let within =
@@ -182,7 +182,7 @@ pub(super) fn unexplained(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
     Some(Placed { is_cascade: false, writers, ..Placed::derived(finding) })
 }
 
-/// The usual cause of a result code that no message explains.
+/// Returns the usual cause of a result code without a message.
 fn cause_of_code(code: u32) -> &'static str {
     match code {
         1 => "A call to CUDA failed; the program's own error, or the kernel's log (Xid), has its name.",
@@ -283,7 +283,7 @@ mod tests {
             assert_eq!((first.rule.as_str(), &first.diagnosis), ("nccl-call-failed", &says), "{trace}");
             assert_eq!((found.health(), &first.ranks[..]), (Health::CannotTell, &[1][..]), "{trace}");
         }
-        // A call in progress is no failure.
+        // A call in progress is not a failure.
         let found = examine(&format!("{healthy}b:101:9 [1] NCCL INFO transport/net.cc:1134 -> 7\n"));
         assert_eq!(found.health(), Health::Healthy, "{:?}", found.findings);
     }
@@ -304,7 +304,7 @@ mod tests {
             let found = examine(&(healthy.clone() + &ends));
             assert_eq!(found.health(), Health::Healthy, "{:?}", found.findings);
         }
-        // Other codes, other files, and what comes before them, are failures also there.
+        // Other codes, other files, and lines before the ends, are failures also there.
         for trace in
             ["misc/socket.cc:47 -> 6", "transport/net.cc:1134 -> 3", "proxy.cc:874 -> 6 [Progress Thread]"]
         {
@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn an_error_that_was_returned_without_a_message_is_no_health() {
         let healthy = pair("IB", "NET/IB/0/GDRDMA").text();
-        // NCCL went on without what failed in a start, and RAS does not concern the job.
+        // NCCL continued despite the failure in a start, and RAS does not concern the job.
         let inner = "a:100:100 [0] NCCL INFO include/net.h:24 -> 2\n";
         let begun = healthy.find("Init START\n").unwrap() + "Init START\n".len();
         let during = [&healthy[..begun], inner, &healthy[begun..]].concat();

@@ -1,4 +1,4 @@
-//! Gaps in a log that has all ranks: reasons for which it proves no transport.
+//! Gaps in a log with all ranks: reasons why it proves no transport.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use super::job::{Job, count, ranks_in_words};
 use super::transport::{Way, Ways};
 use crate::log::digest::{Communicator, Member, VariableSeen};
 
-/// Sentences about what the log lacks; empty where it proves the transport of every rank.
+/// Returns sentences about missing parts of the log, or none if it proves the transport of every rank.
 pub(super) fn find(job: &Job<'_>, ways: &Ways<'_>) -> Vec<String> {
     let cut = job.digest.inputs.iter().any(|input| input.problem.is_some());
     let cut = cut.then(|| "a log was not read to its end: what it lacks can differ".to_owned());
@@ -25,8 +25,8 @@ pub(super) fn find(job: &Job<'_>, ways: &Ways<'_>) -> Vec<String> {
     gaps.into_iter().flatten().chain(between_hosts(job, ways)).collect()
 }
 
-/// Sentences about what stands beside the communicators that are proven: processes without one, empty files,
-/// and aborts.
+/// Returns sentences about facts beside the proven communicators: processes without a communicator, empty
+/// files, and aborts.
 pub(super) fn beside(job: &Job<'_>) -> Vec<String> {
     let strangers = job.strangers();
     let stranger = strangers.first().map(|(host, pid)| {
@@ -39,7 +39,8 @@ pub(super) fn beside(job: &Job<'_>) -> Vec<String> {
     stranger.into_iter().chain(empty(job)).chain(aborted(job)).collect()
 }
 
-/// Empty files among those of ranks. Launchers write a second file for each rank, which often is empty.
+/// Describes empty files among the files of ranks. Launchers write a second file for each rank, often an
+/// empty one.
 fn empty(job: &Job<'_>) -> Option<String> {
     let (empty, full): (Vec<_>, Vec<_>) = job.digest.inputs.iter().partition(|input| input.lines == 0);
     let is_of_ranks = full.len() > empty.len().max(1) && full.iter().all(|input| input.nccl_lines > 0);
@@ -64,7 +65,7 @@ fn describe_contradiction(ways: &Ways<'_>) -> Option<String> {
     })
 }
 
-/// Ranks of which the log has the end of the start only.
+/// Describes ranks with only the end of the start in the log.
 fn describe_lost_beginning(ways: &Ways<'_>) -> Option<String> {
     let lost = ranks_without_beginning(ways.communicator);
     (!lost.is_empty()).then(|| {
@@ -75,8 +76,8 @@ fn describe_lost_beginning(ways: &Ways<'_>) -> Option<String> {
     })
 }
 
-/// Ranks that logged the end of the start, and not its beginning. Each version of NCCL that writes a commId
-/// writes both.
+/// Returns ranks that logged the end of the start, and not its beginning. Each version of NCCL that writes a
+/// commId writes both.
 pub(super) fn ranks_without_beginning(communicator: &Communicator) -> Vec<u32> {
     let is_lost = |member: &Member| communicator.id.starts_with("0x") && member.complete && !member.started;
     communicator.members.iter().filter(|(_, member)| is_lost(member)).map(|(&rank, _)| rank).collect()
@@ -89,7 +90,7 @@ fn starting(ways: &Ways<'_>) -> Option<String> {
     (!open.is_empty()).then(|| format!("{} did not finish the start", ranks_in_words(&open)))
 }
 
-/// Ranks whose later lines show that they completed the start.
+/// Describes ranks with a start completed according to their later lines.
 fn describe_lost_completion(ways: &Ways<'_>) -> Option<String> {
     let is_lost =
         |member: &Member| member.started && !member.complete && ways.communicator.has_completed(member);
@@ -104,9 +105,9 @@ fn describe_lost_completion(ways: &Ways<'_>) -> Option<String> {
     })
 }
 
-/// Returns true where the log lacks lines of the start of some ranks: the first ones, or lines that other
-/// ranks of their host have. Rank 0 writes more lines than others, and each variable that only some ranks
-/// have set is a line more.
+/// Returns true if the log lacks lines of the start of some ranks: the first ones, or lines that other ranks
+/// of their host have. Rank 0 writes more lines than other ranks, and each variable set only on some ranks
+/// adds a line.
 pub(super) fn lacks_lines_of_start(job: &Job<'_>, communicator: &Communicator) -> bool {
     if !ranks_without_beginning(communicator).is_empty() {
         return true;
@@ -126,8 +127,8 @@ pub(super) fn lacks_lines_of_start(job: &Job<'_>, communicator: &Communicator) -
     by_host.values().filter_map(spread).any(|spread| spread > partial)
 }
 
-/// Communicators that the program aborted. PyTorch did so at the end of every run, until its pull
-/// request 141510.
+/// Describes communicators aborted by the program. PyTorch aborted them at the end of every run, until its
+/// pull request 141510.
 fn aborted(job: &Job<'_>) -> Option<String> {
     let is_aborted = |each: &&Communicator| each.members.values().any(|member| member.aborted);
     let aborted: Vec<&Communicator> = job.digest.communicators.iter().filter(is_aborted).collect();
@@ -151,9 +152,8 @@ fn unconnected(ways: &Ways<'_>) -> Option<String> {
     })
 }
 
-/// Ranks whose own lines have no connection, neither in this communicator nor in another one, where those of
-/// other ranks have. A rank that has connected its rings or trees sends at least to one neighbour, and logs
-/// that.
+/// Describes ranks without a connection in their own lines, in any communicator, if other ranks' lines have
+/// one. A rank with connected rings or trees sends at least to one neighbour, and logs this connection.
 fn describe_silent_ranks(job: &Job<'_>, ways: &Ways<'_>) -> Option<String> {
     let all = job.digest.communicators.iter().flat_map(|each| each.members.values());
     let logging: BTreeSet<usize> =
@@ -172,7 +172,7 @@ fn describe_silent_ranks(job: &Job<'_>, ways: &Ways<'_>) -> Option<String> {
     })
 }
 
-/// Ranks that list connections, and have not logged that all are made.
+/// Describes ranks with connections and no line about their completion.
 fn connecting(ways: &Ways<'_>) -> Option<String> {
     let members = ways.communicator.members.iter();
     let open: Vec<u32> = members.filter(|(_, member)| !member.connected).map(|(&rank, _)| rank).collect();
@@ -185,7 +185,7 @@ fn connecting(ways: &Ways<'_>) -> Option<String> {
     })
 }
 
-/// Neighbours in a ring without a connection, where other neighbours of it have one.
+/// Describes neighbours in a ring without a connection, if other neighbours in the ring have one.
 fn broken_ring(ways: &Ways<'_>) -> Option<String> {
     let lacks = |ring: &Vec<u32>| -> Vec<(u32, u32)> {
         let neighbours = ring.iter().zip(ring.iter().cycle().skip(1)).map(|(&from, &to)| (from, to));
@@ -207,7 +207,8 @@ fn unknown(ways: &Ways<'_>) -> Option<String> {
     })
 }
 
-/// A pair on two hosts that uses a transport of one host. NVLink between nodes is another transport (MNNVL).
+/// Describes a pair on two hosts with a transport of one host. NVLink between nodes is another transport
+/// (MNNVL).
 fn between_hosts(job: &Job<'_>, ways: &Ways<'_>) -> Option<String> {
     let host = |rank: u32| job.host(ways.communicator, rank);
     let pair = ways.pairs.iter().find(|((from, to), way)| {

@@ -1,5 +1,5 @@
-//! Findings from messages that rules know, and from warnings that no rule knows. A message that follows from
-//! an earlier failure is shown as its consequence.
+//! Findings from messages known to rules, and from unknown warnings. A message about an effect of an earlier
+//! failure is shown as its consequence.
 
 use std::collections::BTreeSet;
 
@@ -8,30 +8,30 @@ use crate::finding::{Evidence, Finding, Role, Severity};
 use crate::knowledge::rules::{Origin, Rule, Rules};
 use crate::log::digest::{Example, Hit};
 
-/// Largest number of consequences that a finding lists.
+/// Largest number of consequences in a finding.
 const CONSEQUENCES: usize = 6;
 
-/// A finding with the place where it begins.
+/// A finding with the place of its beginning.
 pub(super) struct Placed {
     pub(super) finding: Finding,
-    /// The first messages; empty for a conclusion that no single line shows.
+    /// The first messages. Empty for a conclusion not shown by a single line.
     pub(super) examples: Vec<Example>,
     /// Indices of the writers of all messages.
     pub(super) writers: BTreeSet<usize>,
-    /// The finding can be the cause of what follows.
+    /// The finding can be the cause of later findings.
     pub(super) is_root: bool,
-    /// The message stands after those of what it caused.
+    /// The message stands after messages about its effects.
     pub(super) is_reported_late: bool,
     /// The finding follows from an earlier failure.
     pub(super) is_cascade: bool,
-    /// The failure's best description where its cause is not in the log.
+    /// The failure's best description if its cause is not in the log.
     pub(super) is_lead: bool,
-    /// The finding is about a network that cannot be used.
+    /// The finding is about an unusable network.
     pub(super) is_of_network: bool,
 }
 
 impl Placed {
-    /// A conclusion that no single line shows.
+    /// Creates a conclusion not shown by a single line.
     pub(super) fn derived(finding: Finding) -> Self {
         Self {
             finding,
@@ -45,7 +45,7 @@ impl Placed {
         }
     }
 
-    /// A conclusion that explains failures that follow.
+    /// Creates a conclusion that explains later failures.
     pub(super) fn derived_root(finding: Finding) -> Self {
         Self { is_root: true, ..Self::derived(finding) }
     }
@@ -55,13 +55,13 @@ impl Placed {
         self.is_root || self.is_cascade || self.finding.severity == Severity::Broken
     }
 
-    /// The first message.
+    /// Returns the first message.
     pub(super) fn first(&self) -> Option<&Example> {
         self.examples.first()
     }
 }
 
-/// The findings of the hits and of the unknown warnings.
+/// Returns the findings of the hits and of the unknown warnings.
 pub(super) fn find(job: &Job<'_>, rules: &Rules) -> Vec<Placed> {
     let known = job.digest.hits.iter().filter_map(|hit| rules.get(&hit.rule).map(|rule| (hit, rule)));
     let mut found: Vec<Placed> = known.filter_map(|(hit, rule)| from_hit(job, hit, rule)).collect();
@@ -86,7 +86,7 @@ pub(super) fn find(job: &Job<'_>, rules: &Rules) -> Vec<Placed> {
     found
 }
 
-/// The finding of a hit; none for messages that are no problem.
+/// Returns the finding of a hit, or none for a message without a problem.
 fn from_hit(job: &Job<'_>, hit: &Hit, rule: &Rule) -> Option<Placed> {
     if matches!(rule.role, Role::Harmless | Role::Confirmation) || !applies(job, hit, rule) {
         return None;
@@ -94,7 +94,7 @@ fn from_hit(job: &Job<'_>, hit: &Hit, rule: &Rule) -> Option<Placed> {
     Some(placed(job, hit, rule))
 }
 
-/// The finding of a hit, with its place.
+/// Returns the finding of a hit, with its place.
 fn placed(job: &Job<'_>, hit: &Hit, rule: &Rule) -> Placed {
     let finding = Finding {
         cause: rule.cause.clone(),
@@ -124,7 +124,7 @@ fn placed(job: &Job<'_>, hit: &Hit, rule: &Rule) -> Placed {
     }
 }
 
-/// The ranks of messages: those of the writers, or those that a launcher's prefixes name.
+/// Returns the ranks of messages: the ranks of the writers, else the ranks in a launcher's prefixes.
 fn ranks(job: &Job<'_>, writers: &BTreeSet<usize>, examples: &[Example]) -> Vec<u32> {
     let of_writers = job.ranks(writers.iter().copied());
     if !of_writers.is_empty() {
@@ -134,7 +134,7 @@ fn ranks(job: &Job<'_>, writers: &BTreeSet<usize>, examples: &[Example]) -> Vec<
     named.into_iter().collect()
 }
 
-/// Returns true unless the rule is about other versions of NCCL than those of all writers of the hit.
+/// Returns true unless the rule excludes the NCCL versions of all writers of the hit.
 fn applies(job: &Job<'_>, hit: &Hit, rule: &Rule) -> bool {
     let mut writers = hit.writers.iter().filter_map(|&index| job.writer(index)).peekable();
     writers.peek().is_none() || writers.any(|writer| rule.applies_to(writer.nccl.as_ref()))
@@ -145,9 +145,8 @@ fn is_of_network(example: &Example) -> bool {
     ["NET/OFI", "NET/Plugin", "NET/IB"].iter().any(|prefix| example.text.starts_with(prefix))
 }
 
-/// Moves what the plugin of a network reported into the finding that this network is not used. The rule of
-/// the first such message has the exact cause. Messages that confirm it are no findings by themselves, and
-/// become evidence.
+/// Moves reports of a network's plugin into the finding that this network is not used. The rule of the first
+/// such message has the exact cause. Confirmations are not findings by themselves, and become evidence.
 pub(super) fn absorb_network(job: &Job<'_>, rules: &Rules, fallback: &mut Finding, found: &mut Vec<Placed>) {
     let is_network = |each: &mut Placed| each.is_of_network && each.finding.severity != Severity::Advice;
     let mut reports: Vec<Placed> = found.extract_if(.., is_network).collect();
@@ -172,7 +171,7 @@ pub(super) fn absorb_network(job: &Job<'_>, rules: &Rules, fallback: &mut Findin
     fallback.occurrences = fallback.evidence.len() as u64;
 }
 
-/// The first message of each cascade.
+/// Returns the first message of each cascade.
 pub(super) fn consequences(cascades: Vec<Placed>) -> Vec<Evidence> {
     cascades
         .into_iter()

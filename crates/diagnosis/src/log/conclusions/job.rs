@@ -7,14 +7,14 @@ use crate::finding::Evidence;
 use crate::log::digest::{Communicator, Digest, Example, Position, Writer};
 pub(super) use crate::words::{counted as count, ranks as ranks_in_words};
 
-/// Largest number of groups of processes that are examined.
+/// Largest number of examined groups of processes.
 const GROUPS: usize = 64;
 
-/// A digest with the communicator that stands for the job.
+/// A digest with the job's main communicator.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job<'a> {
     pub(super) digest: &'a Digest,
-    /// The largest communicator; the first of several.
+    /// The largest communicator, or the first of several.
     pub(super) main: Option<&'a Communicator>,
 }
 
@@ -25,9 +25,9 @@ impl<'a> Job<'a> {
         Self { digest, main }
     }
 
-    /// The communicators that have to be proven, at most [`GROUPS`]: the main one, and each further one that
-    /// none of these contains; and the number of the others. One of a single rank has nothing to say beside
-    /// others.
+    /// Returns the communicators that need a proof, at most [`GROUPS`]: the main one, and each further one
+    /// not contained in these. Also returns the number of communicators above the limit. A communicator of a
+    /// single rank adds nothing beside other communicators.
     pub(super) fn groups(&self) -> (Vec<&'a Communicator>, usize) {
         let mut all: Vec<&Communicator> = self.digest.communicators.iter().collect();
         all.sort_by_key(|each| std::cmp::Reverse(each.ranks));
@@ -50,7 +50,7 @@ impl<'a> Job<'a> {
         (groups.into_iter().map(|(communicator, _)| communicator).collect(), more)
     }
 
-    /// Processes that loaded NCCL, and are in no communicator of the log.
+    /// Returns processes with NCCL and without a communicator in the log.
     pub(super) fn strangers(&self) -> BTreeSet<(&'a str, u64)> {
         let members = self.digest.communicators.iter().flat_map(|each| each.members.values());
         let joined: BTreeSet<_> = members.filter_map(|member| self.process_of(member.writer)).collect();
@@ -63,13 +63,13 @@ impl<'a> Job<'a> {
         self.digest.writers.get(index)
     }
 
-    /// The host of a rank of a communicator.
+    /// Returns the host of a rank of a communicator.
     pub(super) fn host(&self, communicator: &Communicator, rank: u32) -> Option<&'a str> {
         let member = communicator.members.get(&rank)?;
         self.writer(member.writer).map(|writer| writer.host.as_str())
     }
 
-    /// The ranks of these writers in the largest communicator, ascending.
+    /// Returns the ranks of these writers in the largest communicator, ascending.
     pub(super) fn ranks(&self, writers: impl IntoIterator<Item = usize>) -> Vec<u32> {
         let ranks: BTreeSet<u32> = writers
             .into_iter()
@@ -78,18 +78,18 @@ impl<'a> Job<'a> {
         ranks.into_iter().collect()
     }
 
-    /// The process of a writer: host and number.
+    /// Returns the process of a writer: host and number.
     pub(super) fn process_of(&self, writer: usize) -> Option<(&'a str, u64)> {
         self.writer(writer).map(|writer| (writer.host.as_str(), writer.pid))
     }
 
-    /// The process that wrote a message: that of its writer, or of the rank in a launcher's prefix.
+    /// Returns the process of a message: the process of its writer, or of the rank in a launcher's prefix.
     pub(super) fn process(&self, example: &Example) -> Option<(&'a str, u64)> {
         let of_rank = || Some(self.main?.members.get(&example.rank?)?.writer);
         self.process_of(example.writer.or_else(of_rank)?)
     }
 
-    /// All writers of the processes of these writers.
+    /// Returns all writers of the processes of these writers.
     pub(super) fn of_same_processes(&self, writers: &BTreeSet<usize>) -> BTreeSet<usize> {
         let process = |writer: &'a Writer| (writer.host.as_str(), writer.pid);
         let processes: BTreeSet<(&str, u64)> =
@@ -99,7 +99,7 @@ impl<'a> Job<'a> {
         same.collect()
     }
 
-    /// The hosts of these writers.
+    /// Returns the hosts of these writers.
     pub(super) fn hosts(&self, writers: impl IntoIterator<Item = usize>) -> Vec<String> {
         let hosts: BTreeSet<&str> = writers
             .into_iter()
@@ -108,12 +108,12 @@ impl<'a> Job<'a> {
         hosts.into_iter().filter(|host| !host.is_empty()).map(str::to_owned).collect()
     }
 
-    /// The name of an input.
+    /// Returns the name of an input.
     fn input(&self, position: Position) -> String {
         self.digest.inputs.get(position.input).map(|input| input.name.clone()).unwrap_or_default()
     }
 
-    /// A line of a writer as evidence.
+    /// Returns a line of a writer as evidence.
     pub(super) fn evidence(
         &self,
         position: Position,
@@ -130,20 +130,20 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// An example of a message as evidence. The rank is that of its writer, or the one that a launcher's
-    /// prefix names.
+    /// Returns an example of a message as evidence, with the rank of its writer, else the rank in a
+    /// launcher's prefix.
     pub(super) fn example(&self, example: &Example) -> Evidence {
         let evidence = self.evidence(example.position, example.writer, example.text.clone());
         Evidence { rank: evidence.rank.or(example.rank), ..evidence }
     }
 
-    /// A fact about a writer that no single line shows, as evidence: the input without a line.
+    /// Returns a fact about a writer, not shown by a single line, as evidence: the input without a line.
     pub(super) fn fact(&self, writer: usize, text: impl Into<String>) -> Option<Evidence> {
         let first = self.writer(writer)?.first;
         Some(self.evidence(Position { line: 0, ..first }, Some(writer), text))
     }
 
-    /// The values that writers have, each with the indices of its writers.
+    /// Returns the writers' values, each with the indices of its writers.
     pub(super) fn values<T: Ord>(&self, value: impl Fn(&'a Writer) -> Option<T>) -> BTreeMap<T, Vec<usize>> {
         let mut values: BTreeMap<T, Vec<usize>> = BTreeMap::new();
         for (index, writer) in self.digest.writers.iter().enumerate() {
@@ -154,7 +154,7 @@ impl<'a> Job<'a> {
         values
     }
 
-    /// The variables of this name.
+    /// Returns the variables of this name.
     pub(super) fn variables<'b>(
         &self,
         name: &'b str,
@@ -163,7 +163,7 @@ impl<'a> Job<'a> {
     }
 }
 
-/// The words for a communicator: with its id, or without one where the log has none.
+/// Returns the words for a communicator: with its id, or without one if the log has none.
 pub(super) fn name(id: &str) -> String {
     match id {
         "" => "a communicator without an id".to_owned(),
@@ -171,8 +171,8 @@ pub(super) fn name(id: &str) -> String {
     }
 }
 
-/// Returns true for a communicator that does not start the job again: a split, one whose start is not in the
-/// log, and one that all its ranks completed and connected.
+/// Returns true for a communicator that does not start the job again: a split, a communicator without a start
+/// in the log, and one completed and connected by all its ranks.
 fn is_no_start(communicator: &Communicator) -> bool {
     let members = || communicator.members.values();
     let is_whole = communicator.members.len() == communicator.ranks as usize

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::log::digest::{Communicator, Digest, Example, Hit, Position, Unknown, VariableSeen};
 
-/// Largest number of jobs that are judged: the last ones.
+/// Largest number of examined jobs, the last ones.
 const JOBS: usize = 16;
 
 /// One job of several.
@@ -17,11 +17,12 @@ pub(super) struct Part {
     pub(super) is_whole: bool,
 }
 
-/// The digests of the jobs of a log, and the number of jobs before them; none where the log has a single job.
+/// Returns the digests of the jobs of a log, and the number of jobs before them, or none if the log has a
+/// single job.
 ///
-/// Processes belong to one job if a communicator joins them. A further job begins only where all lines of a
-/// group of processes are below those of the groups before, in one file, and it has a GPU that another
-/// process had there. Groups on other GPUs are parts of one job, whose logs were put together in one file.
+/// Processes belong to one job if a communicator joins them. A further job begins only if all lines of a
+/// group of processes are below the lines of all earlier groups, in one file, and it has a GPU that another
+/// process had there. Groups on other GPUs are parts of one job, with logs joined into one file.
 pub(super) fn split(digest: &Digest) -> (Vec<Part>, usize) {
     let mut spans = jobs(digest);
     if digest.inputs.len() != 1 || spans.len() < 2 {
@@ -49,7 +50,7 @@ struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    /// The processes of a communicator.
+    /// Returns the processes of a communicator.
     fn of(digest: &'a Digest, communicator: &'a Communicator) -> Option<Self> {
         let members = communicator.members.values();
         let members = members.filter_map(|member| Some((member, digest.writers.get(member.writer)?)));
@@ -77,7 +78,7 @@ impl<'a> Group<'a> {
     }
 }
 
-/// The first and the last line of each job, in their order.
+/// Returns the first and the last line of each job, in their order.
 fn jobs(digest: &Digest) -> Vec<Range<u64>> {
     let mut groups: Vec<Group<'_>> =
         digest.communicators.iter().filter_map(|communicator| Group::of(digest, communicator)).collect();
@@ -119,7 +120,7 @@ fn lacks_messages(digest: &Digest, lines: &Range<u64>) -> bool {
     })
 }
 
-/// The part of a digest that is about some lines.
+/// Returns the part of a digest about some lines.
 fn part(digest: &Digest, lines: Range<u64>) -> Digest {
     let is_here = |position: &Position| lines.contains(&position.line);
     let mut places: Vec<Option<usize>> = Vec::new();
@@ -206,7 +207,7 @@ mod tests {
     use crate::examination::Health;
     use crate::finding::Severity;
 
-    /// Three jobs on the same GPUs, each followed by its own lines.
+    /// Returns the log of three jobs on the same GPUs, each followed by its own lines.
     fn jobs(after: [&str; 3]) -> String {
         let text = pair("IB", "NET/IB/0/GDRDMA").text();
         let job = |number: usize| {
@@ -227,7 +228,7 @@ mod tests {
         assert!(of("Job 1: ") && of("Job 3: "), "{:?}", found.findings);
         let lacks = "Job 2: messages that other jobs have too are not kept";
         assert!(found.unseen.iter().any(|text| text.starts_with(lacks)), "{:?}", found.unseen);
-        // The last message is that of the first job.
+        // The last message belongs to the first job.
         let found = examine(&jobs([&full, "", ""]));
         assert!(found.unseen.iter().all(|text| !text.starts_with("Job 2: messages")), "{:?}", found.unseen);
         assert_eq!(found.findings.iter().filter(|each| each.severity == Severity::Broken).count(), 1);

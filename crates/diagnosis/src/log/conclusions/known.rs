@@ -1,4 +1,4 @@
-//! Known faults and conflicts of the versions that the log names.
+//! Known faults and conflicts of the versions in the log.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,15 +13,16 @@ use crate::knowledge::conflicts::{Conflict, Conflicts, Together};
 use crate::knowledge::faults::{Component, Fault, Faults};
 use crate::log::digest::Writer;
 
-/// A known fault with the version that has it.
+/// A known fault with the affected version.
 struct Known {
     name: String,
     fault: &'static Fault,
-    /// The property that the fault needs and that the job lacks, as the log shows.
+    /// Property needed by the fault and missing in the job, as the log shows.
     lacks: Option<String>,
 }
 
-/// The known faults of all versions in the log, each once: those that the job can have, and the others.
+/// Returns the known faults of all versions in the log, each once: faults possible in the job, and the
+/// others.
 fn faults(job: &Job<'_>) -> (Vec<Known>, Vec<Known>) {
     let mut known: BTreeMap<&str, Known> = BTreeMap::new();
     for writer in &job.digest.writers {
@@ -54,12 +55,12 @@ fn faults(job: &Job<'_>) -> (Vec<Known>, Vec<Known>) {
     known.into_values().partition(|known| known.lacks.is_none())
 }
 
-/// Returns true for RCCL, which writes `NCCL version 2.22.3+hip6.4` and has faults of its own.
+/// Returns true for RCCL: it writes `NCCL version 2.22.3+hip6.4` and has its own faults.
 fn is_rccl(writer: &Writer) -> bool {
     writer.nccl_build.as_deref().is_some_and(|build| build.contains("hip"))
 }
 
-/// The network that a process uses, in the words of the known faults.
+/// Returns the network of a process, in the words of the known faults.
 fn network(writer: &Writer) -> Option<&'static str> {
     let name = writer.network.as_deref()?;
     match name {
@@ -71,8 +72,8 @@ fn network(writer: &Writer) -> Option<&'static str> {
     }
 }
 
-/// Findings about known faults and conflicts. A fault with conditions that a log cannot show is advice; all
-/// of these are one finding, and [`section`] lists them.
+/// Returns findings about known faults and conflicts. A fault with conditions invisible in a log is advice.
+/// All such faults are one finding, and [`section`] lists them.
 pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
     let mut found: Vec<Placed> = conflicts(job);
     let (open, certain): (Vec<Known>, Vec<Known>) =
@@ -103,8 +104,8 @@ pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
     found
 }
 
-/// The known faults whose conditions the log does not show, each on a line, and a line about those that the
-/// job cannot have.
+/// Returns the known faults with conditions invisible in the log, each on a line, and a line about the faults
+/// impossible in the job.
 pub(super) fn section(job: &Job<'_>) -> Option<Section> {
     let sentence = |text: &str| format!("{}.", text.trim_end_matches('.'));
     let line = |Known { name, fault, .. }: &Known| {
@@ -124,7 +125,7 @@ pub(super) fn section(job: &Job<'_>) -> Option<Section> {
     (!lines.is_empty()).then(|| Section { title: KNOWN_FAULTS.to_owned(), body: Body::Lines(lines) })
 }
 
-/// Findings about versions that do not work together.
+/// Returns findings about versions that do not work together.
 fn conflicts(job: &Job<'_>) -> Vec<Placed> {
     let mut found: BTreeMap<&str, (&Conflict, Vec<usize>)> = BTreeMap::new();
     for (index, writer) in job.digest.writers.iter().enumerate() {

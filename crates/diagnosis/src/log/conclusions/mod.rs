@@ -1,4 +1,4 @@
-//! Conclusions from a digest: what the log proves, what it lacks, and what went wrong.
+//! Conclusions from a digest: proofs, gaps of the log, and faults.
 
 mod cleanup;
 mod diagnostics;
@@ -32,7 +32,7 @@ use crate::examination::Examination;
 use crate::finding::{Finding, Severity};
 use crate::knowledge::rules::Rules;
 
-/// Draws the conclusions from the digest of a log. Several jobs in it are judged each by itself.
+/// Draws the conclusions from the digest of a log. Each of several jobs is judged by itself.
 pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
     let (jobs, skipped) = jobs::split(digest);
     if jobs.len() < 2 {
@@ -128,8 +128,7 @@ fn of_job(digest: &Digest, rules: &Rules) -> Examination {
     examination
 }
 
-/// Adds what the log proves, and what it lacks. Communicators that no larger one contains have to be
-/// proven each for itself.
+/// Adds the log's proofs and gaps. Each communicator not contained in a larger one needs its own proof.
 fn prove(job: &Job<'_>, ways: Option<&Ways<'_>>, others: &[Ways<'_>], examination: &mut Examination) {
     let unseen = &mut examination.unseen;
     for input in job.digest.inputs.iter().filter(|input| input.problem.is_some()) {
@@ -165,7 +164,7 @@ fn prove(job: &Job<'_>, ways: Option<&Ways<'_>>, others: &[Ways<'_>], examinatio
     }
 }
 
-/// Sentences, each with the communicators that it is about.
+/// Sentences, each with its communicators.
 #[derive(Default)]
 struct Told<'a>(Vec<(String, Vec<&'a str>)>);
 
@@ -177,7 +176,7 @@ impl<'a> Told<'a> {
         }
     }
 
-    /// The sentences with the names of the communicators, which a job of one group does not need.
+    /// Returns the sentences with the names of the communicators. A job of one group does not need the names.
     fn lines(self, is_single: bool) -> Vec<String> {
         let line = |(text, communicators): (String, Vec<&str>)| match &communicators[..] {
             _ if is_single => text,
@@ -188,8 +187,8 @@ impl<'a> Told<'a> {
     }
 }
 
-/// The sentences that a log proves about a communicator, or those about what it lacks. Only a complete log
-/// proves anything: the ranks that it lacks can use another transport.
+/// Returns the log's proofs about a communicator, or else its gaps. Only a complete log proves anything:
+/// absent ranks can use another transport.
 fn proven(job: &Job<'_>, ways: &Ways<'_>) -> Result<Vec<String>, Vec<String>> {
     let communicator = ways.communicator;
     if communicator.ranks == 1 {

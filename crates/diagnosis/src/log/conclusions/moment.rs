@@ -5,24 +5,24 @@ use jiff::civil::DateTime;
 /// A time of a line. Only times of one zone are compared.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Moment {
-    /// A time without a year is in the year 2000, which has all days.
+    /// A time without a year is in the year 2000, a leap year.
     time: DateTime,
-    /// `Z`, `+09:00`, or nothing; `None` for a time without a year.
+    /// `Z`, `+09:00`, or nothing. `None` for a time without a year.
     zone: Option<String>,
 }
 
 impl Moment {
-    /// Reads a time; `None` for other forms, and for those that lack the day.
+    /// Reads a time. Returns `None` for other forms, and for forms without the day.
     pub(super) fn of(text: &str) -> Option<Self> {
         Self::dated(text).or_else(|| Self::of_month(text)).or_else(|| Self::with_weekday(text))
     }
 
-    /// The seconds from another time to this one; `None` for times of different zones.
+    /// Returns the seconds from another time to this one, or `None` for times of different zones.
     pub(super) fn seconds_since(&self, other: &Self) -> Option<f64> {
         (self.zone == other.zone).then(|| self.time.duration_since(other.time).as_secs_f64())
     }
 
-    /// `2025-12-28 16:04:25.123Z`.
+    /// Reads `2025-12-28 16:04:25.123Z`.
     fn dated(text: &str) -> Option<Self> {
         let (_, rest) = text.split_at_checked(text.find(':')? + ":04:25".len())?;
         let zone = rest
@@ -32,13 +32,13 @@ impl Moment {
         Some(Self { time, zone: Some(zone.to_owned()) })
     }
 
-    /// `1124 13:48:00.36`, of PyTorch and other programs that log as glog does.
+    /// Reads `1124 13:48:00.36`, written by PyTorch and other programs in the format of glog.
     fn of_month(text: &str) -> Option<Self> {
         let (month, rest) = text.split_at_checked(2)?;
         Some(Self { zone: None, ..Self::dated(&format!("2000-{month}-{rest}"))? })
     }
 
-    /// `Tue Nov 24 13:42:01 2026`.
+    /// Reads `Tue Nov 24 13:42:01 2026`.
     fn with_weekday(text: &str) -> Option<Self> {
         let (_, date) = text.split_once(' ')?;
         let time = DateTime::strptime("%b %d %H:%M:%S %Y", date).ok()?;

@@ -1,4 +1,4 @@
-//! Properties of a job that known faults need, and that the job lacks, as its log shows.
+//! Properties needed by known faults and missing in the job, as its log shows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,8 +6,8 @@ use super::job::Job;
 use crate::knowledge::faults::{Fault, NEEDS};
 use crate::log::digest::Communicator;
 
-/// The first property that the fault needs and the job lacks, in words; `None` if it lacks none, or the log
-/// does not tell.
+/// Returns the first property needed by the fault and missing in the job, in words, or `None` if the job
+/// lacks none, or the log does not show it.
 pub(super) fn missing(job: &Job<'_>, fault: &Fault, network: Option<&str>) -> Option<String> {
     if !fault.applies_to_network(network) {
         let names: Vec<&str> = fault.networks.iter().map(|name| words(name)).collect();
@@ -18,7 +18,7 @@ pub(super) fn missing(job: &Job<'_>, fault: &Fault, network: Option<&str>) -> Op
     Some(known.map_or_else(|| need.clone(), |(_, words)| (*words).to_owned()))
 }
 
-/// A network in words.
+/// Returns a network in words.
 fn words(network: &str) -> &str {
     match network {
         "ib" => "InfiniBand or RoCE",
@@ -28,7 +28,7 @@ fn words(network: &str) -> &str {
     }
 }
 
-/// Returns true if the log shows that the job lacks it.
+/// Returns true if the job lacks it, as its log shows.
 fn lacks(job: &Job<'_>, need: &str) -> bool {
     let (groups, more) = job.groups();
     if groups.is_empty() || more > 0 || !job.digest.limits.is_empty() {
@@ -40,7 +40,7 @@ fn lacks(job: &Job<'_>, need: &str) -> bool {
         "many-ranks" => groups.iter().all(|group| group.ranks <= 80),
         "one-gpu-per-host" => groups.iter().any(|group| has_host_of_several(job, group)),
         "nvls" => all.iter().all(|each| each.ranks == 1 || each.nvls_channels == Some(0)),
-        // The following properties can be in the log of a rank that is not here.
+        // The following properties can be in the log of an absent rank.
         _ if groups.iter().any(|group| group.members.len() != group.ranks as usize) => false,
         "one-rank" => all.iter().all(|each| each.ranks > 1),
         "split" => all.iter().all(|each| !each.made_by.is_empty() && !each.made_by.contains("Split")),

@@ -1,23 +1,22 @@
 //! Order of causes and consequences.
 //!
-//! A *cascade* (a timeout, an abort, a lost peer) is never the cause while there is a *root* that can have
-//! caused it. A root can have caused a cascade unless it is known to be later. This is known in two ways
-//! only:
+//! A *cascade* (a timeout, an abort, a lost peer) is never the cause if a *root* can have caused it. A root
+//! can have caused a cascade unless it is known to be later. This is known in two ways only:
 //!
 //! 1. One process wrote both, into one file, and both are lines of NCCL, or both are not: its lines are in
-//!    order, except for those of its threads that are near to each other ([`THREADS`]).
+//!    order, except nearby lines of its threads ([`THREADS`]).
 //! 2. Both lines have times of one form and zone. The clocks of two hosts may differ by a few seconds
-//!    ([`CLOCKS_S`]), so a root counts as later only beyond that; a root hours after an abort is not its
-//!    cause.
+//!    ([`CLOCKS_S`]), so a root counts as later only beyond this difference. A root hours after an abort is
+//!    not its cause.
 //!
-//! The order of lines of several processes says nothing: they are written at the same time, through buffers
+//! The order of lines of several processes proves nothing: they are written at the same time, through buffers
 //! and launchers. So a root of another process wins, far above or below the cascade, until a time proves it
-//! later. Launchers and the kernel's log report at the end of a file what happened before; for them only a
-//! time counts, with [`REPORT_S`].
+//! later. Launchers and the kernel's log report earlier events at the end of a file. For them only a time
+//! counts, with [`REPORT_S`].
 //!
-//! Without a root, a warning that no rule knows, or a suspicious line, may be the cause of the first cascade:
-//! the nearest one above it of the same process, then one a few lines below it; then the latest one before it
-//! by time, then the nearest one above it in the file; then one of another file.
+//! Without a root, an unknown warning or a suspicious line may be the cause of the first cascade: the nearest
+//! one above it of the same process, then one a few lines below it, then the latest one before it by time,
+//! then the nearest one above it in the file, then one of another file.
 
 use super::failures;
 use super::hits::{Placed, consequences};
@@ -26,11 +25,11 @@ use super::moment::Moment;
 use crate::finding::{Finding, Severity};
 use crate::log::digest::Example;
 
-/// Difference of the clocks of two hosts that is not taken for an order, in seconds.
+/// Difference of the clocks of two hosts without a meaning for the order, in seconds.
 const CLOCKS_S: f64 = 5.0;
 
-/// Difference of times of one host that is not taken for an order, in seconds: launchers stamp a line when
-/// they read it, and a time without parts of a second can be anywhere in its second.
+/// Difference of times of one host without a meaning for the order, in seconds: launchers stamp a line when
+/// they read it, and a time without fractions of a second can be anywhere in its second.
 const STAMPS_S: f64 = 1.0;
 
 /// Time within which a launcher reports a death, in seconds.
@@ -39,7 +38,7 @@ const REPORT_S: f64 = 600.0;
 /// Lines within which the threads of a process can write a consequence before its cause.
 const THREADS: u64 = 10;
 
-/// Rules about suspicious lines that follow from a failure, if there was one.
+/// Rules about suspicious lines caused by a failure, if there was one.
 const CONSEQUENCES: [&str; 1] = ["torch-store-lost"];
 
 /// Order of two messages.
@@ -49,12 +48,12 @@ enum Order {
     Earlier,
     /// The first message is later.
     Later,
-    /// Nothing tells.
+    /// The order is unknown.
     Open,
 }
 
-/// Puts each cascade below a root that can have caused it. Without a root, the first cascade becomes a
-/// finding whose cause is not in the log, and the others are its consequences.
+/// Puts each cascade below a possible root. Without a root, the first cascade becomes a finding without a
+/// cause in the log, and the other cascades are its consequences.
 pub(super) fn order(job: &Job<'_>, found: Vec<Placed>) -> Vec<Finding> {
     let failing = found.iter().filter(|each| each.is_cascade || each.is_root);
     let failing: Vec<u32> = failing.flat_map(|each| each.finding.ranks.iter().copied()).collect();
@@ -72,10 +71,10 @@ pub(super) fn order(job: &Job<'_>, found: Vec<Placed>) -> Vec<Finding> {
     for (other, cascades) in others.iter_mut().zip(followed) {
         other.finding.consequences.extend(consequences(cascades));
     }
-    // A failure with consequences comes before what is wrong besides.
+    // A failure with consequences comes before other faults.
     others.sort_by_key(|each| each.finding.consequences.is_empty());
     let suspect = alone.first().and_then(|cascade| suspect(job, &others, cascade));
-    // A warning of a rank that waited for others does not say more than which rank it waited for.
+    // Other ranks waited for the ranks of a lead: only warnings of the latter can be the cause.
     let is_told = |each: &Placed| each.is_lead && !each.finding.ranks.is_empty();
     let leads: Vec<u32> = alone
         .iter()
@@ -101,8 +100,8 @@ pub(super) fn order(job: &Job<'_>, found: Vec<Placed>) -> Vec<Finding> {
     findings
 }
 
-/// Sorts cascades: by time where all have one, else by place. A failure that a conclusion tells of, without a
-/// line of its own, comes after the messages.
+/// Sorts cascades: by time if all have one, else by place. A failure from a conclusion, without a line of its
+/// own, comes after the messages.
 fn sort(cascades: &mut [Placed]) {
     cascades.sort_by_key(|each| (each.first().is_none(), each.first().map(|example| example.position)));
     let messages = cascades.iter().take_while(|each| each.first().is_some()).count();
@@ -125,7 +124,7 @@ fn can_cause(job: &Job<'_>, root: &Placed, cascade: &Placed) -> bool {
             false => compare(job, one, other) == Order::Later,
         })
     };
-    // The digest keeps the first messages only: those of other processes can be earlier.
+    // The digest keeps the first messages only: dropped messages of other processes can be earlier.
     let is_shown = |writer: &usize| {
         let process = job.process_of(*writer);
         root.examples.iter().any(|example| job.process(example) == process)
@@ -133,7 +132,7 @@ fn can_cause(job: &Job<'_>, root: &Placed, cascade: &Placed) -> bool {
     root.examples.is_empty() || !root.writers.iter().all(is_shown) || !root.examples.iter().all(later)
 }
 
-/// The order of two messages.
+/// Returns the order of two messages.
 fn compare(job: &Job<'_>, one: &Example, other: &Example) -> Order {
     if one.position.input == other.position.input && is_of_one_process(job, one, other) {
         return match (one.position <= other.position, one.position.line.abs_diff(other.position.line)) {
@@ -145,7 +144,7 @@ fn compare(job: &Job<'_>, one: &Example, other: &Example) -> Order {
     by_time(job, one, other, CLOCKS_S)
 }
 
-/// The order of two messages by their times.
+/// Returns the order of two messages by their times.
 fn by_time(job: &Job<'_>, one: &Example, other: &Example, tolerance_s: f64) -> Order {
     let moment = |example: &Example| example.time.as_deref().and_then(Moment::of);
     let Some((first, second)) = moment(one).zip(moment(other)) else { return Order::Open };
@@ -160,14 +159,14 @@ fn by_time(job: &Job<'_>, one: &Example, other: &Example, tolerance_s: f64) -> O
     }
 }
 
-/// Returns true for two messages of NCCL, or two of the program, that one process wrote: these have an order.
+/// Returns true for two messages of one process, both of NCCL or both of the program: these have an order.
 /// NCCL and its program write through different streams.
 fn is_of_one_process(job: &Job<'_>, one: &Example, other: &Example) -> bool {
     let is_one_stream = one.writer.is_some() == other.writer.is_some();
     is_one_stream && job.process(one).is_some_and(|process| job.process(other) == Some(process))
 }
 
-/// The index of the unknown warning, or of the suspicious line, that may be the cause of a cascade.
+/// Returns the index of the unknown warning or suspicious line that may be the cause of a cascade.
 fn suspect(job: &Job<'_>, others: &[Placed], cascade: &Placed) -> Option<usize> {
     let unknown = |each: &Placed| {
         each.finding.severity == Severity::Unknown && !CONSEQUENCES.contains(&each.finding.rule.as_str())
@@ -181,8 +180,8 @@ fn suspect(job: &Job<'_>, others: &[Placed], cascade: &Placed) -> Option<usize> 
     ranked.min().map(|(_, index)| index)
 }
 
-/// The place of a warning among those that may be the cause of a message, the likeliest first; `None` for a
-/// later one.
+/// Returns the priority of a warning as the possible cause of a message, the likeliest first, or `None` for a
+/// later warning.
 fn rank(job: &Job<'_>, warning: &Example, cascade: Option<&Example>) -> Option<(u8, u64)> {
     let Some(cascade) = cascade else { return Some((4, warning.position.line)) };
     let is_same_file = warning.position.input == cascade.position.input;
@@ -205,7 +204,7 @@ fn rank(job: &Job<'_>, warning: &Example, cascade: Option<&Example>) -> Option<(
     }
 }
 
-/// The finding of a failure after a warning that no rule knows, or after a suspicious line.
+/// Returns the finding of a failure after an unknown warning or a suspicious line.
 fn after_warning(suspect: Placed, severity: Option<Severity>, alone: Vec<Placed>) -> Finding {
     let mut finding = suspect.finding;
     finding.severity = severity.unwrap_or(finding.severity);
@@ -217,18 +216,18 @@ fn after_warning(suspect: Placed, severity: Option<Severity>, alone: Vec<Placed>
     finding
 }
 
-/// The text of an unknown warning.
+/// Returns the text of an unknown warning.
 fn warning(finding: &Finding) -> &str {
     finding.evidence.first().map_or("", |evidence| evidence.text.trim())
 }
 
-/// The finding of a failure whose cause is not in the log.
+/// Returns the finding of a failure without a cause in the log.
 fn without_cause(job: &Job<'_>, alone: Vec<Placed>, failing: &[u32]) -> Option<Finding> {
     let severity = alone.iter().map(|each| each.finding.severity).min()?;
     let mut alone = alone.into_iter();
     let first = alone.next()?;
     if first.examples.is_empty() {
-        // Ranks that did not complete: the conclusion is the diagnosis.
+        // Incomplete ranks: the conclusion is the diagnosis.
         let mut finding = first.finding;
         finding.evidence.extend(failures::first(job));
         return Some(finding);

@@ -1,6 +1,5 @@
-//! Findings about transports that are slower than they should be: TCP instead of the network that was asked
-//! for, sockets between nodes, networks without GPUDirect RDMA, and GPUs of one node that exchange data
-//! through the host.
+//! Findings about slow transports: TCP instead of the requested network, sockets between nodes, networks
+//! without GPUDirect RDMA, and data between GPUs of one node through the host.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +10,7 @@ use crate::finding::{Evidence, Finding, Severity};
 use crate::knowledge::rules::Rules;
 use crate::log::digest::{Communicator, VariableSeen, Writer};
 
-/// Adds all findings about transports. Messages of a network that is not used become evidence of that
-/// finding.
+/// Adds all findings about transports. Messages of an unused network become evidence of its finding.
 pub(super) fn find(job: &Job<'_>, rules: &Rules, ways: Option<&Ways<'_>>, found: &mut Vec<Placed>) {
     spare_plugin(job, found);
     if let Some(mut fallback) = fallback(job, ways) {
@@ -39,7 +37,7 @@ pub(super) fn find(job: &Job<'_>, rules: &Rules, ways: Option<&Ways<'_>>, found:
     }
 }
 
-/// Adds what is slow in a further communicator, unless the same was found before and is as bad.
+/// Adds slow transports of a further communicator, unless an earlier finding is the same and as bad.
 pub(super) fn of_group(job: &Job<'_>, ways: &Ways<'_>, found: &mut Vec<Placed>) {
     let network = split_host(job, ways).or_else(|| sockets(job, ways));
     for finding in [network, staged(job, ways), through_host(job, ways)].into_iter().flatten() {
@@ -57,8 +55,8 @@ pub(super) fn of_group(job: &Job<'_>, ways: &Ways<'_>, found: &mut Vec<Placed>) 
     }
 }
 
-/// Makes failures of aws-ofi-nccl advice where all writers use InfiniBand or another network: images have the
-/// plugin on hosts without EFA as well.
+/// Makes failures of aws-ofi-nccl advice if all writers use InfiniBand or another network: images have the
+/// plugin also on hosts without EFA.
 fn spare_plugin(job: &Job<'_>, found: &mut [Placed]) {
     let networks: Vec<&str> =
         job.digest.writers.iter().filter_map(|writer| writer.network.as_deref()).collect();
@@ -76,7 +74,7 @@ fn spare_plugin(job: &Job<'_>, found: &mut [Placed]) {
     }
 }
 
-/// A network that the job was to use instead of sockets.
+/// A network intended for the job instead of sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
     /// EFA.
@@ -89,10 +87,10 @@ enum Wanted {
     Plugin,
 }
 
-/// The network that was asked for, by a variable or by a plugin that was loaded.
+/// Returns the requested network, by a variable or by a loaded plugin.
 fn asked(job: &Job<'_>) -> Option<(Wanted, Vec<Evidence>)> {
     if job.variables("NCCL_NET").any(|net| net.value.eq_ignore_ascii_case("socket")) {
-        // Sockets were asked for.
+        // Sockets were requested.
         return None;
     }
     let variable = |name: &'static str, wanted: fn(&str) -> bool| {
@@ -135,19 +133,19 @@ fn is_efa(value: &str) -> bool {
     value.contains("efa") && !value.starts_with('^')
 }
 
-/// A variable as evidence.
+/// Returns a variable as evidence.
 fn set(job: &Job<'_>, variable: &VariableSeen) -> Evidence {
     let writer = variable.writers.first().copied();
     job.evidence(variable.first, writer, format!("{}={}", variable.name, variable.value))
 }
 
-/// The indices of the writers that use sockets.
+/// Returns the indices of the writers on sockets.
 fn on_sockets(job: &Job<'_>) -> Vec<usize> {
     let network = |index: &usize| job.writer(*index).and_then(|writer| writer.network.as_deref());
     (0..job.digest.writers.len()).filter(|index| network(index) == Some("Socket")).collect()
 }
 
-/// The silent fall-back from a network to sockets.
+/// Returns a finding about the silent fall-back from a network to sockets.
 fn fallback(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Option<Finding> {
     let (wanted, mut evidence) = asked(job)?;
     let writers = on_sockets(job);
@@ -196,7 +194,7 @@ fn fallback(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Option<Finding> {
     })
 }
 
-/// The use of the sockets that NCCL chose.
+/// Use of the sockets chosen by NCCL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Usage {
     /// Data goes over them.
@@ -249,7 +247,7 @@ const OTHER: Advice = (
     "NCCL user guide, NCCL_NET and NCCL_NET_PLUGIN",
 );
 
-/// A connection over sockets as evidence.
+/// Returns a connection over sockets as evidence.
 fn tcp_evidence(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Option<Evidence> {
     let ways = ways?;
     let tcp = ways.by_way().get(&Way::Socket)?.clone();
@@ -260,7 +258,7 @@ fn tcp_evidence(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Option<Evidence> {
     job.fact(writer, text)
 }
 
-/// Connections between nodes over sockets, without another network that was asked for.
+/// Returns a finding about connections between nodes over sockets, if no other network was requested.
 fn sockets(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     let by_way = ways.by_way();
     let pairs = by_way.get(&Way::Socket)?;
@@ -292,7 +290,7 @@ fn sockets(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     })
 }
 
-/// Networks that stage data in the host's memory.
+/// Returns a finding about networks that stage data in the host's memory.
 fn staged(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     let pairs: Vec<(u32, u32)> = ways
         .pairs
@@ -303,7 +301,7 @@ fn staged(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     let &(from, to) = pairs.first()?;
     let way = ways.pairs.get(&(from, to)).map(Way::long).unwrap_or_default();
     let ranks: BTreeSet<u32> = pairs.iter().flat_map(|&(from, to)| [from, to]).collect();
-    // Both halves of a ConnectX-7 of GB10, which has one memory for CPU and GPU, and no GPUDirect RDMA.
+    // Both halves of a ConnectX-7 of GB10. It has one memory for CPU and GPU, and no GPUDirect RDMA.
     let spark =
         job.digest.writers.iter().flat_map(|writer| &writer.devices).any(|name| name.contains("roceP2p1s0"));
     let severity = if spark { Severity::Advice } else { Severity::Degraded };
@@ -332,11 +330,11 @@ fn staged(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     })
 }
 
-/// GPUs of one host that exchange data through the host's memory or over a network.
+/// Returns a finding about GPUs of one host that exchange data through the host's memory or over a network.
 fn through_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     let communicator = ways.communicator;
     if communicator.nodes.is_some_and(|nodes| nodes > 1) && hosts(job, communicator).len() == 1 {
-        // Another finding tells why.
+        // Another finding explains this.
         return None;
     }
     let same_host = |from, to| {
@@ -363,7 +361,7 @@ fn through_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
         Some(seen) => format!("unset {}", seen.name),
         None => "nvidia-smi topo -m; nvidia-smi topo -p2p r\nnccl-bench doctor host".to_owned(),
     };
-    // Many kinds of GPU have no P2P; then NCCL takes shared memory, and nothing is wrong.
+    // Many kinds of GPU have no P2P. NCCL then takes shared memory, and nothing is wrong.
     let is_normal = off.is_none() && !linked && slow.iter().all(|(_, way)| **way == Way::Shm);
     let severity = if is_normal { Severity::Advice } else { Severity::Degraded };
     let ranks: BTreeSet<u32> = slow.iter().flat_map(|&((from, to), _)| [from, to]).collect();
@@ -382,7 +380,7 @@ fn through_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     })
 }
 
-/// The variable that turns P2P off, or limits it.
+/// Returns the variable that disables P2P, or limits it.
 fn p2p_off<'a>(job: &Job<'a>) -> Option<&'a VariableSeen> {
     let level = || job.variables("NCCL_P2P_LEVEL").find(|variable| limits_p2p(&variable.value));
     job.variables("NCCL_P2P_DISABLE").find(|variable| variable.value != "0").or_else(level)
@@ -394,19 +392,19 @@ fn limits_p2p(level: &str) -> bool {
     !all
 }
 
-/// The hosts of a communicator's members.
+/// Returns the hosts of a communicator's members.
 pub(super) fn hosts<'a>(job: &Job<'a>, communicator: &Communicator) -> BTreeSet<&'a str> {
     communicator.members.keys().filter_map(|&rank| job.host(communicator, rank)).collect()
 }
 
-/// Ranks of one host that NCCL counts as several nodes.
+/// Returns a finding about ranks of one host counted by NCCL as several nodes.
 fn split_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     let communicator = ways.communicator;
     let nodes = communicator.nodes.filter(|&nodes| nodes > 1)?;
     let hosts = hosts(job, communicator);
     let host = hosts.first().filter(|_| hosts.len() == 1 && communicator.members.len() > 1)?;
     let ids: Vec<&VariableSeen> = job.variables("NCCL_HOSTID").collect();
-    // Several machines can have one host name; then their GPUs have equal bus ids.
+    // Several machines can have one host name. Their GPUs then have equal bus ids.
     let buses: BTreeSet<_> =
         communicator.members.values().filter_map(|member| member.bus_id.as_deref()).collect();
     if ids.len() < 2 && buses.len() < communicator.members.len() {
@@ -442,8 +440,8 @@ fn split_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     })
 }
 
-/// Variables that leave nothing but a network between the ranks of a host. NCCL then counts each rank as a
-/// node.
+/// Returns a finding about variables that leave only a network between the ranks of a host. NCCL then counts
+/// each rank as a node.
 fn network_only(job: &Job<'_>, ways: &Ways<'_>, host: &str, ranks: &[u32]) -> Option<Finding> {
     let shm = job.variables("NCCL_SHM_DISABLE").find(|variable| variable.value != "0")?;
     let p2p = p2p_off(job)?;

@@ -13,14 +13,14 @@ use crate::environment::must_be_equal;
 use crate::finding::{Finding, Severity};
 use crate::log::digest::{Communicator, Member, VariableSeen, Writer};
 
-/// Findings about ranks that do not complete, or have no end, and about variables and networks that differ.
+/// Returns findings about incomplete ranks, ranks without an end, and different variables and networks.
 pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Vec<Placed> {
     let derived = variables(job).into_iter().chain(networks(job)).chain(sharing(job)).map(Placed::derived);
     let open = start::find(job, found).or_else(|| ends::find(job, found));
     open.into_iter().chain(aborted(job)).chain(derived).collect()
 }
 
-/// Ranks that aborted a communicator that others did not abort.
+/// Returns ranks that aborted a communicator, if its other ranks did not.
 fn aborted(job: &Job<'_>) -> Option<Placed> {
     let (communicator, ranks) = job.digest.communicators.iter().find_map(|communicator| {
         let members = || communicator.members.iter();
@@ -45,7 +45,7 @@ fn aborted(job: &Job<'_>) -> Option<Placed> {
     Some(Placed { is_cascade: true, ..Placed::derived(finding) })
 }
 
-/// Versions that differ between writers.
+/// Returns findings about different versions of the writers.
 pub(super) fn versions(job: &Job<'_>) -> Vec<Placed> {
     let nccl = job.values(|writer| writer.nccl.as_ref().map(ToString::to_string));
     let builds = builds(job);
@@ -78,7 +78,7 @@ pub(super) fn versions(job: &Job<'_>) -> Vec<Placed> {
     found
 }
 
-/// Ranks of one communicator that name different numbers of ranks.
+/// Returns a finding about ranks of one communicator with different numbers of ranks.
 pub(super) fn find_other_sizes(job: &Job<'_>) -> Option<Placed> {
     let differs = |each: &&Communicator| each.members.values().any(|member| member.other_size.is_some());
     let communicator = job.digest.communicators.iter().find(differs)?;
@@ -115,7 +115,8 @@ pub(super) fn find_other_sizes(job: &Job<'_>) -> Option<Placed> {
     Some(Placed::derived_root(finding))
 }
 
-/// The builds of NCCL. Only some processes write the commit: a build without it is the same as one with it.
+/// Returns the builds of NCCL. Only some processes write the commit: a build without it is the same as one
+/// with it.
 fn builds(job: &Job<'_>) -> BTreeMap<String, Vec<usize>> {
     let mut builds =
         job.values(|writer| Some(format!("{}{}", writer.nccl.as_ref()?, writer.nccl_build.as_deref()?)));
@@ -126,8 +127,9 @@ fn builds(job: &Job<'_>) -> BTreeMap<String, Vec<usize>> {
     builds
 }
 
-/// Ranks of a communicator on one GPU of a host. NCCL refuses this unless NCCL_MULTI_RANK_GPU_ENABLE is set,
-/// which versions before 2.30 do not have: a log of these that counts one node contradicts itself.
+/// Returns a finding about ranks of a communicator on one GPU of a host. NCCL refuses this unless
+/// NCCL_MULTI_RANK_GPU_ENABLE is set. Versions before 2.30 lack this variable: such a log with one node
+/// contradicts itself.
 fn sharing(job: &Job<'_>) -> Option<Finding> {
     if job.digest.hits.iter().any(|hit| hit.rule == "nccl-duplicate-gpu") {
         return None;
@@ -169,12 +171,12 @@ fn sharing(job: &Job<'_>) -> Option<Finding> {
     })
 }
 
-/// A CUDA version: `13.0`, from 13000.
+/// Formats a CUDA version: `13.0`, from 13000.
 pub(super) fn cuda(version: u32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
-/// The finding of a version that is not the same everywhere.
+/// Returns the finding about different versions.
 fn differ(
     job: &Job<'_>,
     values: &BTreeMap<String, Vec<usize>>,
@@ -208,7 +210,7 @@ fn differ(
     })
 }
 
-/// The ranks of writers; their hosts, or the writers themselves, where no rank is known.
+/// Returns the ranks of writers, or, if no rank is known, their hosts or the number of writers.
 fn whose(job: &Job<'_>, writers: &[usize]) -> String {
     let ranks = job.ranks(writers.iter().copied());
     let hosts = job.hosts(writers.iter().copied());
@@ -219,7 +221,7 @@ fn whose(job: &Job<'_>, writers: &[usize]) -> String {
     }
 }
 
-/// Variables with different values on the ranks of a job.
+/// Returns findings about variables with different values on the ranks of a job.
 fn variables(job: &Job<'_>) -> Vec<Finding> {
     let mut by_name: BTreeMap<&str, Vec<&VariableSeen>> = BTreeMap::new();
     for seen in &job.digest.variables {
@@ -229,15 +231,14 @@ fn variables(job: &Job<'_>) -> Vec<Finding> {
     alike.filter_map(|(name, seen)| variable(job, name, &seen)).collect()
 }
 
-/// The finding of one variable.
+/// Returns the finding about one variable.
 fn variable(job: &Job<'_>, name: &str, seen: &[&VariableSeen]) -> Option<Finding> {
     let values: BTreeSet<&str> = seen.iter().map(|each| each.value.as_str()).collect();
     // A process reads a variable once, for all its devices.
     let writers: Vec<BTreeSet<usize>> =
         seen.iter().map(|each| job.of_same_processes(&each.writers)).collect();
     let named: BTreeSet<usize> = writers.iter().flatten().copied().collect();
-    // Every process reports the variables that it reads, in the same places: one that does not report it has
-    // it not set.
+    // Every process reports its variables in the same places: without a report, the variable is not set.
     let with: BTreeSet<u32> = job.ranks(named.iter().copied()).into_iter().collect();
     let members = job.main.iter().flat_map(|main| &main.members).filter(|(_, member)| member.complete);
     let lost = job.main.map(ranks_without_beginning).unwrap_or_default();
@@ -286,7 +287,8 @@ fn variable(job: &Job<'_>, name: &str, seen: &[&VariableSeen]) -> Option<Finding
     })
 }
 
-/// The finding of a variable that some ranks have, where the log lacks lines of others that can name it.
+/// Returns the finding of a variable set on some ranks, if the log lacks lines of other ranks that can name
+/// it.
 fn describe_unseen_variable(name: &str, list: &[String], without: &[u32]) -> Finding {
     let text = format!(
         "{name} is {}; the log does not show if it is set on {}",
@@ -301,13 +303,13 @@ fn describe_unseen_variable(name: &str, list: &[String], without: &[u32]) -> Fin
     }
 }
 
-/// Variables that every process reads, and reports, while it builds a communicator.
+/// Returns true for variables read by every process, and reported, while it builds a communicator.
 fn is_read_by_all(name: &str) -> bool {
     matches!(name, "NCCL_ALGO" | "NCCL_PROTO" | "NCCL_NVLS_ENABLE" | "NCCL_P2P_DISABLE" | "NCCL_P2P_LEVEL")
 }
 
-/// The values of the writers of the first communicator whose members have different ones. A log can have
-/// several jobs, each with its own value.
+/// Returns the values of the first communicator with different values among its members' writers. A log can
+/// have several jobs, each with its own value.
 fn differ_within<'a, T: Ord>(
     job: &Job<'a>,
     value: impl Fn(&'a Writer) -> Option<T>,
@@ -325,7 +327,7 @@ fn differ_within<'a, T: Ord>(
     job.digest.communicators.iter().map(values).find(|values| values.len() > 1)
 }
 
-/// Networks that are not the same on all ranks of a communicator.
+/// Returns findings about different networks on ranks of a communicator.
 fn networks(job: &Job<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     if let Some(names) = differ_within(job, |writer| writer.network.as_deref()) {
@@ -390,7 +392,7 @@ mod tests {
         let text = pair("IB", "NET/IB/0/GDRDMA").text();
         let destroyed = text.clone() + &end(0, "Destroy") + &end(1, "Destroy");
         assert_eq!(examine(&destroyed).health(), Health::Healthy);
-        // Also one whose start is not in the log.
+        // Also without a start in the log.
         for log in [text.clone() + &end(0, "Abort"), destroyed + &end(0, "Abort")] {
             let found = examine(&log);
             assert_eq!(found.findings[0].diagnosis, "The program aborted communicator 0x77 on rank 0");

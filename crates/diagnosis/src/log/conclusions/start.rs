@@ -1,4 +1,4 @@
-//! Ranks that started to build a communicator, and did not complete it in the log.
+//! Ranks with an incomplete start of a communicator.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use super::job::{self, Job, ranks_in_words};
 use crate::finding::{Evidence, Finding, Severity};
 use crate::log::digest::Communicator;
 
-/// Number of lines below the last one of the starting ranks that show that the log goes on without them.
+/// Number of lines below the last line of the starting ranks, as proof that the log continues without them.
 const LATER: u64 = 1000;
 
-/// The finding about the first communicator that is not complete. It is a failure only where the log shows
-/// one, or the end of the job: a log that is cut, or read while the job starts, ends in the same way.
+/// Returns the finding about the first incomplete communicator. It is a failure only if the log shows one, or
+/// the end of the job: a cut log, or one read during the job's start, ends in the same way.
 pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
     let stuck = |communicator: &&Communicator| {
         communicator.members.values().any(|member| member.started && !communicator.has_completed(member))
@@ -74,7 +74,7 @@ pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
     Some(Placed { is_cascade, ..Placed::derived(finding) })
 }
 
-/// The cause of a start that failed.
+/// Returns the cause of a failed start.
 fn cause(absent: &[u32], done: &[u32]) -> String {
     match (absent, done) {
         ([], []) => "No rank completed: a rank failed during the start, or waits for another one.".to_owned(),
@@ -103,7 +103,7 @@ pub(super) fn has_failure(found: &[Placed]) -> bool {
     found.iter().any(Placed::is_failure)
 }
 
-/// Returns true if a log goes on well below the last line of all starting ranks in it.
+/// Returns true if a log continues well below the last line of all starting ranks in it.
 fn goes_on(job: &Job<'_>, writers: &[usize]) -> bool {
     let mut last: BTreeMap<usize, u64> = BTreeMap::new();
     for writer in writers.iter().filter_map(|&writer| job.writer(writer)) {
@@ -115,7 +115,7 @@ fn goes_on(job: &Job<'_>, writers: &[usize]) -> bool {
     })
 }
 
-/// The last line of a starting rank.
+/// Returns the last line of a starting rank.
 pub(super) fn last_line(job: &Job<'_>, communicator: &Communicator, index: usize) -> Option<Evidence> {
     let writer = job.writer(index)?;
     let text = match writer.last_text.as_str() {

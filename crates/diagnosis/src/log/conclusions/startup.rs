@@ -1,10 +1,10 @@
-//! Time of the start, and the ranks that came late.
+//! Time of the start, and the late ranks.
 
 use super::job::{Job, count, ranks_in_words};
 use crate::finding::{Finding, Severity};
 use crate::log::digest::Communicator;
 
-/// A wait that is reported, in seconds.
+/// Shortest reported wait, in seconds.
 const LONG_S: f64 = 5.0;
 
 /// The start of a communicator.
@@ -14,16 +14,16 @@ pub(super) struct Start {
     pub(super) total: Option<(f64, u32)>,
     /// The longest time by phase, in seconds.
     pub(super) phases: Vec<(String, f64)>,
-    /// The longest wait for other ranks, in seconds, and the rank that waited.
+    /// The longest wait for other ranks, in seconds, and the waiting rank.
     pub(super) wait: Option<(f64, u32)>,
-    /// Ranks of the log that waited less than a tenth of it: they came last.
+    /// Ranks of the log with less than a tenth of this wait: they came last.
     pub(super) late: Vec<u32>,
-    /// Number of ranks that the log lacks.
+    /// Number of ranks missing in the log.
     pub(super) absent: u32,
 }
 
 impl Start {
-    /// The start of a communicator, if the log has times.
+    /// Returns the start of a communicator, if the log has times.
     pub(super) fn new(communicator: &Communicator) -> Option<Self> {
         let longest = |select: &dyn Fn(u32) -> Option<f64>| {
             let times = communicator.members.keys().filter_map(|&rank| Some((select(rank)?, rank)));
@@ -50,7 +50,7 @@ impl Start {
         Some(Self { total, phases, wait, late: late.unwrap_or_default(), absent })
     }
 
-    /// The explanation of a long wait.
+    /// Returns the explanation of a long wait.
     pub(super) fn explanation(&self) -> Option<String> {
         let (seconds, rank) = self.wait.filter(|(seconds, _)| *seconds >= LONG_S)?;
         Some(match (&self.late[..], self.absent) {
@@ -73,7 +73,7 @@ impl Start {
     }
 }
 
-/// Findings about a slow start.
+/// Returns findings about a slow start.
 pub(super) fn find(job: &Job<'_>) -> Option<Finding> {
     let communicator = job.main?;
     let start = Start::new(communicator)?;

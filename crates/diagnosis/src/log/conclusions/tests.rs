@@ -73,13 +73,13 @@ impl Log {
     }
 }
 
-/// Two ranks on two hosts.
+/// Returns the log of two ranks on two hosts.
 pub(super) fn pair(network: &'static str, via: &'static str) -> Log {
     let connections = vec![(0, 1, via), (1, 0, via)];
     Log { hosts: vec!["a", "b"], nodes: 2, network, connections, messages: Vec::new() }
 }
 
-/// The end of the communicator of [`pair`] on a rank.
+/// Returns the end of the communicator of [`pair`] on a rank.
 pub(super) fn end(rank: u32, event: &str) -> String {
     let (host, pid) = (["a", "b"][rank as usize], 100 + rank);
     format!(
@@ -180,7 +180,7 @@ fn unknown_errors_leave_the_health_open_and_known_ones_have_their_rule() {
     let memory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.";
     let found = examine(&format!("{healthy}b:101:101 [1] NCCL ERROR {memory}\n"));
     assert_eq!(found.health(), Health::Broken, "{:?}", found.findings);
-    // A program's own words, which do not stand where NCCL's lines do.
+    // A program's own words, outside the place of NCCL's lines.
     for line in ["no NCCL ERROR was found", "0 lines with NCCL ERROR in train.log", "NCCL ERRORS: 0"] {
         assert_eq!(examine(&format!("{healthy}{line}\n")).health(), Health::Healthy, "{line}");
     }
@@ -204,7 +204,7 @@ fn harmful_variables_are_told_for_the_version_of_the_log() {
     assert!(unknown.findings.iter().all(|each| each.rule != "algo-without-ring"), "{:?}", unknown.findings);
     let found = with(&mut log, "NCCL_PROTO set by environment to Simpel");
     assert_eq!(finding(&found, "variable-value").severity, Severity::Degraded);
-    // The log shows the transport; the network has nothing to do with P2P.
+    // The log shows the transport. The network is unrelated to P2P.
     let found = with(&mut log, "NCCL_P2P_DISABLE set by environment to 1.");
     assert_eq!(finding(&found, "p2p-disabled").severity, Severity::Advice);
     assert_eq!(found.health(), Health::Healthy, "{:?}", found.findings);

@@ -1,5 +1,5 @@
-//! Conclusions from the reports of PyTorch's watchdog: ranks that called different collectives, or with
-//! different sizes, at one number of a process group, and ranks that did not call it.
+//! Conclusions from the reports of PyTorch's watchdog: ranks with different collectives, or different sizes,
+//! at one number of a process group, and ranks without this call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,26 +8,27 @@ use super::job::{Job, ranks_in_words};
 use crate::finding::{Evidence, Finding, Severity};
 use crate::log::digest::WatchdogReport;
 
-/// Operations with the same number of elements on all ranks. In the others, as a gather, sizes may differ.
+/// Operations with the same number of elements on all ranks. Sizes of other operations, as a gather, may
+/// differ.
 const EQUAL_SIZES: [&str; 5] =
     ["ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"];
 
-/// Operations that not all ranks of a group call, or call alike.
+/// Operations called by some ranks of a group only, or with different arguments.
 const BETWEEN_PAIRS: [&str; 4] = ["SEND", "RECV", "COALESCED", "UNKNOWN"];
 
 /// The reports about one process group.
 #[derive(Debug, Default)]
 struct Group<'a> {
-    /// The group as the lines name it; empty where they do not.
+    /// The group in the lines, or empty if they do not name it.
     name: String,
-    /// The first collective that each rank waited for.
+    /// The first collective each rank waited for.
     waits: BTreeMap<u32, &'a WatchdogReport>,
-    /// The number of the last collective that each rank called.
+    /// The number of each rank's last call of a collective.
     called: BTreeMap<u32, u64>,
 }
 
-/// Findings about the calls of the ranks. Calls that differ are the cause of a failure. A rank that did not
-/// arrive is what to look at; why it did not can be another finding.
+/// Returns findings about the calls of the ranks. Different calls are the cause of a failure. A rank that did
+/// not arrive needs a look. The reason for its absence can be another finding.
 pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
     let groups = groups(&job.digest.watchdog);
     let differing: Vec<Placed> =
@@ -41,8 +42,8 @@ pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
         .collect()
 }
 
-/// The reports by group. A line without a group belongs to that of another line about the same rank and
-/// number.
+/// Returns the reports by group. A line without a group belongs to the group of another line about the same
+/// rank and number.
 fn groups(reports: &[WatchdogReport]) -> Vec<Group<'_>> {
     let named: BTreeMap<(u32, Option<u64>), &str> = reports
         .iter()
@@ -69,14 +70,14 @@ fn groups(reports: &[WatchdogReport]) -> Vec<Group<'_>> {
 }
 
 impl Group<'_> {
-    /// ` of group default_pg`, where the group is known.
+    /// Returns ` of group default_pg`, if the group is known.
     fn of(&self) -> String {
         let name =
             self.name.split_once('(').map_or(self.name.as_str(), |(_, name)| name.trim_end_matches(')'));
         if name.is_empty() { String::new() } else { format!(" of group {name}") }
     }
 
-    /// All ranks of the group, where the log tells them.
+    /// Returns all ranks of the group, if the log has them.
     fn members(&self, job: &Job<'_>) -> Option<Vec<u32>> {
         let is_of_all = self.name.contains("default_pg") || self.name.is_empty();
         let main = job.main.filter(|_| is_of_all)?;
@@ -84,7 +85,7 @@ impl Group<'_> {
     }
 }
 
-/// The first collective that ranks of a group called differently.
+/// Returns a finding about the first collective with different calls on ranks of a group.
 fn differing(job: &Job<'_>, group: &Group<'_>) -> Option<Finding> {
     let mut by_sequence: BTreeMap<u64, Vec<(u32, &WatchdogReport)>> = BTreeMap::new();
     for (&rank, &report) in &group.waits {
@@ -129,7 +130,7 @@ const SIZES: &str = "The data of these ranks have different shapes: a last batch
                      that differ. NCCL does not compare sizes: it hangs, or returns wrong data.";
 const OF_ONE_GROUP: &str = " (The lines do not name the process group; this holds if it is one.)";
 
-/// The ranks by a property of their calls.
+/// Returns the ranks by a property of their calls.
 fn by_value(
     calls: &[(u32, &WatchdogReport)],
     value: impl Fn(&WatchdogReport) -> Option<String>,
@@ -143,7 +144,7 @@ fn by_value(
     values
 }
 
-/// `ALLREDUCE on ranks 0-2; BROADCAST on rank 3`, in the order of the ranks.
+/// Returns `ALLREDUCE on ranks 0-2; BROADCAST on rank 3`, in the order of the ranks.
 fn in_words(values: &BTreeMap<String, Vec<u32>>) -> String {
     let mut values: Vec<_> = values.iter().collect();
     values.sort_by_key(|(_, ranks)| ranks.first().copied());
@@ -187,14 +188,14 @@ fn evidence(job: &Job<'_>, report: &WatchdogReport) -> Evidence {
     Evidence { rank: Some(report.rank), ..job.evidence(report.position, None, report.text.clone()) }
 }
 
-/// The call that the other ranks wait for: `ALLREDUCE of 1024 elements (SeqNum 6 of group default_pg)`.
+/// Returns the awaited call of the other ranks: `ALLREDUCE of 1024 elements (SeqNum 6 of group default_pg)`.
 fn call(group: &Group<'_>, report: &WatchdogReport) -> String {
     let operation = report.operation.as_deref().unwrap_or("the collective");
     let size = report.elements.map(|(input, _)| format!(" of {input} elements")).unwrap_or_default();
     format!("{operation}{size} (SeqNum {}{})", report.sequence.unwrap_or_default(), group.of())
 }
 
-/// Ranks that did not call what the others wait for.
+/// Returns a finding about ranks without the call that the other ranks wait for.
 fn late(job: &Job<'_>, group: &Group<'_>) -> Option<Finding> {
     let last = group.waits.values().filter_map(|report| report.sequence).max()?;
     let waiting: Vec<u32> = group
@@ -261,7 +262,7 @@ fn late(job: &Job<'_>, group: &Group<'_>) -> Option<Finding> {
     })
 }
 
-/// The line that shows that a program ended.
+/// Returns the line about a program's end.
 fn has_ended(job: &Job<'_>, ranks: &[u32]) -> Option<Evidence> {
     let hit = job.digest.hits.iter().find(|hit| hit.rule == "torch-not-destroyed")?;
     let example =
@@ -269,7 +270,7 @@ fn has_ended(job: &Job<'_>, ranks: &[u32]) -> Option<Evidence> {
     Some(job.example(example))
 }
 
-/// All ranks of a group that wait in one call, which is the same on all.
+/// Returns a finding about a group with all ranks in the same call.
 fn all_wait(job: &Job<'_>, group: &Group<'_>) -> Option<Finding> {
     let members = group.members(job)?;
     let report = *group.waits.values().next()?;
@@ -295,7 +296,7 @@ fn all_wait(job: &Job<'_>, group: &Group<'_>) -> Option<Finding> {
     })
 }
 
-/// The text with a capital at its beginning.
+/// Returns the text with a capital at its beginning.
 fn capital(text: &str) -> String {
     text.strip_prefix('r').map_or_else(|| text.to_owned(), |rest| format!("R{rest}"))
 }

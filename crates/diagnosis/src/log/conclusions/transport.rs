@@ -1,5 +1,4 @@
-//! The transport between each pair of ranks: what the log proves, the matrix, and what is slower than it
-//! should be.
+//! The transport between each pair of ranks: proofs of the log, the matrix, and slow transports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +9,10 @@ use crate::log::digest::{Communicator, Connection, Transport};
 /// Largest number of ranks of the matrix.
 pub(super) const MATRIX: usize = 256;
 
-/// The way of data between two ranks, as reports name it.
+/// The way of data between two ranks, in the words of reports.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Way {
-    /// Between GPUs over NVLink, which the log proves.
+    /// Between GPUs over NVLink, with a proof in the log.
     NvLink,
     /// NVLink between nodes.
     Mnnvl,
@@ -34,7 +33,7 @@ pub(super) enum Way {
 }
 
 impl Way {
-    /// The way of a connection: the slowest of its channels.
+    /// Returns the way of a connection: the slowest way of its channels.
     fn of(connection: &Connection, proof: Proof) -> Option<Self> {
         connection.transports.keys().map(|transport| Self::of_transport(transport, proof)).max()
     }
@@ -53,7 +52,7 @@ impl Way {
         }
     }
 
-    /// The text in a cell.
+    /// Returns the text in a cell.
     pub(super) fn short(&self) -> String {
         match self {
             Self::NvLink => "NVL".to_owned(),
@@ -68,7 +67,7 @@ impl Way {
         }
     }
 
-    /// The words in sentences and in the legend.
+    /// Returns the words in sentences and in the legend.
     pub(super) fn long(&self) -> String {
         match self {
             Self::NvLink => "NVLink P2P".to_owned(),
@@ -99,21 +98,21 @@ impl Way {
 struct Proof {
     /// The topology connects them by NVLink.
     linked: bool,
-    /// NCCL chose `/read` itself, which it does only over NVLink, between GPUs of compute capability 8.0.
+    /// NCCL chose `/read` itself, between GPUs of compute capability 8.0: it does so only over NVLink.
     by_read: bool,
 }
 
-/// The ways of all pairs that the log shows.
+/// The ways of all pairs in the log.
 pub(super) struct Ways<'a> {
     pub(super) communicator: &'a Communicator,
     /// Ways by sender and receiver.
     pub(super) pairs: BTreeMap<(u32, u32), Way>,
-    /// Pairs of ranks that NVLink connects, whether or not they exchange data.
+    /// Pairs of ranks connected by NVLink, even without data between them.
     pub(super) linked: BTreeSet<(u32, u32)>,
 }
 
 impl<'a> Ways<'a> {
-    /// The ways of the connections of all communicators, between the ranks of this one.
+    /// Collects the ways of the connections of all communicators, between the ranks of this one.
     pub(super) fn new(job: &Job<'a>, communicator: &'a Communicator) -> Self {
         let linked = linked(job, communicator);
         let by_read = job.variables("NCCL_P2P_READ_ENABLE").next().is_none();
@@ -138,7 +137,7 @@ impl<'a> Ways<'a> {
         Self { communicator, pairs, linked }
     }
 
-    /// Pairs by way.
+    /// Returns the pairs by way.
     pub(super) fn by_way(&self) -> BTreeMap<&Way, Vec<(u32, u32)>> {
         let mut by_way: BTreeMap<&Way, Vec<(u32, u32)>> = BTreeMap::new();
         for (&pair, way) in &self.pairs {
@@ -147,19 +146,19 @@ impl<'a> Ways<'a> {
         by_way
     }
 
-    /// Number of ordered pairs of all ranks.
+    /// Returns the number of ordered pairs of all ranks.
     pub(super) fn possible(&self) -> usize {
         let ranks = self.communicator.ranks as usize;
         ranks.saturating_mul(ranks.saturating_sub(1))
     }
 
-    /// The ranks of which the log shows no connection.
+    /// Returns the ranks without a connection in the log.
     pub(super) fn unconnected(&self) -> Vec<u32> {
         let touched: BTreeSet<u32> = self.pairs.keys().flat_map(|&(from, to)| [from, to]).collect();
         (0..self.communicator.ranks).filter(|rank| !touched.contains(rank)).collect()
     }
 
-    /// Sentences about the ways that the log shows.
+    /// Returns sentences about the ways in the log.
     pub(super) fn sentences(&self) -> Vec<String> {
         let ranks = self.communicator.ranks;
         let all = self.possible();
@@ -185,8 +184,8 @@ impl<'a> Ways<'a> {
         by_way.iter().map(sentence).collect()
     }
 
-    /// The ranks of the matrix: all, or those of the log where the communicator has more than [`MATRIX`].
-    /// `None` where these are too many as well.
+    /// Returns the ranks of the matrix: all, or the log's ranks for a communicator of more than [`MATRIX`]
+    /// ranks, or `None` for more than [`MATRIX`] ranks of the log.
     fn shown(&self) -> Option<Vec<u32>> {
         let of_log = || {
             let members = self.communicator.members.keys().copied();
@@ -198,7 +197,7 @@ impl<'a> Ways<'a> {
         (ranks.len() <= MATRIX).then_some(ranks)
     }
 
-    /// The picture of all pairs; `None` where it would be too large.
+    /// Returns the picture of all pairs, or `None` for a picture above the limit.
     pub(super) fn matrix(&self) -> Option<Matrix> {
         let ranks = self.shown()?;
         let cell = |from: u32, to: u32| match self.pairs.get(&(from, to)) {
@@ -231,7 +230,7 @@ impl<'a> Ways<'a> {
     }
 }
 
-/// Pairs of ranks whose GPUs the topology connects by NVLink.
+/// Returns pairs of ranks with NVLink between their GPUs in the topology.
 fn linked(job: &Job<'_>, communicator: &Communicator) -> BTreeSet<(u32, u32)> {
     let mut kinds: BTreeMap<(&str, &str, &str), bool> = BTreeMap::new();
     for path in &job.digest.paths {

@@ -1,4 +1,4 @@
-//! The variables that the log shows, judged for the versions and the platform of the log.
+//! The variables in the log, judged for the versions and the platform of the log.
 
 use super::hits::Placed;
 use super::job::Job;
@@ -6,7 +6,7 @@ use crate::environment::{Location, Platform, Setting, Situation, harm, is_collec
 use crate::finding::{Finding, Severity};
 use crate::log::digest::{VariableSeen, Writer};
 
-/// Variables whose effect the log shows: the start, and the transport between each pair.
+/// Variables with a visible effect in the log: the start, and the transport between each pair.
 const SHOWN: [&str; 9] = [
     "NCCL_SOCKET_IFNAME",
     "NCCL_P2P_DISABLE",
@@ -19,10 +19,10 @@ const SHOWN: [&str; 9] = [
     "NCCL_MNNVL_ENABLE",
 ];
 
-/// Findings about variables that are harmful or have a wrong value for the version of NCCL in the log.
-/// `found` are the other findings: a variable that one of them names is not told again.
+/// Returns findings about harmful variables, or variables with a wrong value, for the version of NCCL in the
+/// log. `found` are the other findings. A variable in one of them is not reported again.
 pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Vec<Placed> {
-    // A plugin sets what it needs.
+    // A plugin sets the variables it needs.
     let seen = job.digest.variables.iter().filter(|seen| !seen.by_plugin && is_collected(&seen.name));
     let seen: Vec<&VariableSeen> = seen.collect();
     let judge = |variable: &&VariableSeen| -> Vec<Placed> {
@@ -43,7 +43,8 @@ pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Vec<Placed> {
     seen.iter().flat_map(judge).collect()
 }
 
-/// The software and the platform of the processes that have the variable; `None` without a version of NCCL.
+/// Returns the software and the platform of the processes with the variable, or `None` without a version of
+/// NCCL.
 fn situation(job: &Job<'_>, variable: &VariableSeen) -> Option<Situation> {
     let writers: Vec<&Writer> = variable.writers.iter().filter_map(|&index| job.writer(index)).collect();
     let nccl = writers.iter().find_map(|writer| writer.nccl.clone())?;
@@ -57,7 +58,7 @@ fn situation(job: &Job<'_>, variable: &VariableSeen) -> Option<Situation> {
     })
 }
 
-/// The finding with its place in the log. A failure would be in the log, so that a variable alone breaks
+/// Returns the finding with its place in the log. The log would contain a failure, so a variable alone breaks
 /// nothing here.
 fn located(job: &Job<'_>, variable: &VariableSeen, finding: Finding) -> Finding {
     let least = if SHOWN.contains(&variable.name.as_str()) { Severity::Advice } else { Severity::Degraded };

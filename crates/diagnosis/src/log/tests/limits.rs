@@ -1,4 +1,4 @@
-//! Tests of what a reader keeps of large and odd logs.
+//! Tests of a reader's memory of large and odd logs.
 
 use super::digest;
 use crate::knowledge::rules::Rules;

@@ -14,7 +14,7 @@ fn with_rules(log: &str) -> Digest {
     reader.finish()
 }
 
-/// Name, ranks and members of each communicator.
+/// Returns name, ranks and members of each communicator.
 fn communicators(digest: &Digest) -> Vec<(&str, u32, Vec<u32>)> {
     let all = digest.communicators.iter();
     all.map(|each| (each.id.as_str(), each.ranks, each.members.keys().copied().collect())).collect()
@@ -253,7 +253,7 @@ fn warnings_that_programs_quote_are_those_of_nccl() {
     );
     let jax = "F0000 failed: ... Last NCCL warning(error): 'Bootstrap : no socket interface found'";
     assert_eq!(hits(&format!("{jax}\n{jax}\n")), [("nccl-no-interface".to_owned(), 1, None)]);
-    // Another line of a program is none of NCCL.
+    // Another line of a program is not a line of NCCL.
     assert_eq!(hits(&format!("Last error:\nnone\n{closed}\n")), []);
     assert_eq!(hits(&format!("My Last error: {closed}\nLast NCCL warning(error): '\n")), []);
 }

@@ -108,7 +108,7 @@ fn graphs_have_speeds_and_distinct_channels() {
     assert_eq!(graphs.graphs[4].channels[2].stops.len(), 3);
 }
 
-/// Values of wrong types are passed over, as NCCL does; nothing panics.
+/// Values of wrong types are skipped, as in NCCL. Nothing panics.
 #[test]
 fn wrong_values_are_left_out() {
     let topology = topology(
@@ -174,7 +174,7 @@ fn cut_and_changed_files_do_not_panic() {
     }
 }
 
-/// A topology file of a cloud may leave out what NCCL finds by itself.
+/// A topology file of a cloud may omit devices that NCCL finds by itself.
 #[test]
 fn a_file_without_gpus_says_that_nccl_adds_them() {
     let topology = topology(

@@ -1,7 +1,7 @@
 use super::super::model::{NumaNode, NvLink, PcieLink};
 use super::*;
 
-/// GPUs with NVSwitch and a NIC each, on two sockets.
+/// Returns a machine of two sockets with NVSwitch and a NIC for each GPU.
 fn machine() -> Topology {
     let place = |index: u32| Locality {
         numa: Some(index / 4),
@@ -71,7 +71,7 @@ fn a_gpu_without_nvlink_among_others_is_found() {
     let mut topology = machine();
     topology.gpus[5].nvlinks = Some(Vec::new());
     assert_eq!(rules(&topology), found("gpu-without-nvlink", Severity::Degraded));
-    // Nothing is known of a GPU that cannot be asked.
+    // Nothing is known of an unresponsive GPU.
     topology.gpus[5].nvlinks = None;
     assert_eq!(rules(&topology), []);
     // Another product is not compared.
@@ -110,7 +110,7 @@ fn links_that_one_end_alone_has_are_found() {
     assert_eq!(finding.diagnosis, "GPU0 has 12 NVLinks to GPU1, and GPU1 has 11 to GPU0.");
     assert_eq!(finding.evidence[0].text, "GPU0 0000:01:00.0: 12 NVLinks to GPU1, 11 from it");
     assert_eq!(connect([0, 1]).unwrap().diagnosis, "GPU0 has 0 NVLinks to GPU1, and GPU1 has 1 to GPU0.");
-    // Nothing is known of a GPU that cannot be asked.
+    // Nothing is known of an unresponsive GPU.
     topology.gpus[1].nvlinks = None;
     assert!(all(&topology).iter().all(|finding| finding.rule != "nvlink-one-sided"));
 }
@@ -145,10 +145,10 @@ fn one_nic_near_half_of_the_gpus_is_advice() {
     topology.gpus[1].place = topology.nics[0].place.clone();
     assert_eq!(rules(&topology), found("gpu-without-near-nic", Severity::Advice));
     assert_eq!(all(&topology)[0].diagnosis, "GPU2 and GPU3 have no NIC within PXB.");
-    // One that is near to three of four may still be the only one.
+    // A NIC near to three of four GPUs may still be the only one.
     topology.gpus[2].place = topology.nics[0].place.clone();
     assert_eq!(rules(&topology), found("gpu-without-near-nic", Severity::Advice));
-    // A NIC that is down is a fault.
+    // An inactive NIC is a fault.
     topology.nics.push(Nic {
         name: "mlx5_1".to_owned(),
         place: topology.gpus[3].place.clone(),

@@ -6,7 +6,7 @@ use super::super::matrix::matrix;
 use super::*;
 use crate::host::gpu::Problem;
 
-/// The files of a machine in a folder.
+/// Files of a machine in a folder.
 struct Machine(tempfile::TempDir);
 
 impl Machine {
@@ -32,7 +32,7 @@ impl Machine {
         self.file(&format!("sys/devices/system/node/node{id}/cpulist"), &format!("{cpus}\n"))
     }
 
-    /// A PCI device below a host bridge; the chain ends with the device.
+    /// Adds a PCI device below a host bridge. The chain ends with the device.
     fn pci(self, chain: &str, numa: i32, files: &[(&str, &str)]) -> Self {
         let folder = format!("sys/devices/{chain}");
         let bus_id = chain.rsplit('/').next().unwrap().to_owned();
@@ -81,8 +81,8 @@ impl Machine {
     }
 }
 
-/// Two sockets. GPU and NIC share a switch; a second GPU is behind a switch of its own there; another is at
-/// another host bridge; the last GPU and NIC are on the other socket.
+/// Creates a machine of two sockets. GPU and NIC share a switch. A second GPU is behind its own switch there.
+/// Another one is at another host bridge. The last GPU and NIC are on the other socket.
 fn two_sockets() -> Machine {
     let switch = "pci0000:17/0000:17:01.0/0000:18:00.0";
     Machine::new()

@@ -1,4 +1,4 @@
-//! Files of NCCL for tests. Those of one GPU are real; the others describe known machines.
+//! Files of NCCL for tests. Files of one GPU are real. Other files describe known machines.
 
 /// One rank on one GPU of a virtual machine, by NCCL 2.28.9.
 pub(super) const ONE_GPU: &str = include_str!("one-gpu-2.28.xml");
@@ -9,7 +9,7 @@ pub(super) const TWO_RANKS_GRAPH: &str = include_str!("two-ranks-2.30-graph.xml"
 /// Eight H100 with NVSwitch, eight NICs at their switches and one for storage.
 pub(super) const HGX: &str = include_str!("hgx.xml");
 pub(super) const HGX_GRAPH: &str = include_str!("hgx-graph.xml");
-/// Eight A100 with four NICs, in the format of NCCL 2.18; its graph leaves a NIC out.
+/// Eight A100 with four NICs, in the format of NCCL 2.18. Its graph omits a NIC.
 pub(super) const P4D: &str = include_str!("p4d.xml");
 pub(super) const P4D_GRAPH: &str = include_str!("p4d-graph.xml");
 /// Eight H100 with 32 NICs.

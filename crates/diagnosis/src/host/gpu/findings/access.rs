@@ -16,8 +16,8 @@ pub(super) fn judge(gpus: &Gpus) -> Vec<Finding> {
     findings
 }
 
-/// GPUs with fewer working links than the others. When all have the same number, the machine may be made so,
-/// which is said where a fabric connects them: a lost NVSwitch takes links from all.
+/// Returns a finding about GPUs with fewer working links than others. Equal numbers may be by design. If all
+/// GPUs are in a fabric, missing links are also then reported: a lost NVSwitch takes links from all.
 fn links(gpus: &Gpus) -> Option<Finding> {
     let counts: Vec<usize> = gpus.devices.iter().map(super::Gpu::active_links).collect();
     let most = counts.iter().copied().max().filter(|most| *most > 0)?;
@@ -116,7 +116,7 @@ fn fabric(gpus: &Gpus) -> Vec<Finding> {
             .remedy("nvidia-smi -q | grep -A 12 Fabric; systemctl restart nvidia-fabricmanager"),
         );
     }
-    // Bits of NVML: two for each of bandwidth (0), route recovery (2), route (4); four for the configuration
+    // Bits of NVML: two each for bandwidth (0), route recovery (2), route (4), and four for the configuration
     // (8).
     let bits =
         |fabric: &Fabric, shift: u32, mask: u32| fabric.health.map_or(0, |health| (health >> shift) & mask);
@@ -159,7 +159,7 @@ fn fabric(gpus: &Gpus) -> Vec<Finding> {
     findings
 }
 
-/// Pairs without peer-to-peer access.
+/// Returns findings about pairs without peer-to-peer access.
 fn peers(gpus: &Gpus) -> Vec<Finding> {
     let number = |row: usize| gpus.devices.get(row).map_or(row, |gpu| gpu.index as usize);
     let mut refused: Vec<(Access, Vec<String>)> = Vec::new();
@@ -193,7 +193,7 @@ fn peers(gpus: &Gpus) -> Vec<Finding> {
                     "the GPUs do not support it",
                     "none: NCCL goes through the host's memory",
                 ),
-                // Where some pairs work, the others are a property of the machine's layout.
+                // If some pairs work, the machine's layout explains the other pairs.
                 _ if any_works => (
                     Severity::Advice,
                     "the GPUs are on different parts of the machine",

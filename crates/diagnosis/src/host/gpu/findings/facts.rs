@@ -6,7 +6,7 @@ use super::FAULTS;
 use crate::examination::{Body, Cell, Grade, Matrix, Section};
 use crate::words::{counted, shown, sized};
 
-/// Statements about what was seen to work; none where a GPU could not be read.
+/// Returns statements about visibly working GPUs, or none if a GPU could not be read.
 pub(crate) fn prove(gpus: &Gpus) -> Vec<String> {
     let devices = &gpus.devices;
     if devices.is_empty() || !gpus.lost.is_empty() || gpus.problem.is_some() {
@@ -42,7 +42,7 @@ pub(crate) fn prove(gpus: &Gpus) -> Vec<String> {
     if seen.is_empty() { Vec::new() } else { vec![format!("{}: {}", gpus.models(), seen.join(", "))] }
 }
 
-/// Tables of GPUs, and the matrix of access among them.
+/// Returns tables of GPUs, and the matrix of access among them.
 pub(crate) fn sections(gpus: &Gpus) -> Vec<Section> {
     if gpus.devices.is_empty() {
         return Vec::new();

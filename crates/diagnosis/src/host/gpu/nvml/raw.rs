@@ -1,4 +1,4 @@
-//! Calls of NVML that the wrapper lacks: values of one link, remapped rows, the fabric.
+//! Calls of NVML missing in the wrapper: values of one link, remapped rows, the fabric.
 
 use std::mem;
 
@@ -8,15 +8,15 @@ use nvml_wrapper_sys::bindings::{field_id, nvmlFieldValue_t, nvmlGpuFabricInfo_v
 use super::super::{Fabric, Rows};
 use super::Device;
 
-/// Receive errors, recovery events, and blocks that the physical layer sent again: of GPUs since Blackwell.
+/// Receive errors, recovery events, and blocks sent again by the physical layer: of GPUs since Blackwell.
 const LINK_COUNTERS: [(u32, &str); 3] = [
     (field_id::NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS, "receive errors"),
     (field_id::NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS, "recovery events"),
-    // NVML_FI_DEV_NVLINK_PLR_XMIT_RETRY_BLOCKS, which the bindings lack.
+    // NVML_FI_DEV_NVLINK_PLR_XMIT_RETRY_BLOCKS, missing in the bindings.
     (295, "retried blocks"),
 ];
 
-/// Replaced rows of memory.
+/// Returns the replaced rows of memory.
 pub(super) fn remapped_rows(nvml: &Nvml, device: &Device<'_>) -> Option<Rows> {
     let call = nvml.lib().nvmlDeviceGetRemappedRows.as_ref().ok()?;
     let (mut corrected, mut uncorrected, mut pending, mut failed) = (0, 0, 0, 0);
@@ -25,28 +25,28 @@ pub(super) fn remapped_rows(nvml: &Nvml, device: &Device<'_>) -> Option<Rows> {
     (code == 0).then_some(Rows { corrected, uncorrected, pending: pending != 0, failed: failed != 0 })
 }
 
-/// NVML's advice for this GPU (driver 570 and later).
+/// Returns NVML's advice for this GPU (driver 570 and later).
 pub(super) fn recovery_action(nvml: &Nvml, device: &Device<'_>) -> Option<u32> {
     number(nvml, device, field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)
 }
 
-/// Number of NVLinks.
+/// Returns the number of NVLinks.
 pub(super) fn link_count(nvml: &Nvml, device: &Device<'_>) -> Option<u32> {
     number(nvml, device, field_id::NVML_FI_DEV_NVLINK_LINK_COUNT)
 }
 
-/// Number of links of NVLink-C2C, if the first one, which stands for all, is active.
+/// Returns the number of links of NVLink-C2C, if the first one is active. It represents all.
 pub(super) fn c2c_links(nvml: &Nvml, device: &Device<'_>) -> Option<u32> {
     let active = number(nvml, device, field_id::NVML_FI_DEV_C2C_LINK_GET_STATUS) == Some(1);
     number(nvml, device, field_id::NVML_FI_DEV_C2C_LINK_COUNT).filter(|count| active && *count > 0)
 }
 
-/// Speed of a link in Mbit/s.
+/// Returns the speed of a link in Mbit/s.
 pub(super) fn link_speed(nvml: &Nvml, device: &Device<'_>, link: u32) -> Option<u64> {
     values(nvml, device, &[(field_id::NVML_FI_DEV_NVLINK_GET_SPEED, link)]).first().copied().flatten()
 }
 
-/// Error counters of a link, of those that the GPU has.
+/// Returns the error counters of a link available on the GPU.
 pub(super) fn link_counters(
     nvml: &Nvml,
     device: &Device<'_>,
@@ -56,19 +56,20 @@ pub(super) fn link_counters(
     LINK_COUNTERS.into_iter().zip(values).filter_map(|((_, name), value)| Some((name, value?)))
 }
 
-/// The value of a field of the GPU, or of its first link.
+/// Returns the value of a field of the GPU, or of its first link.
 fn number(nvml: &Nvml, device: &Device<'_>, field: u32) -> Option<u32> {
     let value = values(nvml, device, &[(field, 0)]).first().copied().flatten()?;
     u32::try_from(value).ok()
 }
 
-/// Values of fields, each of a scope such as a link; `None` for those that the GPU or the driver lacks.
+/// Returns values of fields, each of a scope such as a link, or `None` for a field missing in the GPU or the
+/// driver.
 fn values(nvml: &Nvml, device: &Device<'_>, fields: &[(u32, u32)]) -> Vec<Option<u64>> {
     let Ok(call) = nvml.lib().nvmlDeviceGetFieldValues.as_ref() else { return Vec::new() };
     let mut raw: Vec<nvmlFieldValue_t> = fields
         .iter()
         .map(|&(field, scope)| {
-            // SAFETY: a plain structure of numbers, for which zeros are valid.
+            // SAFETY: a plain structure of numbers, and zeros are valid for all of them.
             let zero: nvmlFieldValue_t = unsafe { mem::zeroed() };
             nvmlFieldValue_t { fieldId: field, scopeId: scope, ..zero }
         })
@@ -82,12 +83,13 @@ fn values(nvml: &Nvml, device: &Device<'_>, fields: &[(u32, u32)]) -> Vec<Option
     raw.iter().map(value).collect()
 }
 
-/// The value of a field as a number that is not negative.
+/// Returns the value of a field as a nonnegative number.
 fn value(raw: &nvmlFieldValue_t) -> Option<u64> {
     if raw.nvmlReturn != 0 {
         return None;
     }
-    // SAFETY: all fields of the union are numbers, of which the type says the valid one; the rest is zero.
+    // SAFETY: all fields of the union are numbers. The type says which of them is valid, and the rest is
+    // zero.
     unsafe {
         match raw.valueType {
             1 => Some(u64::from(raw.value.uiVal)),
@@ -101,7 +103,7 @@ fn value(raw: &nvmlFieldValue_t) -> Option<u64> {
     }
 }
 
-/// Membership in a fabric; `None` where the GPU has none.
+/// Returns the membership in a fabric, or `None` if the GPU has none.
 pub(super) fn fabric(nvml: &Nvml, device: &Device<'_>) -> Option<Fabric> {
     let call = nvml.lib().nvmlDeviceGetGpuFabricInfoV.as_ref().ok()?;
     // NVML's version of a structure is its size and its number. The second ends before `healthSummary`.
@@ -110,7 +112,7 @@ pub(super) fn fabric(nvml: &Nvml, device: &Device<'_>) -> Option<Fabric> {
         (2, mem::offset_of!(nvmlGpuFabricInfo_v3_t, healthSummary)),
     ];
     for (version, size) in sizes {
-        // SAFETY: a plain structure of numbers, for which zeros are valid.
+        // SAFETY: a plain structure of numbers, and zeros are valid for all of them.
         let mut info: nvmlGpuFabricInfo_v3_t = unsafe { mem::zeroed() };
         info.version = u32::try_from(size).ok()? | (version << 24);
         // SAFETY: the handle belongs to this open library, and the structure is at least as long as its

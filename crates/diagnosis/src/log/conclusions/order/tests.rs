@@ -1,7 +1,7 @@
 use super::*;
 use crate::log::conclusions::tests::{examine, pair};
 
-/// A message of a rank of [`pair`], which runs on host `a` or `b`.
+/// Returns a message of a rank of [`pair`], on host `a` or `b`.
 fn warn(rank: u32, time: &str, text: &str) -> String {
     let host = ["a", "b"][rank as usize];
     let time = if time.is_empty() { String::new() } else { format!("[{time}] ") };
@@ -11,7 +11,7 @@ fn warn(rank: u32, time: &str, text: &str) -> String {
 const CLOSED: &str = "socketProgress: Connection closed by remote peer c<1>";
 const FULL: &str = "Error: failed to extend /dev/shm/nccl-x to 9 bytes, error: No space left on device (28)";
 
-/// The first finding of a log with these lines after the start of the job.
+/// Returns the first finding of a log with these lines after the start of the job.
 fn first(lines: &str) -> Finding {
     examine(&(pair("IB", "NET/IB/0/GDRDMA").text() + lines)).findings.remove(0)
 }
@@ -43,7 +43,7 @@ fn a_root_of_another_process_is_the_cause_wherever_it_stands() {
         let found = first(&(warn(0, "", CLOSED) + &far(lines) + &warn(1, "", FULL)));
         assert_eq!((found.rule.as_str(), found.consequences.len()), ("nccl-shm-full", 1), "{lines}");
     }
-    // Rank 0 has both, in the other order; rank 1 has the root alone.
+    // Rank 0 has both, in reverse order. Rank 1 has the root alone.
     let lines = warn(0, "", CLOSED) + &far(30) + &warn(0, "", FULL) + &warn(1, "", FULL);
     assert_eq!(first(&lines).rule, "nccl-shm-full");
 }
@@ -62,7 +62,7 @@ fn a_root_that_is_later_by_its_time_is_not_the_cause() {
         let found = first(&lines("2026-11-24 13:40:53", root));
         assert_eq!(found.rule == "nccl-shm-full", is_cause, "{root}: {}", found.diagnosis);
     }
-    // The order of the lines does not matter where times are known.
+    // The order of the lines does not matter if times are known.
     let lines = warn(1, "2026-11-24 17:40:53", FULL) + &warn(0, "2026-11-24 13:40:53", CLOSED);
     assert_eq!(first(&lines).rule, "nccl-peer-closed");
 }
@@ -86,7 +86,7 @@ fn the_nearest_unknown_warning_of_the_process_leads() {
     // Without one of the process, the nearest above it.
     let lines = warn(1, "", "Far") + &warn(1, "", "Near") + &warn(0, "", CLOSED);
     assert!(first(&lines).diagnosis.ends_with(": Near"));
-    // Times tell more than places.
+    // Times are more exact than places.
     let lines = warn(1, "2026-11-24 13:40:30", "Earlier")
         + &warn(1, "2026-11-24 14:40:30", "Later")
         + &warn(0, "2026-11-24 13:40:53", CLOSED);
@@ -103,7 +103,7 @@ fn an_unknown_warning_close_below_the_cascade_of_its_process_leads() {
 
 #[test]
 fn stamps_of_one_host_tell_an_order_beyond_a_second() {
-    // Both ranks run on one host; a launcher stamps their lines when it reads them.
+    // Both ranks run on one host. A launcher stamps their lines when it reads them.
     let lines = |root: &str| {
         let log = pair("IB", "NET/IB/0/GDRDMA").text()
             + &warn(0, "2026-11-24 13:40:53.100", CLOSED)

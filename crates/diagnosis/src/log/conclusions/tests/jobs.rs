@@ -34,7 +34,7 @@ fn jobs_one_after_another_are_judged_each_by_itself() {
     let found = examine(&(silent + &second(&first)));
     assert_eq!((found.health(), found.proof.len()), (Health::CannotTell, 0));
     assert!(found.unseen.iter().any(|text| text.starts_with("Job 1: ")), "{:?}", found.unseen);
-    // A failure of the first job is not that of the second one's ranks.
+    // A failure of the first job does not belong to the second one's ranks.
     let killed =
         "a:100:100 [0] misc/socket.cc:59 NCCL WARN socketProgress: Connection closed by remote peer b<1>\n";
     let found = examine(&(first.clone() + killed + &second(&first)));
@@ -87,7 +87,7 @@ fn groups_of_one_job_one_after_another_are_one_job() {
     let found = examine(&(first.clone() + &open));
     assert_eq!((found.health(), found.proof.len()), (Health::CannotTell, 0));
     assert!(found.unseen.iter().any(|text| text.starts_with("communicator 0x78: ")), "{:?}", found.unseen);
-    // A failure of one group is the cause of what the other one reports.
+    // A failure of one group is the cause of the other one's reports.
     let lost =
         "a:100:100 [0] misc/socket.cc:59 NCCL WARN socketProgress: Connection closed by remote peer d<1>\n";
     let full = "d:101:101 [1] include/alloc.h:1 NCCL WARN Cuda failure 2 'out of memory'\n";

@@ -48,13 +48,13 @@ fn a_known_fault_of_another_network_is_not_told() {
     };
     let efa = "NET/OFI Plugin selected platform: AWS";
     assert!(told("AWS Libfabric", Vec::new()));
-    // A network that is not known may have it.
+    // An unknown network may have it.
     assert!(told("UCX", Vec::new()));
     assert!(!told("AWS Libfabric", vec![(0, efa), (1, efa)]));
     assert!(!told("IB", Vec::new()));
 }
 
-/// The list of known faults.
+/// Returns the list of known faults.
 fn listed(log: &str) -> Vec<String> {
     let section = examine(log).sections.into_iter().find(|section| section.title == "Known faults").unwrap();
     let Body::Lines(lines) = section.body else { panic!("{:?}", section.body) };
@@ -74,7 +74,7 @@ fn faults_that_a_job_cannot_have_are_counted_with_what_it_lacks() {
     );
     let has =
         |log: &str, word: &str| listed(log).iter().any(|line| line.contains(" If: ") && line.contains(word));
-    // What the log does not tell is listed: the variables, or a rank that has no log here.
+    // Faults are listed if the log cannot exclude them: by variables, or by a rank without a log here.
     assert!(has(&text, "NCCL_CHUNK_SIZE") && !has(&text, "average over one rank"));
     let half: String =
         text.lines().filter(|line| line.starts_with("a:100:")).map(|line| format!("{line}\n")).collect();

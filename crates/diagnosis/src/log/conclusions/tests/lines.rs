@@ -1,9 +1,9 @@
-//! Lines of launchers, frameworks, networks and the kernel after which a job that had started well is not
+//! Lines of launchers, frameworks, networks and the kernel. After them, a job with a good start is not
 //! healthy.
 
 use super::*;
 
-/// Lines that say that a process of the job ended, or that a device failed.
+/// Lines about the end of a process of the job, or a failed device.
 const FATAL: &[&str] = &[
     // nccl-bench
     "rank 1 on host vm died: its connection closed; rank 0 ends with it",
@@ -71,7 +71,7 @@ const FATAL: &[&str] = &[
      address handle (local) (4)",
 ];
 
-/// Lines that can stand in the log of a job that ended well, and in that of one whose host is gone.
+/// Lines possible in the log of a job with a good end, and in the log of a job with a lost host.
 const SUSPICIOUS: &[&str] = &[
     "[rank1]:[W522 11:47:46.952 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=77, \
      addr=[a]:39732, remote=[b]:29600): Broken pipe",
@@ -101,7 +101,7 @@ const SUSPICIOUS: &[&str] = &[
     "Ready  Unknown  NodeStatusUnknown  Kubelet stopped posting node status.",
 ];
 
-/// Lines of jobs that run, or end well.
+/// Lines of running jobs, or of jobs with a good end.
 const HARMLESS: &[&str] = &[
     "nccl-bench: rank 0 on vm is still starting MPI, for 20 s now; it waits for all processes of the \
      launcher to do the same, and gives up after 300 s (-T, NCCL_BENCH_TIMEOUT)",
@@ -134,7 +134,7 @@ const HARMLESS: &[&str] = &[
     "slurmstepd-node1: error: couldn't chdir to `/data': No such file or directory: going to /tmp instead",
 ];
 
-/// The health of a job that is healthy without this line.
+/// Returns the health of an otherwise healthy job with this line.
 fn health_with(line: &str) -> Health {
     examine(&(pair("IB", "NET/IB/0/GDRDMA").text() + line + "\n")).health()
 }

@@ -1,4 +1,4 @@
-//! Conclusions about ranks: those that are absent, late or did not complete, and what differs between them.
+//! Conclusions about ranks: absent, late and incomplete ranks, and differences between ranks.
 
 use super::{examine, finding, pair};
 use crate::examination::{Examination, Health};
@@ -19,7 +19,7 @@ fn ranks_that_do_not_complete_are_named() {
     assert!(ends.diagnosis.starts_with("The log ends during the start: rank 1 of 2 started"), "{ends:?}");
     assert_eq!(ends.evidence[0].text, "Channel 00/0 : 1[1] -> 0[0] [send] via NET/IB/0/GDRDMA");
     assert_eq!(ends.evidence[0].line, Some(11));
-    // It goes on, or the launcher reports the end.
+    // It continues, or the launcher reports the end.
     let exit = "mpirun noticed that process rank 1 with PID 0 on node b exited on signal 9 (Killed).\n";
     for (more, place) in [("another program\n".repeat(1001).as_str(), 0), (exit, 1)] {
         let found = examine(&(cut.clone() + more));
@@ -184,7 +184,7 @@ fn ranks_that_share_a_gpu_are_remarked() {
 
 #[test]
 fn a_log_that_is_cut_in_the_start_cannot_tell() {
-    // A rank without lines is told in the singular.
+    // A single rank without lines is reported in the singular.
     let alone: String =
         pair("IB", "NET/IB/0/GDRDMA").text().lines().take(4).map(|line| format!("{line}\n")).collect();
     let ended = alone.clone() + &"another program\n".repeat(1001);
@@ -208,7 +208,7 @@ fn a_log_that_is_cut_in_the_start_cannot_tell() {
 #[test]
 fn a_communicator_without_an_id_has_no_empty_name() {
     let text = pair("IB", "NET/IB/0/GDRDMA").text();
-    // Connections of other processes, whose start is not in the log.
+    // Connections of other processes, without their start in the log.
     let line = "c:300:300 [0] NCCL INFO Channel 00/0 : 1[1] -> 0[0] [send] via NET/IB/0/GDRDMA\n";
     let found = examine(&(text + line));
     assert_eq!(found.health(), Health::CannotTell, "{:?}", found.findings);
@@ -263,13 +263,13 @@ fn a_rank_that_logs_no_connection_of_its_own_is_not_seen() {
         let says = "the own lines of rank 1 have no connection, and those of other ranks have";
         assert!(found.unseen.iter().any(|line| line.starts_with(says)), "{:?}", found.unseen);
     }
-    // A rank that logs some connection, here as the receiver alone, is seen.
+    // A rank with some logged connection, here as the receiver alone, is seen.
     let received = made.replace(
         "[1] NCCL INFO Channel 00/0 : 1[1] -> 0[0] [send]",
         "[1] NCCL INFO Channel 00/0 : 0[0] -> 1[1] [receive]",
     );
     assert_eq!(examine(&received).health(), Health::Healthy);
-    // One without lines that none else reaches, either, is told once.
+    // A rank without lines, and without connections from others, is reported once.
     let mut log = pair("IB", "NET/IB/0/GDRDMA");
     log.hosts = vec!["a", "b", "c"];
     let found = log.examine();
@@ -293,7 +293,7 @@ fn a_log_without_its_beginning_is_neither_healthy_nor_compared() {
     }
 }
 
-/// The log of eight ranks, all of which completed and destroyed their communicator, with its lines.
+/// Returns the log of eight ranks with its lines. All ranks completed and destroyed their communicator.
 fn eight_ranks() -> Vec<String> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/logs/h200x8.log");
     std::fs::read_to_string(path).unwrap().lines().map(str::to_owned).collect()
@@ -313,7 +313,7 @@ fn a_rank_whose_later_lines_prove_its_start_has_a_log_with_a_gap() {
     for (is_lost, whose) in [
         (&is_complete as &dyn Fn(&str) -> bool, "ranks 0-7"),
         (&|line: &str| is_complete(line) && of_third(line), "rank 3"),
-        // The other ranks show that connections follow the start.
+        // The other ranks prove that connections follow the start.
         (&|line: &str| (is_complete(line) || is_destroy(line)) && of_third(line), "rank 3"),
     ] {
         let found = examine_without(is_lost);

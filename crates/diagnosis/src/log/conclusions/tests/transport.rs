@@ -48,7 +48,7 @@ fn a_plugin_that_is_not_used_is_broken_only_where_a_network_is_needed() {
     let mut log = pair("Socket", "NET/Socket/0");
     let loaded = (0, "NET/OFI Initializing aws-ofi-nccl 1.16.2");
     log.messages = vec![loaded];
-    // Images have the plugin on hosts without EFA too.
+    // Images also have the plugin on hosts without EFA.
     let found = log.examine();
     let plugin = finding(&found, "network-fell-back-to-tcp");
     assert_eq!(plugin.severity, Severity::Degraded);
@@ -90,7 +90,7 @@ fn a_connection_through_another_gpu_is_not_called_direct() {
     for via in ["P2P/indirect/2[2]", "P2P/indirect/2[2]/read"] {
         let mut log = pair("Socket", via);
         (log.hosts, log.nodes) = (vec!["a", "a"], 1);
-        // Also where the topology has links of both.
+        // Also if the topology has links of both.
         let path = "a:100:100 [0] NCCL INFO GPU/0-60 :GPU/0-60 (0/5000.0/LOC) GPU/0-70 (2/370.8/NVL)\n";
         let other = "a:101:101 [1] NCCL INFO GPU/0-70 :GPU/0-60 (2/370.8/NVL) GPU/0-70 (0/5000.0/LOC)\n";
         for text in [log.text(), log.text() + path + other] {

@@ -1,7 +1,7 @@
 use crate::finding::Finding;
 use crate::log::conclusions::tests::{examine, pair};
 
-/// The watchdog of a rank: the call that it waited for, and the process group.
+/// Returns the watchdog's report of a rank: the awaited call, and the process group.
 fn timeout(rank: u32, group: &str, sequence: u64, operation: &str, elements: u64) -> String {
     let line = format!(
         "[rank{rank}]:[E1124 13:47:03.6 a.cpp:689] [Rank {rank}] Watchdog caught collective operation \
