@@ -1,6 +1,7 @@
 //! GPUs, NVLink, PCIe, NUMA nodes and NICs of a host, and the paths between them.
 //!
-//! reads NCCL's rings and trees. [`examine`] turns them into facts and findings.
+//! A [`Topology`] comes from this machine ([`machine`]) or from NCCL's topology file ([`dump`]). [`graph`]
+//! reads the rings and trees chosen by NCCL. [`examine()`] turns them into facts and findings.
 
 pub mod dump;
 mod examine;
