@@ -30,7 +30,7 @@ impl Hierarchical<'_> {
         match self.between {
             Algorithm::Direct => 1,
             Algorithm::Bruck => hosts.next_power_of_two().ilog2() as usize,
-            // The ring, which serves every number of hosts.
+            // The ring serves every number of hosts.
             _ => hosts - 1,
         }
     }
@@ -95,7 +95,7 @@ impl Hierarchical<'_> {
                 self.pass((sent, here.above(1)), (received, here.below(1)), (start, len), round);
             }
         }
-        // What came in the round before.
+        // Blocks received in the round before.
         let Some(step) = number.checked_sub(self.first() + 1) else { return };
         let distances = if direct { 1..hosts.count() } else { step + 1..step + 2 };
         for other in here.others() {
