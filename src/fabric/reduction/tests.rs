@@ -7,7 +7,7 @@ use half::{bf16, f16};
 
 use super::*;
 
-/// A type's bits, its reference results, and values that matter.
+/// A type's bits, its reference results, and important values.
 trait Reference: Operand + Debug {
     const DATA_TYPE: DataType;
     fn values() -> Vec<Self>;
@@ -99,7 +99,7 @@ trait EightBits: Reference {
     const FRACTION: u32;
     const BIAS: i32;
     const LARGEST: u8;
-    /// The patterns without a sign that are NaN.
+    /// The patterns of NaN without a sign.
     const NANS: std::ops::RangeInclusive<u8>;
 
     fn of_bits(bits: u8) -> Self;
@@ -328,8 +328,7 @@ where
             both_nan || (same(found) && same(by_crate)),
             "{bits:#04x}: {found}, {by_crate}, not {expected}"
         );
-        // Every value, the middle between it and the next one, which decides about rounding, and their
-        // neighbours.
+        // Every value, the middle between it and the next one, decisive for rounding, and their neighbours.
         let next = T::of_bits(if bits & 0x7f < T::LARGEST { bits + 1 } else { bits }).value();
         for single in [expected, expected.midpoint(next)].map(|exact| exact as f32) {
             [single, single.next_up(), single.next_down()].into_iter().for_each(convert);
@@ -374,7 +373,7 @@ fn every_pair_of_eight_bits_reduces_as_the_formats_are_defined() {
     check_every_pair::<F8E5M2>();
 }
 
-/// Bits that follow from the definitions.
+/// Bits derived from the definitions.
 #[test]
 fn eight_bits_round_to_even_saturate_and_keep_nan() {
     let check = |data_type, op, a: u8, b: u8, expected: u8| {
@@ -402,7 +401,7 @@ fn eight_bits_round_to_even_saturate_and_keep_nan() {
     check(e4m3, ReduceOp::Prod, 0x7e, 0xfe, 0xfe);
     check(e5m2, ReduceOp::Sum, 0x7b, 0x7b, 0x7b);
     check(e5m2, ReduceOp::Prod, 0x7b, 0xfb, 0xfb);
-    // Infinities saturate, also those that were there before; without a sign they are NaN.
+    // Infinities saturate, also those of the input; without a sign they are NaN.
     check(e5m2, ReduceOp::Sum, 0x7c, 0x3c, 0x7b);
     check(e5m2, ReduceOp::Max, 0x7c, 0x3c, 0x7b);
     check(e5m2, ReduceOp::Min, 0xfc, 0x3c, 0xfb);
