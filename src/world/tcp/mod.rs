@@ -1,4 +1,4 @@
-//! A world over TCP: every rank is connected to rank 0, which forwards messages.
+//! A world over TCP: every rank is connected to rank 0, and rank 0 forwards messages.
 
 mod connection;
 mod end;
@@ -37,12 +37,12 @@ pub(crate) use rendezvous::{listen, read_some};
 
 /// Joins a world over TCP.
 ///
-/// All ranks connect to rank 0, and a thread of each rank watches the connections. A rank whose process ends
-/// without leaving the job, or that is silent for longer than [`Options::dead_after`], is dead: the
+/// All ranks connect to rank 0, and a thread of each rank watches the connections. A rank is dead if its
+/// process ends without leaving the job, or if it is silent for longer than [`Options::dead_after`]: the
 /// operations of all others return [`Error::RankFailed`] with its rank and host, and [`Options::on_failure`]
 /// applies. Rank 0 stops listening once all ranks are connected.
 ///
-/// When rank 0 leaves, it stays connected for up to a minute to ranks that have not left, and forwards their
+/// When rank 0 leaves, it stays connected to the remaining ranks for up to a minute, and forwards their
 /// failures. If all ranks leave together, it does not wait.
 ///
 /// # Errors
@@ -96,8 +96,8 @@ pub(crate) fn join(
     Ok(Tcp { state, position, spin, description, service: Some(service) })
 }
 
-/// Local rank and local size of a rank: those of its launcher, or counted by host if the launcher gives none
-/// or two ranks of a host have the same, as with two launchers on one host.
+/// Returns local rank and local size of a rank: from its launcher, or counted by host if the launcher gives
+/// none or two ranks of a host have the same, as with two launchers on one host.
 fn local_position(members: &[Member], rank: usize) -> (usize, usize) {
     let neighbours: Vec<usize> =
         (0..members.len()).filter(|&other| members[other].host.id == members[rank].host.id).collect();
@@ -277,7 +277,7 @@ impl Tcp {
     }
 }
 
-/// Exit code of processes that exit because the rank of this thread has failed.
+/// Returns the exit code of processes that exit because the rank of this thread has failed.
 fn failure_code() -> i32 {
     if thread::panicking() { process_exit::PANICKED } else { 1 }
 }
