@@ -83,8 +83,8 @@ mod in_a_process {
         let signals = [libc::SIGINT, libc::SIGTERM, libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL];
         let reactions = || {
             signals.map(|signal| {
-                // SAFETY: a structure of numbers, for which zeros are valid; the call writes to it, and
-                // changes nothing.
+                // SAFETY: a structure of numbers: zeros are valid; the call writes to it, and changes
+                // nothing.
                 unsafe {
                     let mut action: libc::sigaction = std::mem::zeroed();
                     assert_eq!(libc::sigaction(signal, ptr::null(), &raw mut action), 0);

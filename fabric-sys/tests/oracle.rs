@@ -109,11 +109,11 @@ macro_rules! arity {
 
         impl<O: Word, $($letter: Word,)* R: Word> Inline<O> for unsafe fn(O, $($letter),*) -> R {
             fn compare(self, name: &str, object: O, original: *const c_void, expected_calls: usize) {
-                // SAFETY: the C function of the same name has the same types: they are those of its slot.
+                // SAFETY: the C function of the same name has the same types: the types of its slot.
                 let original: unsafe extern "C" fn(O, $($letter),*) -> R = unsafe { std::mem::transmute(original) };
                 for _seed in [1, 50] {
                     $(let $argument = $letter::make(_seed + $index);)*
-                    // SAFETY: the object's tables hold recorders, which take anything.
+                    // SAFETY: the object's tables hold recorders: these take anything.
                     let ours = unsafe { self(object, $($argument),*) };
                     let our_calls = calls();
                     // SAFETY: as above.

@@ -85,7 +85,8 @@ proptest! {
         let mut worlds = Vec::new();
         for me in 0..parts.len() {
             let view = |other: usize| match parts[other] {
-                // A dead process of another part cannot be told from a live one, or is known to be dead.
+                // A dead process of another part cannot be distinguished from a live one, or is known to be
+                // dead.
                 (_, false, known) if known => GONE,
                 (part, ..) if part != parts[me].0 => silent(),
                 (_, false, _) => GONE,

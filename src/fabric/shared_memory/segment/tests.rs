@@ -171,7 +171,7 @@ fn only_the_files_of_segments_are_opened() {
         let made = world::on_ranks(2, |world| {
             let rank = world.rank();
             let rename = |all: &mut Vec<Vec<u8>>| {
-                // Rank 1 is told this name.
+                // Rank 1 gets this name.
                 if rank == 1 && all[0].len() > 1 {
                     all[0] = told.as_bytes().to_vec();
                 }
