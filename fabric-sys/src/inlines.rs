@@ -75,7 +75,7 @@ macro_rules! inlines {
 
 inlines! {
     fid: *mut fid, fid.ops {
-        /// Closes an object. Children go first: endpoints before the objects bound to them, those before
+        /// Closes an object. Children go first: endpoints before the objects bound to them, these before
         /// their domain, the domain before its fabric.
         fn fi_close = close() -> c_int;
 

@@ -26,7 +26,7 @@ pub struct Options {
     pub host: Option<String>,
     /// Algorithm by collective; if none, selected by the rules.
     algorithms: [Option<Algorithm>; Collective::ALL.len()],
-    /// Algorithm between hosts for `hierarchical`, where it serves the collective; if none, selected by the
+    /// Algorithm between hosts for `hierarchical`, if it serves the collective; if none, selected by the
     /// rules.
     pub between: Option<Algorithm>,
     /// Bytes of a segment of long messages; if none, selected by the rules.
@@ -61,7 +61,7 @@ impl Options {
 /// Every rank gets the same bits from an all_reduce, also of floating-point numbers (except for a NaN's
 /// payload): the order of the combinations is the same on all ranks. It depends on the number of ranks and on
 /// the algorithm, thus on the size. [`ReduceOp`] describes the results of each operator; floating-point
-/// numbers of 16 and 8 bits are combined in `f32` and rounded after every combination; those of 8 bits
+/// numbers of 16 and 8 bits are combined in `f32` and rounded after every combination; numbers of 8 bits
 /// saturate: larger values, infinity included, become the largest finite value, also the sum before the
 /// division of an average. `max` and `min` return NaN when there is one, and order `-0 < +0`.
 ///

@@ -162,7 +162,7 @@ pub struct Failure {
     pub peer: Option<usize>,
     /// libfabric's error number, positive.
     pub code: i32,
-    /// libfabric's text for it, and the provider's own where it has one.
+    /// libfabric's text for it, and the provider's own if it has one.
     pub text: String,
     /// Advice for the user.
     pub advice: String,

@@ -2,7 +2,7 @@
 
 /// Hosts of a job: the same on every rank.
 ///
-/// A *lane* consists of one rank of each host, those with the same index on their hosts. There are as many
+/// A *lane* consists of one rank of each host, all with the same index on their hosts. There are as many
 /// lanes as the smallest host has ranks; larger hosts have ranks without a lane.
 #[derive(Clone, Debug)]
 pub(crate) struct Hosts {

@@ -362,8 +362,8 @@ pub(crate) fn track_events(context: &Arc<CudaContext>) -> Result<Arc<CudaStream>
     own_result(context, || context.new_stream()).map_err(Error::cuda("cuStreamCreate"))
 }
 
-/// Adds a stream of [`track_events`] to those of other context objects in `kept`, unless it has one or event
-/// tracking is off.
+/// Adds a stream of [`track_events`] to the streams of other context objects in `kept`, unless it has one or
+/// event tracking is off.
 pub(crate) fn keep_tracking(
     kept: &mut Vec<Arc<CudaStream>>,
     context: &Arc<CudaContext>,

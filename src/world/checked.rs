@@ -82,7 +82,7 @@ fn catch<R>(call: impl FnOnce() -> R) -> Option<R> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => Some(result),
         Err(payload) => {
-            // Its drop is code of the program, too.
+            // Its drop is also code of the program.
             mem::forget(payload);
             None
         }

@@ -17,7 +17,8 @@ pub struct Host {
 }
 
 /// Returns the identity of this process's machine: equal for all processes of one machine, also of containers
-/// with other names and whatever `NCCL_HOSTID` says. The kernel's boot identifier; without one, [`Host::id`].
+/// with other names, and independent of `NCCL_HOSTID`. The kernel's boot identifier; without one,
+/// [`Host::id`].
 pub fn machine() -> String {
     match boot_id() {
         boot if boot.is_empty() => host().id,

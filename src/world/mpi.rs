@@ -26,9 +26,10 @@ const MONITOR_TIMEOUT: Duration = Duration::from_secs(10);
 /// NCCL do while they start: with glibc before 2.41 such a process can crash.
 ///
 /// MPI does not report failed ranks, and waits forever for a hanging one. The ranks therefore monitor each
-/// other over TCP like those of [`tcp`](super::tcp), and [`Options::on_failure`] and [`Options::dead_after`]
-/// apply. However, [`OnFailure::Report`](super::OnFailure::Report) cannot interrupt a thread waiting inside
-/// MPI. If the other ranks cannot connect to rank 0, the world works without monitoring, and logs a warning.
+/// other over TCP like the ranks of [`tcp`](super::tcp), and [`Options::on_failure`] and
+/// [`Options::dead_after`] apply. However, [`OnFailure::Report`](super::OnFailure::Report) cannot interrupt a
+/// thread waiting inside MPI. If the other ranks cannot connect to rank 0, the world works without
+/// monitoring, and logs a warning.
 ///
 /// MPI is finalised when the last handle is dropped, but not after a panic or [`World::abort`], when it could
 /// wait forever. If a process ends without leaving, the launcher ends the others.

@@ -33,7 +33,7 @@ pub(crate) fn suppress_report() {
     REPORTED.store(true, Ordering::SeqCst);
 }
 
-/// Ends the process without exit handlers: those of a GPU driver or an MPI library can wait forever for a
+/// Ends the process without exit handlers: handlers of a GPU driver or an MPI library can wait forever for a
 /// blocked thread.
 pub(crate) fn exit(code: i32) -> ! {
     // SAFETY: `_exit` ends the process; it needs no state of this process to be consistent.

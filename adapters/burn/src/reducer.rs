@@ -48,8 +48,8 @@ impl Reducer {
     }
 
     /// Replaces the gradients of `module` by their average over the ranks, in step `step`. Its parameters
-    /// must be those of [`Reducer::new`]. The program counts the steps, and the ranks compare their numbers
-    /// ([`train::Reducer`]). Gradients of other modules in `gradients` stay as they are.
+    /// must be the same as in [`Reducer::new`]. The program counts the steps, and the ranks compare their
+    /// numbers ([`train::Reducer`]). Gradients of other modules in `gradients` stay as they are.
     ///
     /// # Errors
     /// [`Error::Job`] if a parameter has no gradient, one was added or unfrozen after [`Reducer::new`], or

@@ -57,7 +57,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Watches `map` for other variables than those of [`sorted`].
+    /// Watches `map` for variables other than the result of [`sorted`].
     pub(crate) fn new(map: &VarMap, variables: &[Named]) -> Self {
         let ids = variables.iter().map(|Named { name, var }| (name.clone(), var.id())).collect();
         Self { map: map.clone(), ids }
@@ -122,7 +122,7 @@ pub(crate) fn check_device(group: &Group, device: &Device) -> Result<(), Error> 
     )))
 }
 
-/// Replaces every rank's variables by those of rank 0.
+/// Replaces every rank's variables by rank 0's.
 pub(crate) fn broadcast(group: &Group, variables: &[Named]) -> Result<(), Error> {
     for Named { name, var } in variables {
         let values = broadcast_tensor(group, name, var.as_tensor(), 0)?;

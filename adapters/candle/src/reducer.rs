@@ -18,9 +18,8 @@ use crate::parameters::{self, Watch};
 
 /// Averages the gradients of a model over all ranks of a group.
 ///
-/// Its variables are those of a [`VarMap`], sorted by name, with the same names and shapes on every rank, of
-/// the types f32, f64, bf16 and f16. Gradients travel in their own type, or in bfloat16
-/// ([`train::Wire::Bf16`]).
+/// Its variables come from a [`VarMap`], sorted by name, with the same names and shapes on every rank, of the
+/// types f32, f64, bf16 and f16. Gradients travel in their own type, or in bfloat16 ([`train::Wire::Bf16`]).
 ///
 /// # Memory
 /// Contiguous gradients are copied once into the reducer's buckets, and once back into the tensors that
@@ -32,8 +31,8 @@ pub struct Reducer {
 }
 
 impl Reducer {
-    /// Prepares the averages, and makes every rank's variables those of rank 0. Collective: returns when
-    /// every rank has called it.
+    /// Prepares the averages, and replaces every rank's variables by rank 0's. Collective: returns when every
+    /// rank has called it.
     ///
     /// # Errors
     /// On all ranks if names, shapes or types differ between ranks; the group can still be used. On this
@@ -55,7 +54,7 @@ impl Reducer {
         for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16] {
             let of_type: Vec<Named> =
                 all.iter().filter(|named| named.var.dtype() == dtype).cloned().collect();
-            // Ranks without variables of this type compare their lists, too.
+            // Ranks without variables of this type also compare their lists.
             let device = all.first().map_or(Device::Cpu, |named| named.var.device().clone());
             let lists = group.all_gather_bytes(&[u8::from(!of_type.is_empty())])?;
             if lists.iter().all(|list| list == &[0]) {

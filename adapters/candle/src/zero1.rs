@@ -30,7 +30,7 @@ pub struct Zero1 {
 }
 
 impl Zero1 {
-    /// Prepares the steps, and makes every rank's variables those of rank 0. Collective: returns when every
+    /// Prepares the steps, and replaces every rank's variables by rank 0's. Collective: returns when every
     /// rank has called it.
     ///
     /// # Errors

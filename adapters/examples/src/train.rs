@@ -69,8 +69,7 @@ fn train<T: Task>(job: &Job, options: &Common, make: impl FnOnce(&Device) -> Res
             && options.fail_rank == Some(team.group.rank())
             && !team.is_smaller
         {
-            // SIGKILL runs no handler: the other ranks are told nothing.
-            // SAFETY: takes no memory.
+            // SIGKILL runs no handler: the other ranks get no report. SAFETY: takes no memory.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
         match advance(&mut team, &task, options, &mut progress) {
@@ -159,7 +158,7 @@ fn step<T: Task>(team: &mut Team, task: &T, progress: &mut Progress) -> Result<(
 struct Window {
     began: Instant,
     steps: u32,
-    /// Sum over samples; a tensor: there is no need to wait for a GPU.
+    /// Sum over samples; a tensor, since a number would need a wait for the GPU.
     loss: Option<Tensor>,
     samples: usize,
     exposed: Duration,

@@ -98,7 +98,7 @@ fn refused(error: dlpark::tensor::Error) -> PyErr {
 /// cannot be exported.
 ///
 /// # Errors
-/// If its elements are the negatives of those in memory: torch exports them without the sign.
+/// If its elements are the negatives of the numbers in memory: torch exports them without the sign.
 fn detached<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     if let Some(is_negative) = object.getattr_opt("is_neg")?
         && is_negative.call0()?.is_truthy()?

@@ -98,7 +98,7 @@ pub(crate) fn schedule(algorithm: Algorithm, message: Message<'_>, in_place: boo
             Schedule::new(message, Pipeline::WHOLE, 1 + at.steps(), scratch_len, bruck)
         },
         // SAFETY: receives into scratch memory, a part for each peer, and copies from there when all is sent.
-        // Segments are disjoint: those of equal parts lie at the same places of all parts.
+        // Segments are disjoint: segments of equal parts lie at the same places of all parts.
         (_, Parts::Equal(part)) if in_place => unsafe {
             Schedule::new(
                 message,

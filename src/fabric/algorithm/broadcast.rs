@@ -90,7 +90,7 @@ fn ring(spec: &Spec, segment: usize, number: usize, round: &mut Round) {
     let (before, after) = ((me + at.ranks - 1) % at.ranks, (me + 1) % at.ranks);
     let give = (me + at.ranks - step) % at.ranks;
     let take = (before + at.ranks - step) % at.ranks;
-    // The chunks of a rank after the scatter are those of its subtree.
+    // After the scatter, a rank has the chunks of its subtree.
     let has = |number: usize, chunk: usize| (number..number + at.subtree(number)).contains(&chunk);
     if !has(me, take) {
         round.receive(at.rank_of(before), target(chunks.start(take)), chunks.len(take, take + 1));

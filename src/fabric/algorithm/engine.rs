@@ -313,7 +313,7 @@ unsafe fn run_action(action: &Action, operation: &OperationContext<'_>, ranks: u
     match *action {
         Action::Combine { out, a, b, len } => {
             if let Some(reduction) = operation.reduction {
-                // SAFETY: the schedule stays within its buffers and keeps to what `combine` asks for.
+                // SAFETY: the schedule stays within its buffers and meets the requirements of `combine`.
                 unsafe {
                     let (out, a, b) =
                         (buffers.locate(out, len), buffers.locate(a, len), buffers.locate(b, len));
@@ -323,7 +323,7 @@ unsafe fn run_action(action: &Action, operation: &OperationContext<'_>, ranks: u
         }
         Action::Finish { data, len } => {
             if let Some(reduction) = operation.reduction {
-                // SAFETY: the schedule stays within its buffers and keeps to what `finish` asks for.
+                // SAFETY: the schedule stays within its buffers and meets the requirements of `finish`.
                 unsafe { reduction.finish(buffers.locate(data, len), len, ranks) }
             }
         }

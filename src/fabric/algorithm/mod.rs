@@ -1,7 +1,7 @@
 //! Collective algorithms, as schedules of rounds.
 //!
 //! A message is cut into segments, and each segment goes through the same rounds. In a round a rank posts
-//! receives and sends, and when they are complete it combines or copies what arrived. The engine keeps
+//! receives and sends, and when they are complete it combines or copies the received data. The engine keeps
 //! several segments in flight, to overlap the combination of one with the transfer of others. A schedule is a
 //! function of rank, number of ranks, size, segment and round, so every rank knows its peers' rounds without
 //! communication.
@@ -283,7 +283,8 @@ impl<P> Schedule<P> {
     }
 }
 
-/// Returns the schedule of an algorithm without hierarchy, for all collectives but those of [`all_to_all`].
+/// Returns the schedule of an algorithm without hierarchy, for all collectives except those in
+/// [`all_to_all`].
 pub(crate) fn schedule(collective: Collective, algorithm: Algorithm, spec: Spec) -> Schedule<Spec> {
     match collective {
         Collective::AllReduce => all_reduce::schedule(algorithm, spec),

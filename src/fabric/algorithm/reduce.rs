@@ -15,8 +15,8 @@ pub(super) fn schedule(algorithm: Algorithm, spec: Spec) -> Schedule<Spec> {
             // root receives the other ranks' chunks of the target and sends nothing. Segments are disjoint.
             unsafe { Schedule::new(spec, spec.pipeline(), 2, scratch_len, pairwise) }
         }
-        // The tree serves any number of ranks.
-        // SAFETY: receives into scratch memory beside what it keeps and sends there. Segments are disjoint.
+        // The tree serves any number of ranks. SAFETY: receives into scratch memory beside the data kept and
+        // sent there. Segments are disjoint.
         _ => unsafe {
             Schedule::new(spec, spec.pipeline(), spec.at.steps(), 2 * segments.largest(), binomial)
         },

@@ -17,8 +17,8 @@ pub(super) fn schedule(algorithm: Algorithm, spec: Spec) -> Schedule<Spec> {
             let scratch_len = 2 * arrivals(&spec);
             Schedule::new(spec, Pipeline::WHOLE, spec.at.steps(), scratch_len, recursive_halving)
         },
-        // SAFETY: receives into one half of the scratch memory what it combines there, and sends what the
-        // round before left in the other half. The result is written when all sends are over. Segments are
+        // SAFETY: receives into one half of the scratch memory and combines there, and sends the result of
+        // the round before from the other half. The result is written when all sends are over. Segments are
         // disjoint.
         Algorithm::Ring => unsafe { Schedule::new(spec, spec.pipeline(), ranks - 1, 2 * largest, ring) },
         // Pairwise serves any number of ranks. SAFETY: receives into scratch memory, a part for each peer;

@@ -1,7 +1,8 @@
-//! Algorithms for scatter: those for gather, reversed.
+//! Algorithms for scatter: the algorithms for gather, reversed.
 //!
-//! Costs equal those of the gather with the same name, with sends and receives exchanged: for `p` ranks with
-//! `n` bytes each, the root sends (p-1) n bytes, to each rank or down the tree. Only the root has a source.
+//! Costs equal the costs of the gather with the same name, with sends and receives exchanged: for `p` ranks
+//! with `n` bytes each, the root sends (p-1) n bytes, to each rank or down the tree. Only the root has a
+//! source.
 
 use super::{Action, Buffer, Location, Round, Schedule, Spec, gather};
 use crate::fabric::selection::Algorithm;
@@ -17,10 +18,10 @@ pub(super) fn schedule(algorithm: Algorithm, spec: Spec) -> Schedule<Spec> {
         Algorithm::Binomial => binomial,
         _ => direct,
     };
-    // SAFETY: the memory sent, received and touched meanwhile in a round is that of one round of the gather.
-    // There no two sends overlap either, since every byte goes one way, and the memory copied meanwhile is in
-    // none of them: so sends can be receives. The buffers are those of the gather under each other's names,
-    // and segments are disjoint as there.
+    // SAFETY: a round sends, receives and touches the memory of one round of the gather. There no two sends
+    // overlap either, since every byte goes one way, and the memory copied meanwhile is in none of them: so
+    // sends can be receives. The buffers are the gather's buffers with exchanged names, and segments are
+    // disjoint as there.
     unsafe { Schedule::new(spec, pipeline, rounds + 1, scratch_len, round) }
 }
 

@@ -102,7 +102,7 @@ const EVERY_REGISTRATION: c_int = !((fabric_sys::FI_MR_BASIC.0 | fabric_sys::FI_
 /// `entry` must be a live entry of `library` with all its attributes.
 unsafe fn entry_info(library: &Fabric, entry: *const fi_info) -> Info {
     // SAFETY: the caller guarantees the entry; every libfabric from 1.17 on has these fields, names are null
-    // or texts, and each value is described as what it is.
+    // or texts, and each value is described by its own kind.
     unsafe {
         let (fabric, domain, endpoint) = ((*entry).fabric_attr, (*entry).domain_attr, (*entry).ep_attr);
         let (transmit, receive) = ((*entry).tx_attr, (*entry).rx_attr);
@@ -150,7 +150,7 @@ unsafe fn entry_info(library: &Fabric, entry: *const fi_info) -> Info {
 unsafe fn nic_info(nic: *const fid_nic) -> Nic {
     let mut found = Nic::default();
     // SAFETY: the caller guarantees the device; its attributes are null or live, and their names null or
-    // texts. The place is that of a PCI bus when its type says so.
+    // texts. The location is a PCI address if its type says so.
     unsafe {
         let named = |pointer| Some(text(pointer)).filter(|text| !text.is_empty());
         let device = (*nic).device_attr;
@@ -211,7 +211,7 @@ unsafe fn address(format: u32, address: *const c_void, length: usize) -> Option<
     if address.is_null() {
         return None;
     }
-    // SAFETY: not null, so that many bytes as the caller promises.
+    // SAFETY: not null, so it points to `length` bytes, as the caller promises.
     let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), length) };
     address_text(format, bytes)
 }

@@ -81,7 +81,7 @@ impl Drop for EndpointObjects {
         // SAFETY: null, or an open object, closed once; it has no children.
         let closed = unsafe { close([(!self.ep.is_null()).then(|| &raw mut (*self.ep).fid)]) };
         if let Err(result) = closed {
-            // Whatever else ends the process may need it.
+            // Other code that ends the process may need the lock.
             drop(setup);
             end_process(result);
         }
@@ -271,7 +271,7 @@ impl EndpointObjects {
             };
             let flags = fabric_sys::FI_PEEK | fabric_sys::FI_DISCARD;
             // SAFETY: the endpoint is open; the call is done with the message and its context when it
-            // returns. What it adds to the completion queue names the context, and is never read: reading the
+            // returns. Its entry in the completion queue names the context, and is never read: reading the
             // queue would move data.
             unsafe { fabric_sys::fi_trecvmsg(self.ep, &raw const message, flags) };
             // `util_srx_peek` stores a found message here.

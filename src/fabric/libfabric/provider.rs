@@ -71,7 +71,7 @@ pub(crate) struct InfoList {
 pub(crate) struct InfoQuery<'a> {
     /// The library's name of a provider.
     pub(crate) provider: Option<&'a str>,
-    /// The address of a peer, or with `FI_SOURCE` the one to bind to.
+    /// The address of a peer, or with `FI_SOURCE` the address to bind to.
     pub(crate) node: Option<&'a CStr>,
     /// Its port, or the provider's equivalent.
     pub(crate) service: Option<&'a CStr>,
@@ -251,7 +251,7 @@ pub(crate) unsafe fn set_string(place: *mut *mut c_char, text: &str) -> Result<(
     if copy.is_null() {
         return Err(fabric_sys::FI_ENOMEM);
     }
-    // SAFETY: writable as the caller promises; what it held was null, so nothing is lost.
+    // SAFETY: writable as the caller promises; the old value was null, so nothing is lost.
     unsafe { *place = copy };
     Ok(())
 }

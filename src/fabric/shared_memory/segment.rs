@@ -7,7 +7,7 @@
 //! # Protocol
 //! Each rank has slots, used by one operation after the other, and a few long buffers for messages longer
 //! than a slot. In an operation a rank writes its message into its slot or its next long buffer, then stores
-//! the operation's number in the slot; readers wait for the number. A rank also publishes its current
+//! the operation's number in the slot; readers wait for this number. A rank also publishes its current
 //! operation; by then it has finished all reads of the operation before. It begins operation `k + SLOTS`, and
 //! so overwrites its message of operation `k`, only when every rank has begun `k + 1`; the same holds for a
 //! long buffer last used in operation `k`. A rank that reads nothing, such as the root of a broadcast, can

@@ -63,7 +63,7 @@ pub(crate) struct TaggedEndpoint {
     pub(super) domain: String,
     rank: usize,
     longest_message: usize,
-    /// The address to tell other ranks.
+    /// The address for other ranks.
     pub(super) address: Vec<u8>,
 }
 
@@ -226,8 +226,8 @@ impl TaggedEndpoint {
     }
 }
 
-/// Returns a tag different from those of messages of other lengths (with high probability): with cross-memory
-/// attach, libfabric 1.17's `shm` never returns from a long message longer than its receive.
+/// Returns a tag different from the tags of messages of other lengths (with high probability): with
+/// cross-memory attach, libfabric 1.17's `shm` never returns from a long message longer than its receive.
 pub(super) fn with_length(tag: u64, len: usize) -> u64 {
     (tag ^ calls::of_length(len) << LENGTH) & CALLER_BITS
 }

@@ -52,7 +52,7 @@ pub(crate) trait Transport {
     ) -> Result<Request, Error>;
     /// Records a call of this rank, for comparison with other ranks when it waits for long.
     fn record(&mut self, entry: CallRecord);
-    /// Compares this rank's calls with those of others; a difference fails on all ranks.
+    /// Compares this rank's calls with the other ranks' calls; a difference fails on all ranks.
     fn compare(&mut self);
     /// Reports this rank's failure to the other ranks, to end their waits for it.
     fn fail(&self, reason: Reason);

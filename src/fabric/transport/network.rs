@@ -212,7 +212,7 @@ enum WaitState {
     New,
     /// It has been checked, and the time is measured.
     Waiting,
-    /// This rank's last calls have been compared with those of the others, too.
+    /// This rank's last calls have also been compared with the other ranks' calls.
     Compared,
     /// They have been compared again, since another rank has waited for too long and asks for them.
     Reported,

@@ -207,7 +207,7 @@ impl Communicator {
         let registered = Registered::new(self, buffer, false, &REGISTRATION)?;
         let ((address, bytes), slot) = (registered.address_and_bytes(), registered.slot.as_ptr());
         self.handle.call(REGISTRATION.register_name, State::is_alive, |raw, communicator| {
-            // While the guard is held: a graph keeps what NCCL knows when it is captured.
+            // While the guard is held: a graph keeps the memory known to NCCL when it is captured.
             registered.add_to_communicator();
             // SAFETY: `call` holds the guard, and the handle is alive; the memory has so many bytes; writes
             // one pointer.

@@ -205,7 +205,7 @@ impl Window {
         let (comm, _) = guards.comm(handle, State::is_alive, WINDOW)?;
         self.registered.number_window();
         if handle.is_blocking {
-            // While the guard is held: a graph keeps what NCCL knows when it is captured.
+            // While the guard is held: a graph keeps the memory known to NCCL when it is captured.
             self.registered.add_to_communicator();
         }
         // SAFETY: the guard is held, and the handle is alive; the length is the memory's; the slot lives

@@ -83,8 +83,8 @@ pub(crate) struct Step {
 }
 
 impl<'env> Batch<'env> {
-    /// Checks an operation as far as possible without NCCL, and orders the communicator's stream after those
-    /// of the buffers.
+    /// Checks an operation as far as possible without NCCL, and orders the communicator's stream after the
+    /// buffers' streams.
     pub(crate) fn record(
         &mut self,
         submission: Submission<'env>,

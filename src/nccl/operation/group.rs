@@ -68,7 +68,7 @@ pub fn group<'env, T, E: From<Error>>(body: impl FnOnce(&Group<'env>) -> Result<
 ///
 /// # Errors
 /// The errors of [`group()`]; [`Error::MissingSymbol`] before NCCL 2.22; [`Error::Argument`] for sends,
-/// receives, and operations composed of them: after simulating those, NCCL (at least up to 2.30) treats
+/// receives, and operations composed of them: after simulating these, NCCL (at least up to 2.30) treats
 /// unconnected ranks as connected.
 pub fn simulate<'env, E: From<Error>>(
     body: impl FnOnce(&Group<'env>) -> Result<(), E>,

@@ -96,9 +96,9 @@ impl Recovery {
     /// the others, unless the job has one process only. If another process fails during the call, the others
     /// agree again. The call takes at most three times `limit` and the time of a rendezvous.
     ///
-    /// Only one world can form. Processes continue without those that have left or ended (their port refuses
-    /// connections). They continue without silent ones only if they are more than the silent ones, or as many
-    /// and with the lowest rank among them.
+    /// Only one world can form. Processes continue without processes that have left or ended (their port
+    /// refuses connections). They continue without silent ones only if they are more than the silent ones, or
+    /// as many and with the lowest rank among them.
     ///
     /// # Errors
     /// [`Error::LeftOut`] if the others continue without this rank. [`Error::TimedOut`] if too many ranks may

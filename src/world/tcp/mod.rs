@@ -229,7 +229,7 @@ impl World for Tcp {
 
     fn before_exit(&self, hook: ExitHook) {
         let replaced = lock(&self.state.exit_hook).replace(hook);
-        // Without the lock: what a hook owns is the program's, and its drop may set another hook.
+        // Without the lock: a hook owns data of the program, and their drop may set another hook.
         drop(replaced);
     }
 
@@ -254,7 +254,7 @@ impl World for Tcp {
         let mut addresses = connections
             .filter_map(|connection| Some(connection.stream.local_addr().ok()?.ip().to_canonical()));
         let first = addresses.next();
-        // Ranks of rank 0's host can be connected over the loopback interface, those of other hosts are not.
+        // Ranks of rank 0's host can be connected over the loopback interface, ranks of other hosts are not.
         let address = addresses
             .find(|address| !address.is_loopback())
             .filter(|_| first.is_some_and(|first| first.is_loopback()));
@@ -288,7 +288,7 @@ impl Drop for Tcp {
             process_exit::suppress_report();
             let reason = Reason::Died("it panicked".to_owned());
             let error = self.state.rank_failed(self.state.rank, reason.clone());
-            // Ignored if there is an earlier failure; the others are told in either case.
+            // Ignored if there is an earlier failure; the others are informed in either case.
             let _ = self.state.failure.set(Failure { error, code: process_exit::PANICKED, own: true });
             self.state.flush_abort(process_exit::PANICKED, None, reason);
         }

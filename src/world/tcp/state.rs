@@ -149,8 +149,8 @@ impl TcpState {
         (call.number, call.result.take())
     }
 
-    /// Fails all operations of this rank, and at rank 0 those of all others, unless this process ends for a
-    /// reason of its own. Only the first failure counts.
+    /// Fails all operations of this rank, and at rank 0 the operations of all others, unless this process
+    /// ends for a reason of its own. Only the first failure counts.
     pub(crate) fn fail(&self, error: Error, code: i32) {
         let failure = Failure { error: error.clone(), code, own: false };
         self.stop_unless_ending(failure, &Frame::Failed(code, error));
@@ -369,7 +369,7 @@ impl TcpState {
         }
     }
 
-    /// Records calls of a rank, and fails the job if they differ from those of another.
+    /// Records calls of a rank, and fails the job if they differ from another rank's calls.
     pub(crate) fn record_calls(&self, rank: usize, topic: u64, calls: Vec<Called>) {
         let difference = lock(&self.call_log).record(rank, topic, calls);
         if let Some(mismatch) = difference {

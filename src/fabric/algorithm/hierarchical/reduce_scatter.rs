@@ -10,7 +10,7 @@ use crate::fabric::selection::Algorithm;
 ///
 /// With the ring, the blocks sent in a round are reduced inside the host in the round before. Otherwise all
 /// blocks are reduced inside the host first, in scratch memory, and then go to all hosts at once (pairwise),
-/// or those of several hosts together by recursive halving, thus for any number of hosts: lg h messages
+/// or the blocks of several hosts together by recursive halving, thus for any number of hosts: lg h messages
 /// between hosts, rounded up.
 pub(super) fn schedule<'a>(parameters: Hierarchical<'a>) -> Schedule<Hierarchical<'a>> {
     let Hierarchical { here, spec, .. } = parameters;
