@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-/// A location that was tried, and the reason it was rejected.
+/// A rejected location, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// A path, or a name that the dynamic linker resolves.
+    /// A path, or a name for the dynamic linker.
     pub place: String,
     /// The reason.
     pub reason: String,
@@ -18,7 +18,7 @@ pub struct LoadError {
 }
 
 impl LoadError {
-    /// Everything that was tried, in order.
+    /// Returns all attempts, in order.
     #[must_use]
     pub fn attempts(&self) -> &[Attempt] {
         &self.attempts

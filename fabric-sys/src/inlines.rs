@@ -2,9 +2,9 @@
 //!
 //! Each is `unsafe` for the requirements of the C function: objects must be live, of the right kind and
 //! opened with the needed capabilities; buffers must outlive the operation; threads must keep to the domain's
-//! threading model. A slot that a provider has left empty returns `-FI_ENOSYS`, as does every slot of a table
-//! that it has left out (some do for capabilities that were not requested). All slots are those of libfabric
-//! 1.17, so the tables' sizes are not checked.
+//! threading model. A slot left empty by a provider returns `-FI_ENOSYS`, as does every slot of a missing
+//! table (some providers have no table for capabilities that were not requested). libfabric 1.17 has all
+//! slots, so the tables' sizes are not checked.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
@@ -17,7 +17,7 @@ use crate::{
     fid_fabric, fid_mr, fid_t,
 };
 
-/// Return value of a call whose slot does not exist.
+/// Return value of a call without a slot.
 pub(crate) trait Absent {
     const ABSENT: Self;
 }
@@ -56,9 +56,9 @@ macro_rules! inlines {
         #[inline]
         #[allow(clippy::too_many_arguments)]
         pub unsafe fn $name($object: $pointer, $($parameter: $type),*) -> $result {
-            // SAFETY: the caller vouches that the object is live, so its table, if it has one, is readable,
-            // and that the arguments are what the slot's C function asks for. A slot's object is the object
-            // or the `fid` that it begins with.
+            // SAFETY: the caller vouches for a live object, so its table, if any, is readable, and for the
+            // arguments required by the slot's C function. A slot's object is the object or the `fid` at its
+            // beginning.
             unsafe {
                 let table = (*$object.cast::<$struct>()).$table;
                 if table.is_null() {
@@ -75,7 +75,7 @@ macro_rules! inlines {
 
 inlines! {
     fid: *mut fid, fid.ops {
-        /// Closes an object. Children go first: endpoints before the objects bound to them, those before
+        /// Closes an object. Children go first: endpoints before the objects bound to them, these before
         /// their domain, the domain before its fabric.
         fn fi_close = close() -> c_int;
 
@@ -90,7 +90,7 @@ inlines! {
         /// Opens a domain.
         fn fi_domain = domain(info: *mut fi_info, domain: *mut *mut fid_domain, context: *mut c_void) -> c_int;
 
-        /// Checks that the wait objects of these queues can be waited on now.
+        /// Checks whether a thread may wait on the wait objects of these queues now.
         fn fi_trywait = trywait(fids: *mut *mut fid, count: c_int) -> c_int;
     }
 
@@ -133,7 +133,7 @@ inlines! {
     }
 
     av: *mut fid_av, fid_av.ops {
-        /// Inserts `count` addresses; returns how many went in.
+        /// Inserts `count` addresses; returns the number of inserted ones.
         fn fi_av_insert = insert(addr: *const c_void, count: usize, fi_addr: *mut fi_addr_t, flags: u64, context: *mut c_void) -> c_int;
 
         /// Resolves a host and service and inserts the address.
@@ -162,7 +162,7 @@ inlines! {
         /// Waits for entries and the addresses of their senders.
         fn fi_cq_sreadfrom = sreadfrom(buf: *mut c_void, count: usize, src_addr: *mut fi_addr_t, cond: *const c_void, timeout: c_int) -> isize;
 
-        /// Wakes a thread that waits in `fi_cq_sread`.
+        /// Wakes a thread waiting in `fi_cq_sread`.
         fn fi_cq_signal = signal() -> c_int;
 
         /// The text of a provider's error number.
@@ -221,7 +221,7 @@ inlines! {
         /// Posts a send with flags.
         fn fi_sendmsg = sendmsg(msg: *const fi_msg, flags: u64) -> isize;
 
-        /// Sends a short message, whose buffer may be reused after the call.
+        /// Sends a short message. Its buffer may be reused after the call.
         fn fi_inject = inject(buf: *const c_void, len: usize, dest_addr: fi_addr_t) -> isize;
 
         /// Posts a send with data for the receiver's completion.
@@ -232,7 +232,7 @@ inlines! {
     }
 
     ep: *mut fid_ep, fid_ep.tagged {
-        /// Posts a receive of a message whose tag equals `tag` in the bits that are not set in `ignore`.
+        /// Posts a receive of a message whose tag equals `tag` in all bits not set in `ignore`.
         fn fi_trecv = recv(buf: *mut c_void, len: usize, desc: *mut c_void, src_addr: fi_addr_t, tag: u64, ignore: u64, context: *mut c_void) -> isize;
 
         /// Posts a receive into several buffers.
@@ -250,7 +250,7 @@ inlines! {
         /// Posts a send with flags.
         fn fi_tsendmsg = sendmsg(msg: *const fi_msg_tagged, flags: u64) -> isize;
 
-        /// Sends a short message, whose buffer may be reused after the call.
+        /// Sends a short message. Its buffer may be reused after the call.
         fn fi_tinject = inject(buf: *const c_void, len: usize, dest_addr: fi_addr_t, tag: u64) -> isize;
 
         /// Posts a send with data for the receiver's completion.
@@ -279,7 +279,7 @@ inlines! {
         /// Writes with flags.
         fn fi_writemsg = writemsg(msg: *const fi_msg_rma, flags: u64) -> isize;
 
-        /// Writes a short buffer, which may be reused after the call.
+        /// Writes a short buffer. It may be reused after the call.
         fn fi_inject_write = inject(buf: *const c_void, len: usize, dest_addr: fi_addr_t, addr: u64, key: u64) -> isize;
 
         /// Writes with data for the peer's completion queue.
@@ -300,7 +300,7 @@ pub unsafe fn fi_enable(ep: *mut fid_ep) -> c_int {
     unsafe { fi_control(ep.cast(), FI_ENABLE as c_int, ptr::null_mut()) }
 }
 
-/// Makes a region that was bound ready for use.
+/// Makes a bound region ready for use.
 ///
 /// # Safety
 /// The inline function of C: see this crate's list of them.
@@ -310,7 +310,7 @@ pub unsafe fn fi_mr_enable(mr: *mut fid_mr) -> c_int {
     unsafe { fi_control(mr.cast(), FI_ENABLE as c_int, ptr::null_mut()) }
 }
 
-/// Reads the error that made a read answer `-FI_EAVAIL`. `buf` must be a [`crate::Padded`] one.
+/// Reads the error behind a read's result `-FI_EAVAIL`. `buf` must be a [`crate::Padded`] one.
 ///
 /// # Safety
 /// The inline function of C: see this crate's list of them.
@@ -340,18 +340,18 @@ pub unsafe fn fi_cq_readerr(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, flags: u
 #[inline]
 #[must_use]
 pub unsafe fn fi_mr_desc(mr: *mut fid_mr) -> *mut c_void {
-    // SAFETY: the caller vouches that the region is live.
+    // SAFETY: the caller vouches for a live region.
     unsafe { (*mr).mem_desc }
 }
 
-/// The key that peers pass to reach the region.
+/// The key for peers to reach the region.
 ///
 /// # Safety
 /// The region must be live.
 #[inline]
 #[must_use]
 pub unsafe fn fi_mr_key(mr: *mut fid_mr) -> u64 {
-    // SAFETY: the caller vouches that the region is live.
+    // SAFETY: the caller vouches for a live region.
     unsafe { (*mr).key }
 }
 

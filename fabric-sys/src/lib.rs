@@ -1,23 +1,22 @@
 //! Raw bindings to libfabric, loaded at run time.
 //!
 //! Building needs no libfabric, no C compiler and no libclang. [`Fabric::load`] finds `libfabric.so.1` when
-//! the program runs; its error lists every location that was tried and how to install it.
+//! the program runs; its error lists every attempted location and how to install libfabric.
 //!
-//! libfabric exports a handful of functions, which are methods of [`Fabric`]. Everything else is calls
-//! through tables of function pointers that hang off its objects; in C those are inline functions of the
-//! headers, here they are functions of the same names: [`fi_domain`], [`fi_tsend`], [`fi_cq_read`], ...
+//! libfabric exports a few functions: the methods of [`Fabric`]. All other calls go through tables of
+//! function pointers in its objects; in C they are inline functions of the headers, here functions of the
+//! same names: [`fi_domain`], [`fi_tsend`], [`fi_cq_read`], ...
 //!
 //! # Rules that keep one binary working with every libfabric from 1.17 on
-//! The types here are those of libfabric 1.22. Structs and tables grow at their end from release to release,
-//! so:
-//! - Request [`Fabric::api_version`], never what [`Fabric::version`] says: a library writes as much as the
-//!   requested version knows into memory that the application owns.
+//! The types here are from libfabric 1.22. Structs and tables grow at their end from release to release, so:
+//! - Request [`Fabric::api_version`], never [`Fabric::version`]: a library writes as much as the requested
+//!   version knows into memory of the application.
 //! - Allocate hints with [`Fabric::fi_dupinfo`] of a null pointer, never yourself.
 //! - Put attribute structs and error entries of your own into [`Padded`].
-//! - Read structs that the library allocated field by field through their pointers; do not make references to
+//! - Read structs allocated by the library field by field through their pointers; do not make references to
 //!   them or copy them whole. Libraries older than 1.20 do not have `max_ep_auth_key` of [`fi_domain_attr`].
-//! - Set no capability or mode bit that is not a constant of this crate: newer libraries give them new
-//!   meanings. A query may set all mode bits if nothing is opened with its result.
+//! - Set only capability and mode bits with a constant in this crate: newer libraries give them new meanings.
+//!   A query may set all mode bits if nothing is opened with its result.
 
 #[allow(
     missing_docs,

@@ -1,4 +1,4 @@
-//! Finding libfabric, and the functions that it exports.
+//! Finding libfabric, and its exported functions.
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::fmt;
@@ -23,13 +23,13 @@ pub struct Version {
 }
 
 impl Version {
-    /// From the two numbers.
+    /// Makes a version from the two numbers.
     #[must_use]
     pub const fn new(major: u16, minor: u16) -> Self {
         Self { major, minor }
     }
 
-    /// From what `fi_version` returns.
+    /// Converts a result of `fi_version`.
     #[must_use]
     pub const fn from_raw(raw: u32) -> Self {
         Self { major: (raw >> 16) as u16, minor: (raw & 0xffff) as u16 }
@@ -48,16 +48,16 @@ impl fmt::Display for Version {
     }
 }
 
-/// The interface version that this crate's types describe: the highest that may be requested.
+/// The interface version of this crate's types: the highest version to request.
 pub const KNOWN_VERSION: Version =
     Version::new(crate::FI_MAJOR_VERSION as u16, crate::FI_MINOR_VERSION as u16);
 
-/// The oldest libfabric that is accepted: the first whose `net` (later `tcp`) provider has reliable datagram
-/// endpoints of its own, and the oldest that the tests run against.
+/// The oldest accepted libfabric: the first whose `net` (later `tcp`) provider has reliable datagram
+/// endpoints of its own, and the oldest one tested.
 pub const MINIMUM_VERSION: Version = Version::new(1, 17);
 
-/// The versions of the exported functions' symbols that changed arguments or results of those bound here,
-/// newest first. All only lengthened structs at their end.
+/// Symbol versions of the exported functions that changed arguments or results of the functions bound here,
+/// newest first. All changes only lengthened structs at their end.
 #[cfg(target_env = "gnu")]
 const SYMBOL_VERSIONS: [&CStr; 5] =
     [c"FABRIC_1.10", c"FABRIC_1.9", c"FABRIC_1.8", c"FABRIC_1.7", c"FABRIC_1.3"];
@@ -85,13 +85,13 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    /// The process's libfabric, found on the first call: `$FABRIC_LIBRARY` when that is set and nothing else,
+    /// The process's libfabric, found on the first call: if `$FABRIC_LIBRARY` is set, this and nothing else;
     /// otherwise `libfabric.so.1` and `libfabric.so` by the dynamic linker's rules, then the homes of the EFA
-    /// installer, Cray, conda and the Python environment. Signal handlers that PSM's libraries install
+    /// installer, Cray, conda and the Python environment. Signal handlers installed by PSM's libraries
     /// meanwhile are removed: the program's reactions to signals stay as they were.
     ///
     /// # Errors
-    /// Every place that was tried with the reason, and how to install libfabric.
+    /// Every attempted place with the reason, and how to install libfabric.
     pub fn load() -> Result<&'static Self, &'static LoadError> {
         static LOADED: OnceLock<Result<Fabric, LoadError>> = OnceLock::new();
         LOADED.get_or_init(Self::find).as_ref()
@@ -101,8 +101,7 @@ impl Fabric {
         let candidates = search::candidates();
         let mut attempts = Vec::new();
         for candidate in &candidates {
-            // SAFETY: the places are those where libfabric is installed, or the one that the user named as
-            // such.
+            // SAFETY: the places are libfabric's usual ones, or the one named by the user as such.
             match unsafe { Self::open(candidate.as_os_str()) } {
                 Ok(fabric) => return Ok(fabric),
                 Err(reason) => attempts.push(Attempt { place: candidate.display().to_string(), reason }),
@@ -124,7 +123,7 @@ impl Fabric {
     /// The file must be a libfabric: loading runs its code, and the functions are called as libfabric's.
     ///
     /// # Errors
-    /// The reason that the file cannot be used.
+    /// The reason why the file cannot be used.
     pub unsafe fn from_path(path: &Path) -> Result<Self, LoadError> {
         // SAFETY: the caller vouches for the file.
         unsafe { Self::open(path.as_os_str()) }.map_err(|reason| LoadError {
@@ -136,14 +135,14 @@ impl Fabric {
     /// `name` must resolve to a libfabric, if to anything.
     unsafe fn open(name: &OsStr) -> Result<Self, String> {
         let reactions = Reactions::current();
-        // SAFETY: the caller vouches for the library; its constructors do no more than set up its own state,
-        // and install signal handlers, which are removed.
+        // SAFETY: the caller vouches for the library; its constructors only set up its own state, and install
+        // signal handlers: these are removed.
         let library = unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) };
         reactions.restore();
         let library = library.map_err(|error| source_text(&error))?;
         let handle = library.into_raw();
-        // SAFETY: the handle is live for ever, as it is never closed, and the caller vouches that the symbols
-        // are libfabric's, whose types are those given here.
+        // SAFETY: the handle is live for ever, as it is never closed, and the caller vouches for the symbols
+        // as libfabric's, with the types given here.
         unsafe {
             let version: GetVersion = function(plain_symbol(handle, c"fi_version"), "fi_version")?;
             let version = Version::from_raw(version());
@@ -164,7 +163,7 @@ impl Fabric {
         }
     }
 
-    /// The file that was loaded.
+    /// The loaded file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -176,8 +175,7 @@ impl Fabric {
         self.version
     }
 
-    /// The version to request from [`Fabric::fi_getinfo`]: the lower of the library's and the one that this
-    /// crate's types describe.
+    /// The version to request from [`Fabric::fi_getinfo`]: the lower of the library's and [`KNOWN_VERSION`].
     #[must_use]
     pub fn api_version(&self) -> Version {
         self.version.min(KNOWN_VERSION)
@@ -246,7 +244,7 @@ impl Fabric {
     /// `fi_tostr_r`: libfabric's own description of a value.
     ///
     /// # Safety
-    /// `data` must point to a live value of the kind that `kind` names.
+    /// `data` must point to a live value of the kind named by `kind`.
     #[must_use]
     pub unsafe fn fi_tostr(&self, data: *const c_void, kind: fi_type) -> Option<String> {
         let tostr_r = self.tostr_r?;
@@ -277,8 +275,8 @@ unsafe fn plain_symbol(handle: *mut c_void, name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(handle, name.as_ptr()) }
 }
 
-/// The symbol with the newest version that both sides know, or the default one where the library's symbols
-/// have no versions.
+/// Returns the symbol with the newest version known to both sides, or the default one if the library's
+/// symbols have no versions.
 ///
 /// # Safety
 /// `handle` must be live.
@@ -307,7 +305,7 @@ unsafe fn function<F: Copy>(symbol: *mut c_void, name: &str) -> Result<F, String
     Ok(unsafe { std::mem::transmute_copy(&symbol) })
 }
 
-/// The file that holds `symbol`.
+/// Returns the file of `symbol`.
 fn path_of(symbol: *mut c_void) -> Option<PathBuf> {
     let mut info = libc::Dl_info {
         dli_fname: ptr::null(),
@@ -319,7 +317,8 @@ fn path_of(symbol: *mut c_void) -> Option<PathBuf> {
     if unsafe { libc::dladdr(symbol, &raw mut info) } == 0 || info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: on success the name is a text that lives as long as the library, which is never unloaded.
+    // SAFETY: on success the name is a text with the lifetime of the library, and the library is never
+    // unloaded.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
     Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }

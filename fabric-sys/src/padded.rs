@@ -1,22 +1,22 @@
-//! Memory for structs that the application owns and the library reads or writes.
+//! Memory for the application's structs that the library reads or writes.
 
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 
 const SIZE: usize = 256;
 
-/// A zeroed `T` with zeroed padding: a newer library, whose `T` is longer, reads zeros and writes into the
-/// padding.
+/// A zeroed `T` with zeroed padding: a newer library with a longer `T` reads zeros from the padding and
+/// writes into it.
 ///
 /// For `fi_cq_attr`, `fi_av_attr`, `fi_cntr_attr`, `fi_eq_attr`, `fi_mr_attr`, `fi_cq_err_entry` and
-/// `fi_eq_err_entry`, all of which are at most 112 bytes in every libfabric up to 2.6.
+/// `fi_eq_err_entry`, all at most 112 bytes in every libfabric up to 2.6.
 #[repr(C, align(16))]
 pub struct Padded<T> {
     bytes: [MaybeUninit<u8>; SIZE],
     value: std::marker::PhantomData<T>,
 }
 
-/// Marks the plain C structs for which all zero bytes are a value.
+/// Marks plain C structs with all zero bytes as a valid value.
 ///
 /// # Safety
 /// All zero bytes must be a valid `Self`, `Self` must not need dropping, and its alignment must be at
@@ -26,7 +26,7 @@ pub unsafe trait Zeroed: Copy {}
 macro_rules! zeroed {
     ($($name:ident)*) => {$(
         // SAFETY: a C struct of integers, pointers, optional function pointers and newtypes of integers: zero
-        // is a value of each. `Copy` types have no drop; the alignment is that of a pointer.
+        // is a value of each. `Copy` types have no drop; the alignment is a pointer's.
         unsafe impl Zeroed for crate::$name {}
         const _: () = assert!(size_of::<crate::$name>() <= SIZE && align_of::<crate::$name>() <= 16);
     )*};
@@ -54,8 +54,7 @@ impl<T: Zeroed> Deref for Padded<T> {
 
     fn deref(&self) -> &T {
         // SAFETY: the memory is initialised, aligned (16, checked against T) and long enough (checked); it
-        // began as zeros, which are a T, and what is written later is written through a `T` or by the library
-        // as a T.
+        // began as zeros, a valid T, and later writes are through a `T` or by the library as a T.
         unsafe { &*self.bytes.as_ptr().cast() }
     }
 }

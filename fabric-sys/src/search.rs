@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The environment variable that names the library; when it is set, nothing else is tried.
+/// The environment variable with the library's name; if it is set, nothing else is tried.
 pub(crate) const VARIABLE: &str = "FABRIC_LIBRARY";
 
 const SONAME: &str = "libfabric.so.1";

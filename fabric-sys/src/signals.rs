@@ -1,13 +1,13 @@
-//! The program's reactions to signals, which libraries of providers replace.
+//! The program's reactions to signals: libraries of providers replace them.
 
 use std::ffi::{CStr, c_int};
 use std::ptr;
 
-/// Libraries that install signal handlers when they are loaded, which print a backtrace and call `exit`: the
-/// one below PSM, to which libfabric is linked in Debian and Ubuntu, and PSM2.
+/// Libraries that install signal handlers when they are loaded. The handlers print a backtrace and call
+/// `exit`. They are the library below PSM (libfabric is linked to it in Debian and Ubuntu) and PSM2.
 const LIBRARIES: [&str; 2] = ["libinfinipath.so", "libpsm2.so"];
 
-/// The signals for which they do so.
+/// The signals with such handlers.
 const SIGNALS: [c_int; 6] =
     [libc::SIGINT, libc::SIGTERM, libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL];
 
@@ -19,7 +19,7 @@ impl Reactions {
         Self(SIGNALS.map(current))
     }
 
-    /// Undoes what the libraries have replaced. Handlers that another thread has installed meanwhile stay.
+    /// Restores the reactions replaced by the libraries. Handlers installed by another thread meanwhile stay.
     pub(crate) fn restore(&self) {
         for (signal, before) in SIGNALS.into_iter().zip(&self.0) {
             let (Some(before), Some(now)) = (before, current(signal)) else { continue };
@@ -32,7 +32,7 @@ impl Reactions {
 }
 
 fn current(signal: c_int) -> Option<libc::sigaction> {
-    // SAFETY: a structure of numbers, for which zeros are valid.
+    // SAFETY: a structure of numbers: zeros are valid.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: changes nothing, and writes to `action`.
     let result = unsafe { libc::sigaction(signal, ptr::null(), &raw mut action) };
@@ -50,7 +50,7 @@ fn is_of_libraries(handler: libc::sighandler_t) -> bool {
     if unsafe { libc::dladdr(handler as *const _, &raw mut info) } == 0 || info.dli_fname.is_null() {
         return false;
     }
-    // SAFETY: on success the name is a text of a library that is loaded.
+    // SAFETY: on success the name is a text of a loaded library.
     let name = unsafe { CStr::from_ptr(info.dli_fname) }.to_string_lossy();
     LIBRARIES.iter().any(|library| name.contains(library))
 }

@@ -1,5 +1,5 @@
-//! Loads the machine's libfabric and every one that `cargo xtask wheels libfabric` has unpacked, each in a
-//! process of its own, and sends tagged messages between two endpoints over TCP and over shared memory.
+//! Loads the machine's libfabric and every one unpacked by `cargo xtask wheels libfabric`, each in a process
+//! of its own, and sends tagged messages between two endpoints over TCP and over shared memory.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test may fail loudly")]
 
@@ -45,7 +45,7 @@ fn a_libfabric_2_sends_messages() {
     }
 }
 
-/// PSM's libraries, to which libfabric is linked in Debian, would replace them.
+/// PSM's libraries would replace them: libfabric is linked to them in Debian.
 #[test]
 fn signal_handlers_of_the_program_stay() {
     assert_success(&run("in_a_process::signal_handlers", None), "signal_handlers");
@@ -64,7 +64,7 @@ fn a_missing_library_is_reported_with_every_place() {
     assert!(text.contains("has no symbol fi_version: this is no libfabric"), "{text}");
 }
 
-/// Programs that the tests above start.
+/// Programs started by the tests above.
 mod in_a_process {
     use super::*;
 
@@ -83,8 +83,8 @@ mod in_a_process {
         let signals = [libc::SIGINT, libc::SIGTERM, libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL];
         let reactions = || {
             signals.map(|signal| {
-                // SAFETY: a structure of numbers, for which zeros are valid; the call writes to it, and
-                // changes nothing.
+                // SAFETY: a structure of numbers: zeros are valid; the call writes to it, and changes
+                // nothing.
                 unsafe {
                     let mut action: libc::sigaction = std::mem::zeroed();
                     assert_eq!(libc::sigaction(signal, ptr::null(), &raw mut action), 0);
@@ -129,7 +129,7 @@ struct Endpoint {
     ep: *mut fid_ep,
 }
 
-/// Sends a short and a long message from one endpoint to another and compares what arrives.
+/// Sends a short and a long message from one endpoint to another and compares the received data.
 unsafe fn exchange(fabric: &Fabric, provider: &str) {
     // SAFETY: endpoints live until closed below; addresses come from the library.
     unsafe {

@@ -1,9 +1,8 @@
-//! Compares every inline function and the layout of every struct with libfabric's own headers: a C file that
-//! takes the addresses of the headers' inline functions is compiled, both sides are called on objects whose
-//! tables hold recorders, and must call the same slot with the same arguments and return what it returned.
+//! Compares every inline function and the layout of every struct with libfabric's own headers: a C file with
+//! the addresses of the headers' inline functions is compiled. Both sides are called on objects with
+//! recorders in their tables. They must call the same slot with the same arguments and return its result.
 //!
-//! Needs a C compiler and libfabric's headers. `FABRIC_INCLUDE` names another folder that holds
-//! `rdma/fabric.h`.
+//! Needs a C compiler and libfabric's headers. `FABRIC_INCLUDE` names another folder with `rdma/fabric.h`.
 
 #![allow(clippy::expect_used, reason = "a test may fail loudly")]
 
@@ -19,7 +18,7 @@ use std::{env, fs, ptr};
 use fabric_sys::*;
 use libloading::os::unix::Library;
 
-/// A call that reached a slot.
+/// A call of a slot.
 #[derive(Debug, PartialEq, Eq)]
 struct Call {
     slot: u64,
@@ -44,8 +43,7 @@ macro_rules! integers {
     ($($type:ty)*) => {$(
         impl Word for $type {
             fn make(seed: u64) -> Self {
-                // Wide, so that a truncation on the way shows; odd and small bits set, so that a sign does
-                // too.
+                // Wide, to reveal a truncation on the way; odd and small bits set, to reveal a sign.
                 seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) as Self
             }
             fn word(self) -> u64 {
@@ -57,7 +55,7 @@ macro_rules! integers {
 
 integers!(i32 u32 u64 usize isize);
 
-/// Memory that made pointers point into, as some functions write through them.
+/// Memory behind made pointers, as some functions write through them.
 fn scratch(seed: u64) -> *mut u8 {
     thread_local! {
         static SCRATCH: *mut [u8; 1 << 16] = Box::into_raw(Box::new([0; 1 << 16]));
@@ -111,11 +109,11 @@ macro_rules! arity {
 
         impl<O: Word, $($letter: Word,)* R: Word> Inline<O> for unsafe fn(O, $($letter),*) -> R {
             fn compare(self, name: &str, object: O, original: *const c_void, expected_calls: usize) {
-                // SAFETY: the C function of the same name has the same types: they are those of its slot.
+                // SAFETY: the C function of the same name has the same types: the types of its slot.
                 let original: unsafe extern "C" fn(O, $($letter),*) -> R = unsafe { std::mem::transmute(original) };
                 for _seed in [1, 50] {
                     $(let $argument = $letter::make(_seed + $index);)*
-                    // SAFETY: the object's tables hold recorders, which take anything.
+                    // SAFETY: the object's tables hold recorders: these take anything.
                     let ours = unsafe { self(object, $($argument),*) };
                     let our_calls = calls();
                     // SAFETY: as above.
@@ -150,7 +148,7 @@ const fn id(name: &str) -> u64 {
     hash
 }
 
-/// A table whose slots record.
+/// A table with recording slots.
 macro_rules! table {
     ($table:ident: $($slot:ident)*) => {{
         // SAFETY: a table is a size and optional function pointers: zero is a value.
@@ -161,7 +159,7 @@ macro_rules! table {
     }};
 }
 
-/// An object whose tables record.
+/// An object with recording tables.
 macro_rules! object {
     ($type:ident $($field:ident = $table:expr),*) => {{
         // SAFETY: an object is pointers and numbers: zero is a value.

@@ -1,10 +1,10 @@
-//! The `NCCL_*_INITIALIZER` macros of `nccl.h`, which bindgen cannot translate: structs with nothing set.
+//! The `NCCL_*_INITIALIZER` macros of `nccl.h` (bindgen cannot translate them): structs with nothing set.
 
 use std::ptr;
 
 use crate::bindings::*;
 
-/// `NCCL_CONFIG_UNDEF_INT`: the value of an integer that is not set.
+/// `NCCL_CONFIG_UNDEF_INT`: the value of an unset integer.
 pub const NCCL_CONFIG_UNDEF_INT: i32 = i32::MIN;
 
 /// The magic number of `ncclSimInfo_t`.

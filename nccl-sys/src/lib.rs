@@ -2,8 +2,7 @@
 //!
 //! Nothing is linked: a program with this crate starts on a machine without NCCL, and one build works with
 //! every NCCL from [`FLOOR`] on. [`Nccl::load`] finds the library once per process; its methods are NCCL's
-//! functions under their own names. A function that the loaded library is too old for returns
-//! [`MissingSymbol`].
+//! functions under their own names. A function newer than the loaded library returns [`MissingSymbol`].
 //!
 //! ```no_run
 //! let nccl = nccl_sys::Nccl::load()?;

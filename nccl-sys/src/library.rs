@@ -24,17 +24,15 @@ pub struct Nccl {
 }
 
 impl Nccl {
-    /// Returns the libnccl of this process, which the first call finds and loads.
+    /// Returns the libnccl of this process. The first call finds and loads it.
     ///
     /// Search order: the path in `$NCCL_LIBRARY` (if set, nothing else); `libnccl.so.2` and `libnccl.so` by
-    /// the loader's rules, which find a copy that the process has loaded already; `$NCCL_HOME`,
-    /// `$CONDA_PREFIX`, the Python package `nvidia-nccl-cu12` or `-cu13` in `$VIRTUAL_ENV`, in the
-    /// environment of each `python3` on `PATH` and in `~/.local`; `/usr/local/nccl`, `/usr/local/cuda`,
-    /// `/opt/nccl`.
+    /// the loader's rules (these find a copy already loaded in the process); `$NCCL_HOME`, `$CONDA_PREFIX`,
+    /// the Python package `nvidia-nccl-cu12` or `-cu13` in `$VIRTUAL_ENV`, in the environment of each
+    /// `python3` on `PATH` and in `~/.local`; `/usr/local/nccl`, `/usr/local/cuda`, `/opt/nccl`.
     ///
     /// # Errors
-    /// All places that were tried, with the reason for each. The result is the same for the life of the
-    /// process.
+    /// All attempted places, with the reason for each. The result is the same for the life of the process.
     pub fn load() -> Result<&'static Self, &'static LoadError> {
         static LOADED: OnceLock<Result<Nccl, LoadError>> = OnceLock::new();
         LOADED.get_or_init(Self::search).as_ref()
@@ -110,7 +108,7 @@ impl Nccl {
         if version < FLOOR {
             return Err(format!("NCCL {version} is older than {FLOOR}, the oldest that is supported"));
         }
-        // SAFETY: lookup answers out of the library that the caller vouches for.
+        // SAFETY: lookup answers from the library vouched for by the caller.
         let functions = unsafe { Functions::find(&lookup) }?;
         let path = origin(get_version as *const c_void).unwrap_or_else(|| name.into());
         Ok(Self { functions, version, path })
@@ -130,17 +128,16 @@ fn reason(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// File that contains an address.
+/// Returns the file that contains an address.
 fn origin(address: *const c_void) -> Option<PathBuf> {
-    // SAFETY: a struct of pointers, which may be null.
+    // SAFETY: a struct of pointers: they may be null.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: dladdr only looks the address up, and writes one Dl_info.
     let found = unsafe { libc::dladdr(address, &mut info) };
     if found == 0 || info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: on success dli_fname is a NUL-terminated string that lives as long as the library, which is for
-    // ever.
+    // SAFETY: on success dli_fname is a NUL-terminated string with the lifetime of the library: for ever.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
     let name: &OsStr = std::os::unix::ffi::OsStrExt::from_bytes(name.to_bytes());
     Some(PathBuf::from(name))
@@ -213,15 +210,15 @@ fn python_packages(prefix: &Path) -> Vec<PathBuf> {
     list(attempts)
 )]
 pub struct LoadError {
-    /// Each path or name that was passed to the loader, in order, with the reason: the loader's message, or a
-    /// missing function.
+    /// Each path or name passed to the loader, in order, with the reason: the loader's message, or a missing
+    /// function.
     attempts: Vec<(PathBuf, String)>,
 }
 
 fn list(attempts: &[(PathBuf, String)]) -> String {
     let line = |(place, reason): &(PathBuf, String)| {
         let place = place.display();
-        // The loader repeats the name that it was given.
+        // The loader repeats its argument.
         let reason = reason.strip_prefix(&format!("{place}: ")).unwrap_or(reason);
         format!("  {place}: {reason}\n")
     };
@@ -234,10 +231,10 @@ fn list(attempts: &[(PathBuf, String)]) -> String {
 pub struct MissingSymbol {
     /// The function.
     pub name: &'static str,
-    /// The version that introduced it.
+    /// The first version with the function.
     pub since: Version,
-    /// The version that is loaded.
+    /// The loaded version.
     pub loaded: Version,
-    /// The file that is loaded.
+    /// The loaded file.
     pub path: PathBuf,
 }

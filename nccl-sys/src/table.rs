@@ -1,17 +1,16 @@
-//! NCCL's functions by the version that introduced them, and the struct with their addresses.
+//! NCCL's functions by their first version, and the struct with their addresses.
 
 use std::ffi::c_void;
 
 use crate::version::Version;
 use crate::{MissingSymbol, Nccl};
 
-/// The oldest NCCL that this crate loads.
+/// The oldest NCCL supported by this crate.
 pub const FLOOR: Version = Version::new(2, 18, 0);
 
 macro_rules! api {
     ($($since:expr => $($name:ident)*;)*) => {
-        /// Every function of NCCL's `nccl.h` and the version that introduced it ([`FLOOR`] for all older
-        /// ones).
+        /// Every function of NCCL's `nccl.h` and its first version ([`FLOOR`] for all older ones).
         pub const API: &[(&str, Version)] = &[$($((stringify!($name), $since),)*)*];
     };
 }
@@ -53,7 +52,7 @@ api! {
 }
 
 impl Nccl {
-    /// Checks that the loaded library has a function of [`API`]. Other names are not checked.
+    /// Checks the loaded library for a function of [`API`]. Other names are not checked.
     ///
     /// # Errors
     /// The error of calling the function, if the loaded library is too old for it.
@@ -71,7 +70,7 @@ pub(crate) type Lookup<'a> = &'a dyn Fn(&str) -> Result<*mut c_void, String>;
 /// Looks a function of type `F` up.
 ///
 /// # Safety
-/// `F` is the type of NCCL's function of that name, and `lookup` returns its address.
+/// `F` is the type of NCCL's function of this name, and `lookup` returns its address.
 pub(crate) unsafe fn function<F: Copy>(lookup: Lookup<'_>, name: &str) -> Result<F, String> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
     let address = lookup(name)?;
@@ -79,14 +78,14 @@ pub(crate) unsafe fn function<F: Copy>(lookup: Lookup<'_>, name: &str) -> Result
     Ok(unsafe { std::mem::transmute_copy(&address) })
 }
 
-/// Defines the addresses and methods of the functions that `cargo xtask bindings` has found in the header.
+/// Defines the addresses and methods of the functions found in the header by `cargo xtask bindings`.
 macro_rules! functions {
     (
         required { $(fn $required:ident($($r_name:ident: $r_type:ty),* $(,)?) -> $r_result:ty;)* }
         optional { $(fn $optional:ident($($o_name:ident: $o_type:ty),* $(,)?) -> $o_result:ty;)* }
     ) => {
-        /// Addresses of NCCL's functions: those of [`FLOOR`](crate::FLOOR) are always there, newer ones may
-        /// be missing.
+        /// Addresses of NCCL's functions: functions of [`FLOOR`](crate::FLOOR) are always there, newer ones
+        /// may be missing.
         #[derive(Clone, Copy)]
         pub(crate) struct Functions {
             $($required: unsafe extern "C" fn($($r_type),*) -> $r_result,)*
@@ -97,10 +96,10 @@ macro_rules! functions {
             /// Looks every function up.
             ///
             /// # Safety
-            /// `lookup` returns the address of NCCL's function of that name.
+            /// `lookup` returns the address of NCCL's function of the given name.
             pub(crate) unsafe fn find(lookup: crate::table::Lookup<'_>) -> Result<Self, String> {
-                // SAFETY: each field has the type of NCCL's function of that name; the addresses are right by
-                // the contract.
+                // SAFETY: each field has the type of NCCL's function of the same name; the addresses are
+                // right by the contract.
                 unsafe {
                     Ok(Self {
                         $($required: crate::table::function(lookup, stringify!($required))?,)*
@@ -111,7 +110,7 @@ macro_rules! functions {
         }
 
         /// NCCL's functions under their own names. Each is as unsafe as the C function: see NCCL's manual.
-        /// Those that are newer than [`FLOOR`](crate::FLOOR) fail when the loaded library does not have them.
+        /// Functions newer than [`FLOOR`](crate::FLOOR) fail when the loaded library does not have them.
         #[allow(clippy::too_many_arguments)]
         impl crate::Nccl {
             $(

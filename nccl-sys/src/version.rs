@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-/// A version of NCCL. Patch 0 stands for "the first release of that minor version".
+/// A version of NCCL. Patch 0 stands for "the first release of the minor version".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
-    /// 2 in every NCCL that this crate loads.
+    /// 2 in every NCCL supported by this crate.
     pub major: u32,
     /// 28 in 2.28.9.
     pub minor: u32,
@@ -20,7 +20,7 @@ impl Version {
         Self { major, minor, patch }
     }
 
-    /// Decodes what `ncclGetVersion` reports: 22809 is 2.28.9; up to 2.8 it was 2806 for 2.8.6.
+    /// Decodes the number of `ncclGetVersion`: 22809 is 2.28.9; up to 2.8 it was 2806 for 2.8.6.
     #[must_use]
     pub const fn from_code(code: u32) -> Self {
         if code < 10_000 {

@@ -1,5 +1,4 @@
-//! Where the library is looked for: in processes of their own, since the answer stays for the life of a
-//! process.
+//! Search for the library: in processes of their own, since the answer stays for the life of a process.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test
 
@@ -10,7 +9,7 @@ use std::process::Command;
 
 use nccl_sys::Nccl;
 
-/// Not a test: what the others run as a process of its own.
+/// Not a test: the other tests run it as a process of its own.
 #[test]
 #[ignore = "run by the other tests, with an environment of theirs"]
 fn report() {
@@ -33,7 +32,7 @@ fn reported(variables: &[(&str, &Path)]) -> String {
     text[start + 1..end].to_owned()
 }
 
-/// A library that says it is NCCL 2.28.9 and has every function of the floor version, each doing nothing.
+/// A library with the version of NCCL 2.28.9 and every function of the floor version, each doing nothing.
 fn stub(folder: &Path) {
     fs::create_dir_all(folder).unwrap();
     let mut source = String::from("int ncclGetVersion(int *version) { return *version = 22809, 0; }\n");
@@ -108,6 +107,6 @@ fn the_first_usable_library_is_loaded_and_its_path_reported() {
     stub(&packages);
     let expected = format!("loaded 2.28.9 from {}", packages.join("libnccl.so.2").display());
     assert_eq!(reported(&[("VIRTUAL_ENV", home.path())]), expected);
-    // By the loader's own search, without a folder in the name that was asked for.
+    // By the loader's own search, without a folder in the requested name.
     assert_eq!(reported(&[("LD_LIBRARY_PATH", &packages)]), expected);
 }

@@ -1,4 +1,4 @@
-//! The real libnccl of several versions, without a GPU: what loads, what each has, and what it answers.
+//! The real libnccl of several versions, without a GPU: loading, functions, and results.
 //!
 //! `cargo xtask wheels nccl` fetches the libraries.
 
@@ -18,7 +18,7 @@ mod unpacked;
 
 use unpacked::nccl as folder;
 
-/// Loads and asks everything that needs no GPU.
+/// Loads the library and calls everything that needs no GPU.
 fn check(text: &str) {
     let numbers: Vec<u32> = text.split('.').map(|number| number.parse().unwrap()).collect();
     let version = Version::new(numbers[0], numbers[1], numbers[2]);
@@ -45,8 +45,8 @@ fn check(text: &str) {
     gates(&nccl, text, &path);
 }
 
-/// Groups nest and end, and an operation with a null communicator poisons one group, not the next: what the
-/// safe layer cancels groups with.
+/// Groups nest and end, and an operation with a null communicator poisons one group, not the next: the safe
+/// layer cancels groups in this way.
 fn groups(nccl: &Nccl) {
     let poison = || {
         let (op, data_type) = (ncclRedOp_t::ncclSum, ncclDataType_t::ncclInt8);
@@ -80,7 +80,7 @@ fn groups(nccl: &Nccl) {
     assert!(!last.is_empty(), "NCCL has explained the failures above");
 }
 
-/// Checks functions that this library may be too old for.
+/// Checks functions perhaps newer than this library.
 fn gates(nccl: &Nccl, version: &str, path: &Path) {
     let mut info = ncclSimInfo_t::default();
     // SAFETY: writes one struct; without a group the call is refused.
@@ -161,17 +161,17 @@ fn initialisers_are_those_of_the_header() {
     assert_eq!(encryption, without(lines[3], 20..24));
 }
 
-/// The printed line without the bytes that are padding.
+/// Returns the printed line without padding bytes.
 fn without(line: &str, padding: Range<usize>) -> String {
     let words = line.split(' ').enumerate().filter(|(word, _)| *word == 0 || !padding.contains(&(word - 1)));
     words.map(|(_, word)| word).collect::<Vec<_>>().join(" ")
 }
 
-/// The bytes of a value without those that are padding, in the format of the C program.
+/// Returns the bytes of a value without padding, in the format of the C program.
 fn bytes<T>(name: &str, value: &T, padding: Range<usize>) -> String {
     let first = ptr::from_ref(value).cast::<u8>();
     (0..size_of::<T>()).filter(|index| !padding.contains(index)).fold(name.to_owned(), |text, index| {
-        // SAFETY: a byte of the value that is not padding.
+        // SAFETY: a byte of the value, not padding.
         format!("{text} {}", unsafe { *first.add(index) })
     })
 }

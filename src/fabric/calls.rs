@@ -1,9 +1,9 @@
-//! Signatures of the ranks' calls, so that ranks that do not call the same operations notice it.
+//! Signatures of the ranks' calls, to detect ranks that call different operations.
 //!
-//! A [`CallSignature`] has everything about an operation that must be the same on every rank. In shared
-//! memory every message carries it, and a hash of all calls before. Over a network the tag of every message
-//! depends on all calls so far and on the message's length: a message of another operation is never matched,
-//! so both ranks wait. A rank that has waited for long, or that closes, publishes its last calls, and
+//! A [`CallSignature`] has everything about an operation that must be the same on all ranks. In shared memory
+//! every message carries it, with a hash of all earlier calls. Over a network the tag of every message
+//! depends on all calls so far and on the message's length: a message of another operation never matches, so
+//! both ranks wait. After a long wait, or when it closes, a rank publishes its last calls, and
 //! [`World::compare`](crate::world::World::compare) finds the difference.
 
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::purpose::Purpose;
 use crate::world::{self, Awaited, Called};
 use crate::{DataType, Element, ReduceOp};
 
-/// A multiplier whose product's high bits depend on all bits (2^64 divided by the golden ratio).
+/// A multiplier: the high bits of a product depend on all bits (2^64 divided by the golden ratio).
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 const BARRIER: u64 = Collective::ALL.len() as u64;
@@ -35,7 +35,7 @@ impl CallSignature {
     /// Bits below the kind.
     const ALL: u32 = Self::COUNT + Self::ROOT + Self::OP + Self::TYPE;
     pub(crate) const BARRIER: Self = Self(BARRIER << Self::ALL);
-    /// Signature of a rank that has left.
+    /// Signature of a rank after it has left.
     pub(crate) const LEFT: Self = Self(LEFT << Self::ALL);
 
     /// A collective with `count` elements for each rank.
@@ -111,19 +111,18 @@ impl fmt::Display for CallSignature {
 pub(crate) struct CallHash(u64);
 
 impl CallHash {
-    /// The hash before the first call of a communicator with these settings, which must be the same on all
-    /// ranks.
+    /// Returns the hash before the first call of a communicator. The settings must be the same on all ranks.
     pub(crate) fn of_settings(settings: &str) -> Self {
         Self(fnv1a(settings.bytes()))
     }
 
     pub(crate) fn add(&mut self, call: CallSignature) {
-        // Every bit of a call affects the highest bits, which tags contain.
+        // Every bit of a call affects the highest bits, the ones in tags.
         let spread = (self.0 ^ call.0).wrapping_mul(SPREAD);
         self.0 = (spread ^ spread >> 32).wrapping_mul(SPREAD);
     }
 
-    /// Adds the purpose of the calls that follow.
+    /// Adds the purpose of the following calls.
     pub(crate) fn add_purpose(&mut self, purpose: Purpose) {
         self.add(CallSignature(purpose.word()));
         if let Some(step) = purpose.step() {
@@ -146,7 +145,7 @@ pub(crate) fn of_length(len: usize) -> u64 {
     (len as u64).wrapping_mul(SPREAD) >> 48
 }
 
-/// A call and its position: the same stream and number on all ranks that take part in it.
+/// A call and its position: the same stream and number on all participating ranks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallRecord {
     /// 0 for an operation of all ranks; otherwise kind of message and the two ranks.
@@ -195,7 +194,7 @@ impl CallRecord {
 pub(crate) struct CallLog {
     /// Identity of the communicator: the same on all its ranks.
     topic: u64,
-    /// Ring buffer whose length is a power of two.
+    /// Ring buffer; its length is a power of two.
     entries: Vec<CallRecord>,
     count: usize,
 }

@@ -20,19 +20,19 @@ use crate::{Element, ReduceOp, world};
 pub struct Options {
     /// The libfabric provider: `shm`, `tcp`, ...; if none, chosen by the placement of the ranks.
     pub provider: Option<String>,
-    /// Name of this rank's host: ranks with different names are taken to be on different hosts, so that
-    /// several hosts can be simulated on one. If none, `NCCL_HOSTID`; without that, ranks share a host when
-    /// they can share memory.
+    /// Name of this rank's host. Ranks with different names count as ranks of different hosts, to simulate
+    /// several hosts on one. If none, `NCCL_HOSTID`; without it, ranks share a host when they can share
+    /// memory.
     pub host: Option<String>,
     /// Algorithm by collective; if none, selected by the rules.
     algorithms: [Option<Algorithm>; Collective::ALL.len()],
-    /// Algorithm between hosts for `hierarchical`, where it serves the collective; if none, selected by the
+    /// Algorithm between hosts for `hierarchical`, if it serves the collective; if none, selected by the
     /// rules.
     pub between: Option<Algorithm>,
     /// Bytes of a segment of long messages; if none, selected by the rules.
     pub segment: Option<usize>,
-    /// Segments in flight at a time, of which [`MOST_IN_FLIGHT`](super::MOST_IN_FLIGHT) are used at most; if
-    /// none, selected by the rules.
+    /// Segments in flight at a time, limited to [`MOST_IN_FLIGHT`](super::MOST_IN_FLIGHT); if none, selected
+    /// by the rules.
     pub in_flight: Option<usize>,
 }
 
@@ -49,31 +49,31 @@ impl Options {
 ///
 /// All ranks call the same operations in the same order, with the same counts, element types, operators and
 /// roots (except for [`send`](Self::send), [`recv`](Self::recv) and [`exchange`](Self::exchange), which
-/// concern two ranks). When they do not, no rank receives data of another operation than its own (with a
-/// probability of 1 - 2^-16; always where data goes through [`Algorithm::Board`]), and all get
-/// [`Error::World`] or [`Error::Mismatch`], which name the calls: immediately with that algorithm, otherwise
-/// when a rank has waited for a second or closes the communicator. A rank that only sends may return from the
-/// operation before.
+/// involve only two ranks). If they do not, no rank receives data of another operation (with a probability of
+/// 1 - 2^-16; always for data through [`Algorithm::Board`]), and all get [`Error::World`] or
+/// [`Error::Mismatch`] with the names of the calls: immediately with `Board`, otherwise when a rank has
+/// waited for a second or closes the communicator. A rank that only sends may return from the operation
+/// before.
 ///
 /// An operation returns when this rank's part in it is complete: its result is there, and the buffers can be
 /// reused.
 ///
 /// Every rank gets the same bits from an all_reduce, also of floating-point numbers (except for a NaN's
-/// payload): elements are combined in an order that is the same on all ranks. It depends on the number of
-/// ranks and on the algorithm, which depends on the size. [`ReduceOp`] describes the results of each
-/// operator; floating-point numbers of 16 and 8 bits are combined in `f32` and rounded after every
-/// combination; those of 8 bits saturate: larger values, infinity included, become the largest finite value,
-/// also the sum that an average divides. `max` and `min` return NaN when there is one, and order `-0 < +0`.
+/// payload): the order of the combinations is the same on all ranks. It depends on the number of ranks and on
+/// the algorithm, thus on the size. [`ReduceOp`] describes the results of each operator; floating-point
+/// numbers of 16 and 8 bits are combined in `f32` and rounded after every combination; numbers of 8 bits
+/// saturate: larger values, infinity included, become the largest finite value, also the sum before the
+/// division of an average. `max` and `min` return NaN when there is one, and order `-0 < +0`.
 ///
-/// An operation that fails or panics closes the connections of this rank before it returns, since the network
-/// could otherwise write to buffers that are no longer borrowed; later operations return [`Error::Closed`].
-/// It also tells the other ranks ([`World::fail`](world::World::fail)), whose operations then return
-/// [`Error::World`].
+/// A failed or panicking operation closes the connections of this rank before it returns: otherwise the
+/// network could write to buffers after the end of their borrow. Later operations return [`Error::Closed`].
+/// The failure is reported to the other ranks ([`World::fail`](world::World::fail)), and their operations
+/// return [`Error::World`].
 pub struct Communicator {
     collectives: HostCollectives<Network>,
     world: world::Handle,
     description: String,
-    /// Used by one thread at a time, which may change.
+    /// Used by one thread at a time; the thread may change.
     not_sync: PhantomData<Cell<()>>,
 }
 
@@ -81,7 +81,7 @@ impl Communicator {
     /// Connects the ranks of a world. Collective: returns when every rank has called it.
     ///
     /// # Errors
-    /// When libfabric cannot be loaded or has no provider that fits, an algorithm of the options cannot serve
+    /// When libfabric cannot be loaded or has no suitable provider, an algorithm of the options cannot serve
     /// its collective, the options differ between ranks, or another rank fails.
     pub fn new(world: world::Handle, options: &Options) -> Result<Self, Error> {
         let world = world::checked(world)?;
@@ -132,14 +132,15 @@ impl Communicator {
         self.collectives.size()
     }
 
-    /// Sets the longest time that an operation of this rank waits for others, counted from its first wait;
-    /// `None`, the default, waits forever. After that, and 200 ms in which the other ranks report their
-    /// calls, it returns [`Error::TimedOut`], which closes the communicator and fails the operations of the
-    /// other ranks, as any failure does. The errors of all ranks name those that have not reported the call.
-    /// An operation that never waits is not interrupted. The ranks may set different times.
+    /// Sets the time limit of this rank's operations, counted from their first wait for other ranks; with
+    /// `None`, the default, they wait forever. After the limit, and 200 ms for the reports of the other
+    /// ranks' calls, an operation returns [`Error::TimedOut`]. As any failure does, this closes the
+    /// communicator and fails the operations of the other ranks. The errors of all ranks name the ranks that
+    /// have not reported the call. An operation without a wait is not interrupted. The ranks may set
+    /// different times.
     ///
-    /// A timeout notices ranks that are alive but do not call the operation. Ranks that have ended are
-    /// noticed without.
+    /// A timeout detects ranks that are alive but do not call the operation. The end of a rank is detected
+    /// without a timeout.
     pub fn set_timeout(&mut self, limit: Option<Duration>) {
         self.collectives.set_timeout(limit);
     }
@@ -156,8 +157,8 @@ impl Communicator {
         result
     }
 
-    /// Describes the transport in one line, which is the same on all ranks: providers, copy protocol of
-    /// `shm`, and each host's interface and the address of its first rank there.
+    /// Describes the transport in one line, the same on all ranks: providers, copy protocol of `shm`, and
+    /// each host's interface and the address of its first rank there.
     #[must_use]
     pub fn describe(&self) -> &str {
         &self.description
@@ -169,12 +170,12 @@ impl Communicator {
         self.collectives.plan(collective, bytes)
     }
 
-    /// Reduces all ranks' `send` into every rank's `receive`. Both have the same number of elements, which is
-    /// the same on every rank.
+    /// Reduces all ranks' `send` into every rank's `receive`. Both have the same number of elements on every
+    /// rank.
     ///
     /// # Errors
     /// [`Error::Length`] when the buffers differ in length: nothing is sent then. Otherwise the communicator
-    /// is closed: [`Error::World`] when another rank has failed, or what libfabric reported.
+    /// is closed: [`Error::World`] when another rank has failed, or libfabric's error.
     pub fn all_reduce<T: Element>(
         &mut self,
         send: &[T],
@@ -184,20 +185,19 @@ impl Communicator {
         self.collectives.all_reduce(send, receive, op)
     }
 
-    /// Reduces all ranks' `data` into every rank's `data`, which has the same number of elements on every
-    /// rank.
+    /// Reduces all ranks' `data` into every rank's `data`, of the same number of elements on every rank.
     ///
     /// # Errors
-    /// Those of [`Communicator::all_reduce`].
+    /// The errors of [`Communicator::all_reduce`].
     pub fn all_reduce_in_place<T: Element>(&mut self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
         self.collectives.all_reduce_in_place(data, op)
     }
 
     /// Gathers all ranks' `send` in every rank's `receive`, in rank order. `send` has the same number of
-    /// elements on every rank, and `receive` that many for each rank.
+    /// elements on every rank, and `receive` as many for each rank.
     ///
     /// # Errors
-    /// Those of [`Communicator::all_reduce`].
+    /// The errors of [`Communicator::all_reduce`].
     pub fn all_gather<T: Element>(&mut self, send: &[T], receive: &mut [T]) -> Result<(), Error> {
         self.collectives.all_gather(send, receive)
     }
@@ -206,8 +206,8 @@ impl Communicator {
     /// rank's part starts at `rank * n`.
     ///
     /// # Errors
-    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number
-    /// of ranks.
+    /// The errors of [`Communicator::all_reduce`]; [`Error::Length`] when the length is not a multiple of the
+    /// number of ranks.
     pub fn all_gather_in_place<T: Element>(&mut self, data: &mut [T]) -> Result<(), Error> {
         self.collectives.all_gather_in_place(data)
     }
@@ -216,7 +216,8 @@ impl Communicator {
     /// `receive` becomes this rank's. `send` has the same number of elements on every rank.
     ///
     /// # Errors
-    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] unless `send.len() == size * receive.len()`.
+    /// The errors of [`Communicator::all_reduce`]; [`Error::Length`] unless
+    /// `send.len() == size * receive.len()`.
     pub fn reduce_scatter<T: Element>(
         &mut self,
         send: &[T],
@@ -230,8 +231,8 @@ impl Communicator {
     /// with `n` elements for each rank, from `rank * n` on. The rest of `data` is unchanged.
     ///
     /// # Errors
-    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number
-    /// of ranks.
+    /// The errors of [`Communicator::all_reduce`]; [`Error::Length`] when the length is not a multiple of the
+    /// number of ranks.
     pub fn reduce_scatter_in_place<T: Element>(&mut self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
         self.collectives.reduce_scatter_in_place(data, op)
     }
@@ -240,8 +241,8 @@ impl Communicator {
     /// read. All buffers have the same number of elements.
     ///
     /// # Errors
-    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] for a root without `send`; [`Error::Rank`]
-    /// when there is no such root.
+    /// The errors of [`Communicator::all_reduce`]; [`Error::Length`] for a root without `send`;
+    /// [`Error::Rank`] when there is no such root.
     pub fn broadcast<T: Element>(
         &mut self,
         send: Option<&[T]>,
@@ -254,7 +255,7 @@ impl Communicator {
     /// Every rank's `data` becomes the root's. It has the same number of elements on every rank.
     ///
     /// # Errors
-    /// Those of [`Communicator::all_reduce`]; [`Error::Rank`] when there is no such root.
+    /// The errors of [`Communicator::all_reduce`]; [`Error::Rank`] when there is no such root.
     pub fn broadcast_in_place<T: Element>(&mut self, data: &mut [T], root: usize) -> Result<(), Error> {
         self.collectives.broadcast_in_place(data, root)
     }
@@ -263,8 +264,8 @@ impl Communicator {
     /// unchanged. All buffers have the same number of elements.
     ///
     /// # Errors
-    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] for a root without `receive`; [`Error::Rank`]
-    /// when there is no such root.
+    /// The errors of [`Communicator::all_reduce`]; [`Error::Length`] for a root without `receive`;
+    /// [`Error::Rank`] when there is no such root.
     pub fn reduce<T: Element>(
         &mut self,
         send: &[T],
@@ -279,7 +280,7 @@ impl Communicator {
     /// only read.
     ///
     /// # Errors
-    /// Those of [`Communicator::all_reduce`]; [`Error::Rank`] when there is no such root.
+    /// The errors of [`Communicator::all_reduce`]; [`Error::Rank`] when there is no such root.
     pub fn reduce_in_place<T: Element>(
         &mut self,
         data: &mut [T],
@@ -293,8 +294,8 @@ impl Communicator {
     /// same length for each rank.
     ///
     /// # Errors
-    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number
-    /// of ranks.
+    /// The errors of [`Communicator::all_reduce`]; [`Error::Length`] when the length is not a multiple of the
+    /// number of ranks.
     pub fn all_to_all<T: Element>(&mut self, send: &[T], receive: &mut [T]) -> Result<(), Error> {
         self.collectives.all_to_all(send, receive)
     }
@@ -302,19 +303,19 @@ impl Communicator {
     /// Part `r` of `data` goes to rank `r`, and the part from rank `r` replaces it.
     ///
     /// # Errors
-    /// Those of [`Communicator::all_to_all`].
+    /// The errors of [`Communicator::all_to_all`].
     pub fn all_to_all_in_place<T: Element>(&mut self, data: &mut [T]) -> Result<(), Error> {
         self.collectives.all_to_all_in_place(data)
     }
 
     /// An [`all_to_all`](Self::all_to_all) with parts of any lengths and offsets: the elements
-    /// `send_parts[r]` go to rank `r`, and those from rank `r` arrive in `receive_parts[r]`, which has the
-    /// same length. For an empty part nothing is sent or received. The rest of `receive` is unchanged.
+    /// `send_parts[r]` go to rank `r`, and the elements from rank `r`, of the same number, arrive in
+    /// `receive_parts[r]`. For an empty part nothing is sent or received. The rest of `receive` is unchanged.
     ///
     /// # Errors
-    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] unless there is one part for each rank,
-    /// within its buffer, the part that this rank sends itself is as long as it receives it, and no two parts
-    /// of `receive` overlap.
+    /// The errors of [`Communicator::all_reduce`]; [`Error::Length`] unless there is one part for each rank,
+    /// within its buffer, this rank's parts for itself have the same length, and no two parts of `receive`
+    /// overlap.
     pub fn all_to_all_v<T: Element>(
         &mut self,
         send: &[T],
@@ -325,11 +326,11 @@ impl Communicator {
         self.collectives.all_to_all_v(send, send_parts, receive, receive_parts)
     }
 
-    /// In-place [`all_to_all_v`](Self::all_to_all_v): parts may be received where others are sent from. What
-    /// arrives waits in memory of the communicator until all is sent.
+    /// In-place [`all_to_all_v`](Self::all_to_all_v): received parts may overlap sent ones. Arrivals wait in
+    /// memory of the communicator until all parts are sent.
     ///
     /// # Errors
-    /// Those of [`Communicator::all_to_all_v`].
+    /// The errors of [`Communicator::all_to_all_v`].
     pub fn all_to_all_v_in_place<T: Element>(
         &mut self,
         data: &mut [T],
@@ -340,12 +341,12 @@ impl Communicator {
     }
 
     /// The root's `receive` becomes all ranks' `send`, in rank order. `send` has the same number of elements
-    /// on every rank, and the root's `receive` that many for each rank. The other ranks need no `receive`,
-    /// and theirs is unchanged.
+    /// on every rank, and the root's `receive` as many for each rank. The other ranks need no `receive`, and
+    /// theirs is unchanged.
     ///
     /// # Errors
-    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] for a root without `receive`; [`Error::Rank`]
-    /// when there is no such root.
+    /// The errors of [`Communicator::all_reduce`]; [`Error::Length`] for a root without `receive`;
+    /// [`Error::Rank`] when there is no such root.
     pub fn gather<T: Element>(
         &mut self,
         send: &[T],
@@ -359,8 +360,8 @@ impl Communicator {
     /// with `n` elements for each rank, from `rank * n` on. Only the root's buffer is written.
     ///
     /// # Errors
-    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number
-    /// of ranks; [`Error::Rank`] when there is no such root.
+    /// The errors of [`Communicator::all_reduce`]; [`Error::Length`] when the length is not a multiple of the
+    /// number of ranks; [`Error::Rank`] when there is no such root.
     pub fn gather_in_place<T: Element>(&mut self, data: &mut [T], root: usize) -> Result<(), Error> {
         self.collectives.gather_in_place(data, root)
     }
@@ -369,7 +370,7 @@ impl Communicator {
     /// this rank's. The other ranks need no `send`, and theirs is not read.
     ///
     /// # Errors
-    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] for a root without `send`, or unless the
+    /// The errors of [`Communicator::all_reduce`]; [`Error::Length`] for a root without `send`, or unless the
     /// root's `send.len() == size * receive.len()`; [`Error::Rank`] when there is no such root.
     pub fn scatter<T: Element>(
         &mut self,
@@ -384,31 +385,30 @@ impl Communicator {
     /// length; with `n` elements for each rank, from `rank * n` on. Nothing else is written.
     ///
     /// # Errors
-    /// Those of [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number
-    /// of ranks; [`Error::Rank`] when there is no such root.
+    /// The errors of [`Communicator::all_reduce`]; [`Error::Length`] when the length is not a multiple of the
+    /// number of ranks; [`Error::Rank`] when there is no such root.
     pub fn scatter_in_place<T: Element>(&mut self, data: &mut [T], root: usize) -> Result<(), Error> {
         self.collectives.scatter_in_place(data, root)
     }
 
-    /// Sends `data` to another rank, which calls [`recv`](Self::recv) or [`exchange`](Self::exchange) for as
-    /// many elements of the same type. Messages from one rank to another are received in the order in which
-    /// they were sent; empty ones are not sent.
+    /// Sends `data` to another rank. The peer calls [`recv`](Self::recv) or [`exchange`](Self::exchange) for
+    /// as many elements of the same type. Messages from one rank to another are received in the order of the
+    /// sends; empty messages are not sent.
     ///
-    /// It may wait for the peer to receive: ranks that send to each other in a circle deadlock; use
-    /// `exchange`.
+    /// It may wait for the peer's receive: sends in a circle of ranks deadlock; use `exchange`.
     ///
     /// # Errors
     /// [`Error::Rank`] when there is no such peer, or it is this rank: nothing is sent then. Otherwise the
-    /// communicator is closed: [`Error::World`] when another rank has failed, or what libfabric reported.
+    /// communicator is closed: [`Error::World`] when another rank has failed, or libfabric's error.
     pub fn send<T: Element>(&mut self, data: &[T], to: usize) -> Result<(), Error> {
         self.collectives.send(data, to)
     }
 
-    /// Receives a message that another rank sends with [`send`](Self::send) or [`exchange`](Self::exchange),
-    /// and waits for it.
+    /// Receives a message that another rank sends with [`send`](Self::send) or [`exchange`](Self::exchange).
+    /// Waits for it.
     ///
     /// # Errors
-    /// Those of [`Communicator::send`].
+    /// The errors of [`Communicator::send`].
     pub fn recv<T: Element>(&mut self, data: &mut [T], from: usize) -> Result<(), Error> {
         self.collectives.recv(data, from)
     }
@@ -417,8 +417,8 @@ impl Communicator {
     /// peers are this rank itself, it copies.
     ///
     /// # Errors
-    /// Those of [`Communicator::send`]; [`Error::Length`] when a rank that sends to itself has buffers that
-    /// differ in length.
+    /// The errors of [`Communicator::send`]; [`Error::Length`] when a rank exchanges with itself and the
+    /// buffers differ in length.
     pub fn exchange<T: Element>(
         &mut self,
         send: &[T],
@@ -433,7 +433,7 @@ impl Communicator {
     /// sent.
     ///
     /// # Errors
-    /// Those of [`Communicator::send`].
+    /// The errors of [`Communicator::send`].
     pub fn exchange_in_place<T: Element>(
         &mut self,
         data: &mut [T],
@@ -446,15 +446,15 @@ impl Communicator {
     /// Returns when every rank has called it.
     ///
     /// # Errors
-    /// Those of [`Communicator::all_reduce`].
+    /// The errors of [`Communicator::all_reduce`].
     pub fn barrier(&mut self) -> Result<(), Error> {
         self.collectives.barrier()
     }
 
-    /// Ends the communicator when every rank has called it. A communicator that is dropped closes
-    /// immediately; ranks that wait for this one in a later operation get an error after a second, unless
-    /// rank 0 left more than a minute before. Waits without the limit of [`set_timeout`](Self::set_timeout)
-    /// for ranks that do not come; [`World::set_limit`](world::World::set_limit) limits it.
+    /// Ends the communicator when every rank has called it. A dropped communicator closes immediately; ranks
+    /// waiting for this one in a later operation get an error after a second, unless rank 0 left more than a
+    /// minute before. The limit of [`set_timeout`](Self::set_timeout) does not apply to the wait for missing
+    /// ranks; [`World::set_limit`](world::World::set_limit) limits it.
     ///
     /// # Errors
     /// When another rank has failed.

@@ -25,7 +25,7 @@ pub enum Error {
     Rank {
         /// The operation: `broadcast`.
         operation: &'static str,
-        /// The rank that was named, and the ranks there are.
+        /// The named rank, and the valid ranks.
         problem: String,
     },
     /// An earlier operation failed or panicked, and took the communicator's connections with it.
@@ -34,10 +34,10 @@ pub enum Error {
          job; see that operation's error"
     )]
     Closed {
-        /// The operation that was asked for.
+        /// The requested operation.
         operation: &'static str,
     },
-    /// The options name an algorithm that does not serve this collective.
+    /// The options name an algorithm unsuitable for this collective.
     #[error(
         "{collective} on {ranks} ranks: algorithm '{algorithm}' cannot do it; choose one of {choices}, or \
          none"
@@ -45,11 +45,11 @@ pub enum Error {
     Algorithm {
         /// The collective.
         collective: super::Collective,
-        /// The algorithm that was asked for.
+        /// The requested algorithm.
         algorithm: super::Algorithm,
         /// The number of ranks.
         ranks: usize,
-        /// Algorithms that serve it.
+        /// Suitable algorithms.
         choices: String,
     },
     /// Another rank failed.
@@ -87,9 +87,9 @@ pub enum Error {
         operation: String,
         /// The timeout.
         limit: Duration,
-        /// Ranks of the world that the operation waited for and that did not report, when asked, that they
-        /// wait in it, with their hosts: they have not called it, are busy, or have gone on. At most 32, in
-        /// rank order. Empty also if nobody could ask, and for endpoints.
+        /// Ranks of the world, with their hosts, that did not confirm, when asked, that they wait in the
+        /// operation: they have not called it, are busy, or have continued. At most 32, in rank order. Also
+        /// empty if the ranks could not be asked, and for endpoints.
         late: Vec<(usize, String)>,
     },
     /// Another rank could not open its endpoints.
@@ -103,7 +103,7 @@ pub enum Error {
     /// Two ranks called different operations.
     #[error("{}", Mismatch::text(*rank, called, *peer, peer_called.as_deref()))]
     Mismatch {
-        /// The rank that noticed.
+        /// The rank that detected it.
         rank: usize,
         /// Its call: `all_reduce of 100 float, sum`.
         called: String,
@@ -127,13 +127,13 @@ pub enum Error {
         provider: String,
         /// Bytes expected.
         expected: usize,
-        /// Bytes sent; none when the provider reports only that there are more.
+        /// Bytes sent; none if the provider reports only that there are more.
         received: Option<usize>,
     },
 }
 
 impl Error {
-    /// The reason that this rank reports when an operation fails with this error.
+    /// Returns the reason that this rank reports when an operation fails with this error.
     pub(crate) fn to_reason(&self, operation: &str) -> Reason {
         match self.clone() {
             Self::Mismatch { rank, called, peer, peer_called } => {
@@ -162,14 +162,14 @@ pub struct Failure {
     pub peer: Option<usize>,
     /// libfabric's error number, positive.
     pub code: i32,
-    /// libfabric's text for it, and the provider's own where it has one.
+    /// libfabric's text for it, and the provider's own if it has one.
     pub text: String,
     /// Advice for the user.
     pub advice: String,
 }
 
 impl Failure {
-    /// The error of a call of `library` with this number, and the provider's own text, if it has any.
+    /// Returns the error of a call of `library` with this number, with the provider's own text, if any.
     #[cold]
     pub(crate) fn of_call(
         library: &Fabric,
@@ -214,7 +214,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Advice for an error number that is not one of memory.
+/// Returns the advice for error numbers unrelated to memory.
 fn advice(code: i32) -> &'static str {
     match code {
         fabric_sys::FI_ECONNREFUSED
@@ -232,8 +232,8 @@ fn advice(code: i32) -> &'static str {
     }
 }
 
-/// Advice where memory was refused: a lack of space in shared memory, the limit of the process in bytes, or
-/// else.
+/// Returns the advice after a refusal of memory: lack of space in shared memory, the limit of the process in
+/// bytes, or `otherwise`.
 fn advice_without_memory(shortage: Option<String>, limit: Option<u64>, otherwise: &str) -> String {
     match (shortage, limit) {
         (Some(shortage), _) => shortage,

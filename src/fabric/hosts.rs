@@ -2,7 +2,7 @@
 
 /// Hosts of a job: the same on every rank.
 ///
-/// A *lane* consists of one rank of each host, those with the same index on their hosts. There are as many
+/// A *lane* consists of one rank of each host, all with the same index on their hosts. There are as many
 /// lanes as the smallest host has ranks; larger hosts have ranks without a lane.
 #[derive(Clone, Debug)]
 pub(crate) struct Hosts {
@@ -15,7 +15,7 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    /// Ranks whose labels are equal share a host.
+    /// Groups ranks with equal labels into hosts.
     pub(crate) fn new<L: PartialEq>(labels: &[L]) -> Self {
         let mut ranks: Vec<Vec<usize>> = Vec::new();
         let mut places = Vec::with_capacity(labels.len());
@@ -37,7 +37,7 @@ impl Hosts {
         self.ranks.len()
     }
 
-    /// True with several hosts of which at least one has several ranks.
+    /// True with several hosts, if at least one has several ranks.
     pub(crate) fn is_hierarchical(&self) -> bool {
         self.ranks.len() > 1 && self.ranks.len() < self.places.len()
     }
@@ -57,8 +57,8 @@ impl Hosts {
         self.ranks.iter().any(|ranks| ranks.len() > self.lanes)
     }
 
-    /// Ranks of a host whose blocks go through a lane: the lane's own rank, then its share of those without
-    /// one.
+    /// Ranks of a host whose blocks go through a lane: the lane's own rank, then its share of the ranks
+    /// without a lane.
     pub(crate) fn bundle(&self, host: usize, lane: usize) -> impl ExactSizeIterator<Item = usize> + '_ {
         self.ranks[host].iter().skip(lane).step_by(self.lanes.max(1)).copied()
     }

@@ -1,21 +1,21 @@
-//! Time that a rank polls before it sleeps.
+//! Polling and sleep of a waiting rank.
 
 use std::time::{Duration, Instant};
 
-/// Time after which a rank that waits yields between polls.
+/// Waiting time before a rank yields between polls.
 const BEFORE_YIELD: Duration = Duration::from_micros(20);
-/// Time after which a rank that waits sleeps: a multiple of the time that a wake-up takes, about 50 us on a
-/// virtual machine.
+/// Waiting time before a rank sleeps: a multiple of the duration of a wake-up, about 50 us on a virtual
+/// machine.
 const BEFORE_SLEEP: Duration = Duration::from_micros(200);
 /// The same on a host with more ranks than processors.
 const BEFORE_SLEEP_OVERSUBSCRIBED: Duration = Duration::from_micros(50);
 
-/// The next step of a rank that waits.
+/// The next step of a waiting rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Poll,
-    /// To yield, and poll: another thread, perhaps the rank that is waited for, may need this processor. The
-    /// kernel often puts a rank that it wakes on the processor of the rank that has woken it.
+    /// To yield, and poll: another thread, perhaps the awaited rank, may need this processor. The kernel
+    /// often puts a woken rank on its waker's processor.
     Yield,
     /// To sleep, and poll.
     Sleep,
@@ -38,7 +38,7 @@ impl Spin {
         self.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// The step after some polls. The first call starts the clock, so that short waits do not read it.
+    /// Returns the step after some polls. The first call starts the clock: short waits do not read it.
     pub(crate) fn next(&mut self) -> Next {
         let Some(since) = self.since else {
             // The model of the shared segment's memory has no time, and no sleep.

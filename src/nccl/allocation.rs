@@ -72,7 +72,7 @@ impl Allocation {
         Ok(Self::with_source(cuda_memory(1)?, 1, Arc::clone(stream), Source::Cuda))
     }
 
-    /// Adopts memory that is allocated until `owner` is dropped.
+    /// Adopts memory, allocated until `owner` is dropped.
     pub(crate) fn adopt<O: Send + 'static>(
         address: CUdeviceptr,
         bytes: usize,
@@ -88,12 +88,12 @@ impl Allocation {
         Self { address, bytes, copies: Copies::default(), stream, source }
     }
 
-    /// Orders a copy on any stream, which cudarc queues before it drops the result, with the work of the
-    /// memory's own stream.
+    /// Orders a copy on any stream with the work of the memory's own stream. cudarc queues the copy before it
+    /// drops the result.
     ///
     /// # Errors
-    /// If the copy cannot be ordered: then it must not be queued. So it is while the stream is captured: a
-    /// graph would have the address of memory that it does not keep.
+    /// If the copy cannot be ordered: then it must not be queued. This includes a captured stream: a graph
+    /// would have the address of memory without keeping it.
     pub(crate) fn begin_copy<'a>(&'a self, stream: &'a CudaStream) -> Result<SyncOnDrop<'a>, DriverError> {
         if *self.stream == *stream {
             self.copies.check()?;
@@ -103,7 +103,7 @@ impl Allocation {
         self.copies.begin(&self.stream, stream)
     }
 
-    /// Fails if a copy that could not be waited for may still be under way.
+    /// Fails if a copy may still be under way because a wait for it has failed.
     ///
     /// # Errors
     /// [`Error::Stream`].
@@ -129,7 +129,7 @@ impl Allocation {
         if !thread::panicking() {
             cuda::wait(&self.stream)?;
         } else if !cuda::is_idle(&self.stream)? {
-            // The work may be a collective that never ends.
+            // The work may be a collective without an end.
             let reason = "the thread panics, and does not wait for the work of the memory's stream";
             return Err(Error::Stream { operation: FREE, reason });
         }

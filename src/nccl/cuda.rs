@@ -28,9 +28,9 @@ pub fn available() -> Result<(), Error> {
 }
 
 fn probe() -> Result<(), Error> {
-    // By the names that cudarc tries on Linux. cudarc's own function for this, `is_culib_present`, is missing
-    // when another crate of the program has cudarc link libcuda (`dynamic-linking`). SAFETY: loading libcuda
-    // has no preconditions.
+    // By cudarc's names on Linux. cudarc's own function for this, `is_culib_present`, is missing when another
+    // crate of the program has cudarc link libcuda (`dynamic-linking`). SAFETY: loading libcuda has no
+    // preconditions.
     let open = |name| unsafe { Library::new(name) };
     let opened = open("libcuda.so.1").or_else(|error| open("libcuda.so").map_err(|_| error));
     let opened = opened
@@ -61,7 +61,7 @@ fn refused(code: CUresult) -> Error {
     }
 }
 
-/// Newest CUDA version that libcuda supports. libcuda must be loaded.
+/// Returns the newest CUDA version supported by libcuda. libcuda must be loaded.
 fn version() -> Result<i32, Error> {
     let mut version = 0;
     // SAFETY: writes one int; allowed before cuInit; every libcuda has it.
@@ -71,14 +71,15 @@ fn version() -> Result<i32, Error> {
     }
 }
 
-/// Newest CUDA version that the driver supports (`cuDriverGetVersion`): 13000 for 13.0. Errors are those of
-/// [`available`].
+/// Returns the newest CUDA version supported by the driver (`cuDriverGetVersion`): 13000 for 13.0. Errors are
+/// those of [`available`].
 pub fn driver_version() -> Result<i32, Error> {
     available()?;
     version()
 }
 
-/// Number of CUDA devices of this process (`cuDeviceGetCount`). Errors are those of [`available`].
+/// Returns the number of CUDA devices of this process (`cuDeviceGetCount`). Errors are those of
+/// [`available`].
 pub fn device_count() -> Result<usize, Error> {
     available()?;
     let count = CudaContext::device_count().map_err(Error::cuda("cuDeviceGetCount"))?;
@@ -118,8 +119,8 @@ pub(crate) fn refuse_per_thread(operation: &'static str, stream: &CudaStream) ->
 const CAPTURED: &str = "the stream is being captured into a CUDA graph, which keeps no buffer alive: end the capture \
                         first, and use Graph::capture, or Communicator::captured (unsafe)";
 
-/// Refuses a stream that is being captured: a graph can be launched at any time, and does not keep buffers.
-/// Its context is current.
+/// Refuses a stream under capture: a graph can be launched at any time, and does not keep buffers. Its
+/// context is current.
 #[inline]
 pub(crate) fn refuse_captured(operation: &'static str, stream: &CudaStream) -> Result<(), Error> {
     // SAFETY: the stream is alive: cudarc's object holds it.
@@ -130,8 +131,7 @@ pub(crate) fn refuse_captured(operation: &'static str, stream: &CudaStream) -> R
     }
 }
 
-/// `cuStreamIsCapturing` fails for the legacy default stream while a stream that is ordered with it is
-/// captured.
+/// `cuStreamIsCapturing` fails for the legacy default stream while a stream ordered with it is captured.
 #[cold]
 fn capture_status_error(operation: &'static str, error: DriverError) -> Error {
     match error.0 {
@@ -164,24 +164,24 @@ pub(crate) fn bind(context: &CudaContext) -> Result<(), Error> {
     unsafe { result::ctx::set_current(context.cu_ctx()) }.map_err(Error::cuda("cuCtxSetCurrent"))
 }
 
-/// Waits for all work of the stream, whose context is current. (cudarc's `synchronize` does not wait after a
+/// Waits for all work of the stream. Its context is current. (cudarc's `synchronize` does not wait after a
 /// recorded failure.)
 pub(crate) fn wait(stream: &CudaStream) -> Result<(), Error> {
     relaxed(|| wait_unrelaxed(stream))
 }
 
-/// Waits like [`wait`], without [`relaxed`]: fails where a capture forbids this thread to wait.
+/// Waits like [`wait`], without [`relaxed`]: fails if a capture forbids this thread to wait.
 pub(crate) fn wait_unrelaxed(stream: &CudaStream) -> Result<(), Error> {
     // SAFETY: the stream is alive: cudarc's object holds it.
     unsafe { result::stream::synchronize(stream.cu_stream()) }.map_err(Error::cuda("cuStreamSynchronize"))
 }
 
 /// Makes a second object for the stream, with a context object of its own: for the driver, stream and context
-/// are the same. cudarc notes errors in a context object, where any thread may add or take one, and neither
+/// are the same. cudarc notes errors in a context object (any thread may add or take one there), and neither
 /// waits for nor records anything while one is noted. In the second object, only its owner notes errors.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_CONTEXT` for a context other than the device's primary one; those of the driver.
+/// `CUDA_ERROR_INVALID_CONTEXT` for a context other than the device's primary one; the driver's errors.
 ///
 /// # Safety
 /// The result is used only while `stream` lives.
@@ -191,12 +191,12 @@ pub(crate) unsafe fn second_object(stream: &CudaStream) -> Result<Arc<CudaStream
     }
     let context = CudaContext::new(stream.context().ordinal())?;
     // SAFETY: a stream of this context, the device's primary one; it outlives the use of the result. For the
-    // driver, work that is queued through either object is in the order of one stream.
+    // driver, work queued through either object is in the order of one stream.
     Ok(unsafe { context.wrap_borrowed_stream(stream.cu_stream()) })
 }
 
-/// Makes `second` wait for the queued work of `first`, which is of the event's context. (cudarc's functions
-/// fail after an error that other code has noted.)
+/// Makes `second` wait for the queued work of `first`, a stream of the event's context. (cudarc's functions
+/// fail after an error noted by other code.)
 pub(crate) fn order(event: &CudaEvent, first: &CudaStream, second: &CudaStream) -> Result<(), Error> {
     record(event.cu_event(), first)?;
     if second.context() != first.context() {
@@ -221,8 +221,8 @@ fn make_wait_for_event(stream: &CudaStream, event: CUevent) -> Result<(), Error>
 /// Driver function of errors about the order of two streams.
 const ORDER: &str = "cuStreamWaitEvent";
 
-/// An event. Its functions return their own errors only; those of cudarc's events also return errors that
-/// other code has noted.
+/// An event. Its functions return their own errors only; the functions of cudarc's events also return errors
+/// noted by other code.
 pub(crate) struct Event {
     raw: CUevent,
     context: Arc<CudaContext>,
@@ -276,11 +276,11 @@ unsafe fn is_complete(event: CUevent) -> Result<bool, Error> {
     })
 }
 
-/// Makes a stream wait for the work of cudarc's event, unless that was recorded in a capture: the stream
+/// Makes a stream wait for the work of cudarc's event, unless the event was recorded in a capture: the stream
 /// would become part of it.
 ///
 /// # Errors
-/// `CUDA_ERROR_CAPTURED_EVENT`, and those of the driver.
+/// `CUDA_ERROR_CAPTURED_EVENT`, and the driver's errors.
 pub(crate) fn wait_unless_captured(stream: &CudaStream, event: &CudaEvent) -> Result<(), DriverError> {
     // SAFETY: cudarc's object keeps the event alive.
     match unsafe { is_complete(event.cu_event()) }.map_err(driver_error)? {
@@ -296,7 +296,7 @@ pub(crate) fn refuse_captured_copy(stream: &CudaStream) -> Result<(), DriverErro
 
 pub(crate) const COPY: &str = "a copy of memory";
 
-/// The part of an error that cudarc can pass on.
+/// Returns the part of an error that cudarc can pass on.
 pub(crate) fn driver_error(error: Error) -> DriverError {
     match error {
         Error::Cuda { error, .. } => error,
@@ -306,15 +306,14 @@ pub(crate) fn driver_error(error: Error) -> DriverError {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: the driver frees the event once the work that it was recorded for is done; nothing uses it
-        // any more.
+        // SAFETY: the driver frees the event once its recorded work is done; nothing uses it any more.
         let _failed_context = bind(&self.context).map(|()| unsafe { result::event::destroy(self.raw) });
     }
 }
 
-/// Calls cudarc for the result of the call itself, which includes an error that it only notes. cudarc notes
-/// errors that it cannot return in the context, and returns them from any later call; those that were noted
-/// before stay noted for the code that they concern.
+/// Calls cudarc for the result of the call itself, including an error that it only notes. If cudarc cannot
+/// return an error, it notes it in the context, and returns it from any later call. Errors noted before stay
+/// noted for the code they concern.
 pub(crate) fn own_result<T>(
     context: &CudaContext,
     call: impl FnOnce() -> Result<T, DriverError>,
@@ -326,7 +325,7 @@ pub(crate) fn own_result<T>(
     })
 }
 
-/// Runs calls of cudarc while errors that were noted before are put aside.
+/// Runs calls of cudarc while errors noted before are put aside.
 pub(crate) fn without_noted<R>(context: &CudaContext, calls: impl FnOnce() -> R) -> R {
     let noted = context.check_err();
     let result = calls();
@@ -340,18 +339,18 @@ pub(crate) fn wait_for_context(context: &CudaContext) -> Result<(), Error> {
     relaxed(|| result::ctx::synchronize().map_err(Error::cuda("cuCtxSynchronize")))
 }
 
-/// True while cudarc neither waits for events of this context object nor records them: it does so only while
-/// a stream of [`CudaContext::new_stream`] exists. Another thread may make or drop such a stream at any time,
-/// so only the caller's own stream proves that cudarc respects events ([`track_events`]).
+/// True while cudarc neither waits for events of this context object nor records them. It respects events
+/// only while a stream of [`CudaContext::new_stream`] exists. Another thread may make or drop such a stream
+/// at any time, so only the caller's own stream proves that cudarc respects events ([`track_events`]).
 fn ignores_events(context: &CudaContext) -> bool {
     context.is_event_tracking() && !context.is_in_multi_stream_mode()
 }
 
-/// Makes cudarc respect the events of a context object as long as the result lives. Waits for all work of a
-/// context object whose events it has ignored.
+/// Makes cudarc respect the events of a context object as long as the result lives. If cudarc has ignored the
+/// context object's events, waits for all its work.
 pub(crate) fn track_events(context: &Arc<CudaContext>) -> Result<Arc<CudaStream>, Error> {
     if ignores_events(context) {
-        // cudarc waits, too, but counts the stream even if that fails.
+        // cudarc also waits, but counts the stream even if the wait fails.
         wait_for_context(context).map_err(|error| match error {
             Error::Cuda { error: DriverError(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED), .. } => Error::Stream {
                 operation: "waiting for work whose events cudarc has not recorded",
@@ -363,13 +362,13 @@ pub(crate) fn track_events(context: &Arc<CudaContext>) -> Result<Arc<CudaStream>
     own_result(context, || context.new_stream()).map_err(Error::cuda("cuStreamCreate"))
 }
 
-/// Adds a stream of [`track_events`] to those of other context objects in `kept`, unless it has one or event
-/// tracking is off.
+/// Adds a stream of [`track_events`] to the streams of other context objects in `kept`, unless it has one or
+/// event tracking is off.
 pub(crate) fn keep_tracking(
     kept: &mut Vec<Arc<CudaStream>>,
     context: &Arc<CudaContext>,
 ) -> Result<(), Error> {
-    // A context object that only its stream in the list holds has no buffers.
+    // A context object held only by its stream in the list has no buffers.
     kept.retain(|stream| Arc::strong_count(stream.context()) > 1);
     if context.is_event_tracking() && !kept.iter().any(|stream| Arc::ptr_eq(stream.context(), context)) {
         kept.push(track_events(context)?);
@@ -377,7 +376,7 @@ pub(crate) fn keep_tracking(
     Ok(())
 }
 
-/// Makes `second` wait for the queued work of `first`, NCCL's stream. If that fails, the host waits for
+/// Makes `second` wait for the queued work of `first`, NCCL's stream. If this fails, the host waits for
 /// `first`, since memory of `second` may be freed in the order of `second` from then on.
 pub(crate) fn make_wait(event: &CudaEvent, first: &CudaStream, second: &CudaStream) -> Result<(), Error> {
     order(event, first, second).inspect_err(|_| _ = wait(first))
@@ -392,7 +391,7 @@ pub(crate) fn is_idle(stream: &CudaStream) -> Result<bool, Error> {
     })
 }
 
-/// Runs driver calls that concern no captured stream. Otherwise, while this thread captures any stream, or
+/// Runs driver calls unrelated to any captured stream. Otherwise, while this thread captures any stream, or
 /// another thread does in global mode, CUDA would refuse to wait for work, query it or free memory, and
 /// invalidate the capture.
 pub(crate) fn relaxed<T>(calls: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
@@ -416,8 +415,8 @@ struct DeviceAccess {
 
 const _: () = assert!(size_of::<DeviceAccess>() == size_of::<CUmemAccessDesc>());
 
-/// Gives the process's other GPUs access to the device's memory pool, from which cudarc allocates. Before
-/// 2.23, NCCL accesses the buffers of ranks in its process directly, and requires that access.
+/// Gives the process's other GPUs access to the device's memory pool: cudarc allocates from it. Before 2.23,
+/// NCCL accesses the buffers of ranks in its process directly, and requires this access.
 pub(crate) fn share_pool(context: &CudaContext) -> Result<(), Error> {
     if !context.has_async_alloc() {
         return Ok(());

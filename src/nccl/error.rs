@@ -7,7 +7,7 @@ use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
 use nccl_sys::{LoadError, MissingSymbol, Version, ncclResult_t as Code};
 
-/// Result code of NCCL. Newer libraries may return codes that are unknown to this build.
+/// Result code of NCCL. Newer libraries may return codes unknown to this build.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ResultCode(pub u32);
 
@@ -60,9 +60,9 @@ impl fmt::Debug for ResultCode {
 
 /// An error of the NCCL layer. Its text names the operation, says what happened and what to do.
 ///
-/// `operation` is the function of NCCL's or the driver's that failed or was not called, `buffer` one of its
+/// `operation` is the function of NCCL or the driver that failed or was not called, `buffer` one of its
 /// buffers.
-// The largest variants have no `String`: the compiler would mark `Ok` in its capacity, which is slower to
+// The largest variants have no `String`: the compiler would mark `Ok` in its capacity, and that is slower to
 // test than a byte.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -103,7 +103,7 @@ pub enum Error {
         "rank {rank} of {size}: a rank is at least 0 and below the size, which is between 1 and 2147483647"
     )]
     Rank { rank: usize, size: usize },
-    /// An offset in a symmetric window for which the loaded NCCL gives wrong results.
+    /// An offset in a symmetric window at which the loaded NCCL gives wrong results.
     #[error(
         "{operation}: NCCL {loaded} gives wrong results with places in symmetric windows that are no \
          multiple of 4 bytes, of the buffer or of a rank's part; use a multiple, WindowKind::Plain, or NCCL \
@@ -113,10 +113,10 @@ pub enum Error {
     /// A buffer has the wrong length, in elements.
     #[error("{operation}: the {buffer} has {found} elements and needs {needed}")]
     Length { operation: &'static str, buffer: &'static str, needed: Needed, found: usize },
-    /// A view would reach past the end of its memory, which has room for `len` elements of this type.
+    /// A view would reach past the end of its memory. There is room for `len` elements of this type.
     #[error("a view of elements {start}..{end}: the memory has {len}")]
     View { start: usize, end: usize, len: usize },
-    /// A buffer without an owner, which a registration, window, graph or prepared operation needs.
+    /// A buffer without an owner; a registration, window, graph or prepared operation needs one.
     #[error(
         "{operation}: the buffer has no owner that keeps it allocated: use a Memory (Memory::try_from adopts \
          a CudaSlice, Memory::from_raw any memory)"
@@ -131,7 +131,7 @@ pub enum Error {
          context of device {expected}"
     )]
     WrongDevice { operation: &'static str, buffer: &'static str, expected: usize, found: usize },
-    /// A stream that NCCL does not support. `reason` names an alternative.
+    /// A stream not supported by NCCL. `reason` names an alternative.
     #[error("{operation}: {reason}")]
     Stream { operation: &'static str, reason: &'static str },
     /// Not allowed while this thread is inside a [`group`](super::group()).
@@ -155,7 +155,7 @@ pub enum Error {
          ranks"
     )]
     Deadline { operation: &'static str, limit: Duration },
-    /// A thread stays inside NCCL with this communicator, so that it cannot be aborted.
+    /// A thread stays inside NCCL with this communicator: it cannot be aborted.
     #[error(
         "{operation}: a thread is inside a blocking NCCL call with this communicator since {waited:?}; \
          NCCL can only abort it once that call returns. Non-blocking communicators (Config::blocking) can be \

@@ -10,7 +10,7 @@ use super::error::{Error, ResultCode};
 /// `docs/limits.md`.
 pub const SYMMETRIC_RACE: RangeInclusive<Version> = Version::new(2, 28, 3)..=Version::new(2, 30, 6);
 
-/// Result of an NCCL function that some versions lack.
+/// Result of an NCCL function missing in some versions.
 pub(crate) type CallResult = Result<ncclResult_t, MissingSymbol>;
 
 /// libnccl, loaded for the life of the process. A handle: cheap to copy.
@@ -21,12 +21,12 @@ impl Library {
     /// Finds and loads libnccl once per process; see [`Nccl::load`] for the search order.
     ///
     /// # Errors
-    /// [`Error::Library`], which lists all places that were tried and how to install NCCL.
+    /// [`Error::Library`]: lists all attempted places and how to install NCCL.
     pub fn load() -> Result<Self, Error> {
         Nccl::load().map(Self).map_err(Error::Library)
     }
 
-    /// Wraps a library that was loaded through `nccl_sys`.
+    /// Wraps a library loaded through `nccl_sys`.
     #[must_use]
     pub fn from_raw(nccl: &'static Nccl) -> Self {
         Self(nccl)
@@ -70,7 +70,7 @@ impl Library {
 
     #[cold]
     pub(crate) fn failure(self, operation: &'static str, code: ncclResult_t) -> Error {
-        // SAFETY: takes any number and returns a string that lives as long as the library.
+        // SAFETY: takes any number and returns a string with the lifetime of the library.
         let meaning = unsafe { text(self.0.ncclGetErrorString(code), MESSAGE) };
         // SAFETY: NCCL ignores the communicator here and returns its buffer of the last message.
         let detail = unsafe { text(self.0.ncclGetLastError(ptr::null_mut()), MESSAGE) };

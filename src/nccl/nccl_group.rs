@@ -1,4 +1,4 @@
-//! NCCL's group of a thread, and the operations that are refused while a group is recorded.
+//! NCCL's group of a thread, and the refusal of operations while a group is recorded.
 
 use std::{cell::Cell, marker::PhantomData, ptr};
 
@@ -13,7 +13,7 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Refuses an operation that cannot be part of the group that this thread is recording.
+/// Refuses an operation that cannot be part of a group, while this thread records one.
 #[inline]
 pub(crate) fn forbid(operation: &'static str) -> Result<(), Error> {
     if INSIDE.get() { Err(Error::InsideGroup { operation }) } else { Ok(()) }
@@ -36,8 +36,8 @@ impl Drop for Scope {
     }
 }
 
-/// Runs NCCL calls, and no code of the program, in an NCCL group, which is cancelled if they fail. Returns
-/// ncclSuccess or ncclInProgress, and the value. `operation` names the end of the group in errors.
+/// Runs NCCL calls, and no code of the program, in an NCCL group. The group is cancelled if they fail.
+/// Returns ncclSuccess or ncclInProgress, and the value. `operation` names the end of the group in errors.
 pub(crate) fn run<T>(
     library: Library,
     operation: &'static str,
@@ -60,7 +60,7 @@ pub(crate) fn run_until<T>(
     Ok((library.accept(operation, end(library.raw()))?, value))
 }
 
-/// Cancels NCCL's group of this thread. NCCL has no function for that, but launches nothing if a call in the
+/// Cancels NCCL's group of this thread. NCCL has no function for this, but launches nothing if a call in the
 /// group has failed, so this makes an invalid call.
 fn cancel(library: Library) {
     let (raw, none) = (library.raw(), ptr::null_mut());

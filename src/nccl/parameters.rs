@@ -40,8 +40,8 @@ impl Library {
     /// Value of a parameter, by the name of its environment variable (`ncclParamGetParameter`, NCCL 2.30.4).
     ///
     /// # Errors
-    /// Those of [`parameters`](Self::parameters), also for an unknown parameter; [`Error::Argument`] for a
-    /// NUL byte.
+    /// The errors of [`parameters`](Self::parameters), also for an unknown parameter; [`Error::Argument`] for
+    /// a NUL byte.
     pub fn parameter(self, name: &str) -> Result<String, Error> {
         self.value_of(&CString::new(name).map_err(|_| Error::nul(PARAMETER))?)
     }
@@ -67,8 +67,8 @@ impl Library {
         Ok(unsafe { self.raw().ncclParamDumpAll() }?)
     }
 
-    /// Enables encryption of NCCL's TCP connections with a pre-shared key, which is the same on all ranks, or
-    /// disables it (`ncclSetEncryption`, NCCL 2.32). Call it before the first communicator is created.
+    /// Enables encryption of NCCL's TCP connections with a pre-shared key, the same on all ranks, or disables
+    /// it (`ncclSetEncryption`, NCCL 2.32). Call it before the first communicator is created.
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.32; [`Error::Nccl`]; [`Error::Argument`] for a key with a NUL
@@ -80,7 +80,7 @@ impl Library {
             Some(_) => ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_PSK,
             None => ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_NONE,
         };
-        // NCCL's header does not say that it copies the key, so it is leaked.
+        // NCCL's header does not promise a copy of the key, so it is leaked.
         let psk = key.map_or(ptr::null_mut(), CString::into_raw);
         let config = ncclEncryptionConfig_t { mode: mode.0 as c_int, psk, ..Default::default() };
         // SAFETY: the struct lives for the duration of the call, its string forever.

@@ -1,4 +1,4 @@
-//! Id by which the ranks of a new communicator find each other.
+//! Id for the ranks of a new communicator to find each other.
 
 use std::{ffi::c_char, fmt};
 
@@ -32,7 +32,7 @@ impl UniqueId {
         Self(id.internal.map(|byte| byte.to_ne_bytes()[0]))
     }
 
-    /// Id from the bytes that another rank has sent.
+    /// Makes an id from the bytes sent by another rank.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         Self(bytes)

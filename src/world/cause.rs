@@ -1,4 +1,4 @@
-//! Distinguishing the rank that failed from the ranks that observe the failure.
+//! Distinguishing the failed rank from the ranks that observe the failure.
 
 use super::{Error, World};
 #[cfg(any(feature = "fabric", feature = "nccl"))]
@@ -6,18 +6,18 @@ use super::{Reason, Timeout, Wait};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time limit for the world to name the failed rank. A killed process releases its memory first, which
-/// libraries on other ranks notice at once, and its connections are closed afterwards. Shorter than the time
-/// for which rank 0 stays connected after it has left ([`tcp`](super::tcp)), so that this rank's failure
-/// still reaches the others.
+/// Time limit for the world to name the failed rank. The memory of a killed process is released first
+/// (libraries on other ranks notice this at once), and its connections are closed afterwards. The limit is
+/// shorter than rank 0's stay after it has left ([`tcp`](super::tcp)): this rank's failure still reaches the
+/// others.
 const LIMIT: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(1);
 
-/// Returns the rank failure that has caused a communication library's error, waiting up to two seconds for
-/// `world` to learn of it; `None` if no rank has failed.
+/// Returns the rank failure behind a communication library's error. Waits up to two seconds until `world` has
+/// learned of it; `None` if no rank has failed.
 ///
 /// If a rank dies, the library may fail on other ranks before their world learns of the death. A rank that
-/// ended the job with the library's error would be reported as the failed one, so call this first.
+/// ends the job with the library's error would be reported as the failed rank, so call this first.
 pub fn cause(world: &dyn World) -> Option<Error> {
     let by = Instant::now() + LIMIT;
     loop {
@@ -29,8 +29,8 @@ pub fn cause(world: &dyn World) -> Option<Error> {
     }
 }
 
-/// Ends the job because an operation has waited for too long. Returns the timeout that ends the job: the
-/// first one of all ranks. It names no late ranks if the world does not find them within two seconds.
+/// Ends the job because an operation has waited for too long. Returns the timeout behind the end: the first
+/// one of all ranks. It names no late ranks if the world does not find them within two seconds.
 ///
 /// # Errors
 /// If the job has failed for another reason.

@@ -1,5 +1,5 @@
-//! A world whose answers are checked. Any safe program can implement [`World`], and the library relies on
-//! ranks, lengths, and on calls that return: a panic would end a thread on which others wait, or a drop
+//! A wrapper that checks a world's answers. Any safe program can implement [`World`], and the library relies
+//! on ranks, lengths, and on the return of calls: a panic would end a thread awaited by others, or a drop
 //! before memory of other ranks is safe.
 
 use std::convert::Infallible;
@@ -11,13 +11,13 @@ use std::time::Duration;
 use super::options::Rejoin;
 use super::{Called, Error, ExitHook, Handle, Position, Reason, Wait, World, host, process_exit};
 
-/// All methods of the world are called by [`Checked::call`], those with a default, too: it would call the
-/// monitor of the world.
+/// [`Checked::call`] calls all methods of the world, including those with a default: the default would call
+/// the monitor of the world.
 struct Checked {
     world: ManuallyDrop<Handle>,
     /// The world's first answer, since later ones may differ.
     position: Position,
-    /// The first method that has panicked.
+    /// The first method with a panic.
     panicked: OnceLock<&'static str>,
 }
 
@@ -49,13 +49,13 @@ impl Checked {
     fn call<R>(&self, method: &'static str, call: impl FnOnce(&dyn World) -> R) -> Option<R> {
         let result = catch(|| call(&**self.world));
         if result.is_none() && self.panicked.set(method).is_ok() {
-            // The others wait for this rank.
+            // The other ranks wait for this one.
             catch(|| self.world.fail(panicked(method)));
         }
         result
     }
 
-    /// Calls a method that can fail, unless one has panicked before.
+    /// Calls a fallible method, unless one has panicked before.
     fn try_call<R>(
         &self,
         method: &'static str,
@@ -82,7 +82,7 @@ fn catch<R>(call: impl FnOnce() -> R) -> Option<R> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => Some(result),
         Err(payload) => {
-            // Its drop is code of the program, too.
+            // Its drop is also code of the program.
             mem::forget(payload);
             None
         }
@@ -225,7 +225,7 @@ impl Drop for Checked {
 mod tests {
     use super::*;
 
-    /// A world whose answers contradict each other.
+    /// A world with contradictory answers.
     struct Lying(Position, usize);
 
     impl World for Lying {
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(world.all_gather(&[]).unwrap().len(), 2);
     }
 
-    /// A world that panics in all methods but the first ones, and in its drop.
+    /// A world that panics in all methods except the first ones, and in its drop.
     struct Broken;
 
     impl World for Broken {

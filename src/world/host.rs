@@ -12,12 +12,12 @@ pub struct Host {
     /// Its name, for messages.
     pub name: String,
     /// Equal for two processes if and only if they share a host: its name and the kernel's boot identifier,
-    /// or the value of `NCCL_HOSTID`, which NCCL uses too, without surrounding white space.
+    /// or the value of `NCCL_HOSTID`, as in NCCL, without surrounding white space.
     pub id: String,
 }
 
-/// Identity of the machine that this process runs on: equal for all processes of one machine, also of
-/// containers with other names and whatever `NCCL_HOSTID` says. The kernel's boot identifier; without one,
+/// Returns the identity of this process's machine: equal for all processes of one machine, also of containers
+/// with other names, and independent of `NCCL_HOSTID`. The kernel's boot identifier; without one,
 /// [`Host::id`].
 pub fn machine() -> String {
     match boot_id() {
@@ -39,7 +39,7 @@ pub fn host() -> Host {
 
 /// The host with this name and, if set, the identity of `NCCL_HOSTID`.
 fn host_named(name: &str, host_id: Option<&str>) -> Host {
-    // A value that was read from a file ends with a line break, which other ranks may not have.
+    // A value from a file ends with a line break; other ranks may lack it.
     let id = host_id
         .map(str::trim)
         .filter(|id| !id.is_empty())
@@ -47,7 +47,7 @@ fn host_named(name: &str, host_id: Option<&str>) -> Host {
     Host { name: truncate(escape_controls(name)), id: truncate(escape_controls(&id)) }
 }
 
-/// Escapes control characters, which the wire format refuses in names. Distinct texts stay distinct.
+/// Escapes control characters: the wire format refuses them in names. Distinct texts stay distinct.
 fn escape_controls(text: &str) -> String {
     let visible = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
     text.chars().map(visible).collect()
@@ -65,7 +65,7 @@ fn host_name() -> String {
     NAME.get_or_init(read).clone()
 }
 
-/// Addresses of this host's interfaces that are up, except loopback and link-local ones; IPv4 first.
+/// Returns the addresses of this host's active interfaces, except loopback and link-local ones; IPv4 first.
 pub fn addresses() -> Vec<IpAddr> {
     let mut first = std::ptr::null_mut();
     // SAFETY: the pointer is valid for writes.
@@ -82,7 +82,7 @@ pub fn addresses() -> Vec<IpAddr> {
         if interface.ifa_addr.is_null() || !up {
             continue;
         }
-        // SAFETY: not null, so it is an address whose family says what it is; the casts follow the family,
+        // SAFETY: not null, so it is an address, and its family says what it is; the casts follow the family,
         // and an address need not be aligned for its own type.
         let address = unsafe {
             match i32::from(interface.ifa_addr.cast::<libc::sa_family_t>().read_unaligned()) {

@@ -6,10 +6,10 @@ use std::time::Duration;
 pub(crate) const MAX_NAME: usize = 255;
 /// Maximum length of one rank's all_gather message, in bytes.
 pub(crate) const MAX_MESSAGE: usize = 16 << 20;
-/// Maximum number of ranks of a job, whose list fits into a frame.
+/// Maximum number of ranks of a job: their list fits into a frame.
 pub(crate) const MAX_RANKS: usize = 1 << 18;
-/// Time in which ranks that wait report their calls, once one of them has waited for too long.
+/// Time for the waiting ranks to report their calls, once one of them has waited for too long.
 pub(crate) const REPORT_TIME: Duration = Duration::from_millis(200);
-/// Time that a rank waits in an operation before it compares its calls with the other ranks'.
+/// Waiting time of a rank in an operation before it compares its calls with the other ranks'.
 #[cfg(any(feature = "fabric", feature = "nccl"))]
 pub(crate) const COMPARE_AFTER: Duration = Duration::from_secs(1);

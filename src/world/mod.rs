@@ -3,20 +3,20 @@
 //! A [`World`] is one rank's view of a job: its rank, the number of ranks, and slow but reliable operations
 //! to exchange addresses, synchronise and end together. It needs no fast network and no GPU.
 //!
-//! [`from_environment`] joins the world in which this process was started: without a launcher ([`single`]),
-//! by torchrun, Slurm or Kubernetes ([`tcp`]), or by `mpirun` (`mpi`, feature `mpi`). [`threads`] makes
-//! several ranks of each process.
+//! [`from_environment`] joins the world of this process's launcher: without a launcher ([`single`]), by
+//! torchrun, Slurm or Kubernetes ([`tcp`]), or by `mpirun` (`mpi`, feature `mpi`). [`threads`] makes several
+//! ranks of each process.
 //!
-//! A failed world stays failed. The ranks that are left can go on in a new one: [`Recovery`].
+//! A failed world stays failed. The remaining ranks can continue in a new one: [`Recovery`].
 //!
 //! # Time limits
 //!
 //! Three conditions can keep ranks waiting, and each has its limit:
 //!
 //! - A rank that never starts: [`Options::timeout`].
-//! - A rank that has died or was suspended: [`Options::dead_after`].
+//! - A dead or suspended rank: [`Options::dead_after`].
 //! - A rank that is alive but does not reach a collective call: [`World::set_limit`]. The program must set
-//!   it, since the duration of its steps is not known here; without it, the others wait forever.
+//!   it, since the duration of its steps is not known here; without it, the other ranks wait forever.
 //!
 //! ```no_run
 //! use collectives::world::{self, World};
@@ -133,8 +133,8 @@ pub trait World: Send + Sync {
         self.position().local_size
     }
 
-    /// One line that describes the transport: `one process`, `Open MPI 4.1.6`, `TCP rendezvous at
-    /// 10.0.0.1:29500`.
+    /// Describes the transport in one line: `one process`, `Open MPI 4.1.6`,
+    /// `TCP rendezvous at 10.0.0.1:29500`.
     fn describe(&self) -> String;
 
     /// Returns once every rank has called it. Ranks return as close in time as the transport allows.
@@ -150,8 +150,8 @@ pub trait World: Send + Sync {
     /// longer than the transport supports (16 MiB over TCP).
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error>;
 
-    /// Another world that reports failures, notes and calls for this one. Default methods call those of the
-    /// monitor; if there is none, they have no effect.
+    /// Returns another world that reports failures, notes and calls for this one. Default methods call the
+    /// monitor's; if there is none, they have no effect.
     #[doc(hidden)]
     fn monitor(&self) -> Option<&dyn World> {
         None
@@ -165,12 +165,12 @@ pub trait World: Send + Sync {
         self.monitor().map_or(Ok(()), World::check)
     }
 
-    /// Reports that this rank has failed, for `reason`, while its process lives on: `world.fail("the loss is
-    /// NaN".into())`. The methods of all other ranks return [`Error::RankFailed`] with this rank and the
-    /// reason, or their processes exit ([`OnFailure::Exit`]). This cannot be undone, and this rank's methods
-    /// fail too. Returns immediately; only the first failure of a job counts. The report reaches the others
-    /// also if this rank, or rank 0, which forwards it, leaves right afterwards, but not once rank 0's
-    /// process has ended.
+    /// Reports a failure of this rank, for `reason`, while its process lives on:
+    /// `world.fail("the loss is NaN".into())`. The methods of all other ranks return [`Error::RankFailed`]
+    /// with this rank and the reason, or their processes exit ([`OnFailure::Exit`]). This cannot be undone,
+    /// and this rank's methods fail as well. Returns immediately; only the first failure of a job counts. The
+    /// report also reaches the other ranks if this rank, or the forwarding rank 0, leaves right afterwards,
+    /// but not once rank 0's process has ended.
     ///
     /// With an MPI launcher, it has no effect if the ranks do not monitor each other (see `mpi`).
     fn fail(&self, reason: Reason) {
@@ -189,15 +189,15 @@ pub trait World: Send + Sync {
         let _ = limit;
     }
 
-    /// Tells rank 0 the activity of this process, one line per rank, up to 16 KiB. Errors about this process
-    /// contain it. Replaces the previous note. Returns immediately; may be called by any thread at any time,
-    /// also during a collective call. Returns `true` if the transport delivers notes: over TCP, and with MPI
-    /// if the ranks monitor each other.
+    /// Reports the activity of this process to rank 0, one line per rank, up to 16 KiB. Errors about this
+    /// process contain it. Replaces the previous note. Returns immediately; may be called by any thread at
+    /// any time, also during a collective call. Returns `true` if the transport delivers notes: over TCP, and
+    /// with MPI if the ranks monitor each other.
     fn note(&self, text: &str) -> bool {
         self.note_with(text, &[])
     }
 
-    /// Like [`World::note`], with data for the program in rank 0's process: at most 4 MiB, longer data is not
+    /// Like [`World::note`], with data for the program in rank 0's process: at most 4 MiB; longer data is not
     /// sent.
     #[doc(hidden)]
     fn note_with(&self, text: &str, data: &[u8]) -> bool {
@@ -218,8 +218,8 @@ pub trait World: Send + Sync {
 
     /// Reports calls of a rank, to find differences between ranks that wait for each other. `topic`
     /// identifies the communicator and is the same on all ranks. If two ranks report different calls with the
-    /// same place and number, the operations of all ranks fail with [`Error::CallMismatch`], which describes
-    /// both. `rank` is [`World::rank`]; a world that wraps another passes its own ranks.
+    /// same place and number, the operations of all ranks fail with [`Error::CallMismatch`] and the
+    /// description of both. `rank` is [`World::rank`]; a wrapper of another world passes its own ranks.
     ///
     /// With an MPI launcher, it has no effect if the ranks do not monitor each other (see `mpi`).
     fn compare(&self, rank: usize, topic: u64, calls: &[Called]) {
@@ -229,23 +229,23 @@ pub trait World: Send + Sync {
     }
 
     /// Ends the job soon because an operation of a rank has waited for too long: [`World::check`] then
-    /// returns an error on all ranks, which names the awaited ranks that have not reported their calls
+    /// returns an error on all ranks. It names the awaited ranks that have not reported their calls
     /// meanwhile. This rank has reported its own. Returns `false`, and does nothing, if the transport does
-    /// not support that.
+    /// not support it.
     #[doc(hidden)]
     fn time_out(&self, wait: &Wait) -> bool {
         self.monitor().is_some_and(|monitor| monitor.time_out(wait))
     }
 
-    /// True once a rank has called [`World::time_out`]: ranks that wait report their calls at once
+    /// True once a rank has called [`World::time_out`]: waiting ranks report their calls at once
     /// ([`World::compare`]).
     #[doc(hidden)]
     fn wants_calls(&self) -> bool {
         self.monitor().is_some_and(World::wants_calls)
     }
 
-    /// While `holds` is true, silence of another process is no failure: this process knows of a limit that
-    /// has passed before, and is about to end the job because of that. The silence counts again afterwards.
+    /// While `holds` is true, silence of another process is not a failure: this process is about to end the
+    /// job because of an earlier limit. The silence counts again afterwards.
     #[doc(hidden)]
     fn hold_silence(&self, holds: bool) {
         if let Some(monitor) = self.monitor() {
@@ -253,13 +253,13 @@ pub trait World: Send + Sync {
         }
     }
 
-    /// Begins the end of this process for a reason of its own, which a call of [`World::abort`] must follow:
-    /// until then, failures that the transport finds here are neither recorded nor sent to the others, since
-    /// each process must end for one reason. Rank 0 may still send a failure that it has found first. Tells
-    /// the others nothing.
+    /// Begins the end of this process for a reason of its own. A call of [`World::abort`] must follow: until
+    /// then, failures found here by the transport are neither recorded nor sent to the other processes, since
+    /// each process must end for one reason. Rank 0 may still send a failure that it has found first. Sends
+    /// nothing itself.
     ///
     /// # Errors
-    /// The failure of another process for which this one ends already, with its exit code.
+    /// If this process already ends because of another process: that failure, with its exit code.
     #[doc(hidden)]
     fn begin_end(&self) -> Result<(), (Error, i32)> {
         self.monitor().map_or(Ok(()), World::begin_end)
@@ -268,52 +268,52 @@ pub trait World: Send + Sync {
     /// Sends a message to the process of rank 0, or from there to every other process
     /// ([`World::take_posted`]). It also arrives after a failure of the job, as long as both processes are
     /// connected. At most 1 GiB may wait to be taken: more is a failure of the sender. Returns immediately;
-    /// may be called by any thread at any time. Returns `false` if the transport does not support that, or
-    /// the message is too long.
+    /// may be called by any thread at any time. Returns `false` if the transport does not support messages,
+    /// or the message is too long.
     #[doc(hidden)]
     fn post(&self, message: Vec<u8>) -> bool {
         self.monitor().is_some_and(|monitor| monitor.post(message))
     }
 
-    /// Takes the messages that have arrived ([`World::post`]), each with the number of the process that has
-    /// sent it.
+    /// Takes the messages received so far ([`World::post`]), each with the number of the sending process.
     #[doc(hidden)]
     fn take_posted(&self) -> Vec<(usize, Vec<u8>)> {
         self.monitor().map(World::take_posted).unwrap_or_default()
     }
 
-    /// True while messages can arrive at another process, and from it. Once it is false, what was received
-    /// from that process can be taken, and nothing more will arrive.
+    /// True while messages can arrive at another process, and from it. Once it is false, messages already
+    /// received from the process can be taken, and no more will arrive.
     #[doc(hidden)]
     fn is_connected_to(&self, process: usize) -> bool {
         self.monitor().is_some_and(|monitor| monitor.is_connected_to(process))
     }
 
-    /// Sets a hook that runs before [`OnFailure::Exit`] ends this process. It runs on a thread of its own,
-    /// for ten seconds at most. A later hook replaces it; it is called at most once. It must not own a handle
-    /// of this world, which would then never be dropped: capture a `Weak`.
+    /// Sets a hook to run before [`OnFailure::Exit`] ends this process. It runs on a thread of its own, for
+    /// ten seconds at most. A later hook replaces it; it is called at most once. It must not own a handle of
+    /// this world: the world would then never be dropped. Capture a `Weak`.
     fn before_exit(&self, hook: ExitHook) {
         if let Some(monitor) = self.monitor() {
             monitor.before_exit(hook);
         }
     }
 
-    /// Ends this process with exit code `code`, and all others as soon as the transport can tell them. This
-    /// rank prints `message` on standard error, once; the others name this rank. If another rank is known to
-    /// have failed before, this process exits because of that rank, and prints that instead.
+    /// Ends this process with exit code `code`, and all other processes as soon as the transport can inform
+    /// them. This rank prints `message` on standard error, once; the others name this rank. If another rank
+    /// is known to have failed before, this process exits because of its failure, and prints the failure
+    /// instead.
     ///
-    /// Drops nothing and runs no exit handlers, so a thread that is blocked in a driver cannot delay it.
+    /// Drops nothing and runs no exit handlers, so a thread blocked in a driver cannot delay it.
     fn abort(&self, code: i32, message: &str) -> !;
 
-    /// Makes errors and messages name ranks instead of processes, each of which has `per_process` ranks
-    /// ([`threads`]). Returns `true` if the transport supports that.
+    /// Makes errors and messages name ranks instead of processes, with `per_process` ranks in each
+    /// ([`threads`]). Returns `true` if the transport supports this.
     #[doc(hidden)]
     fn name_ranks(&self, per_process: usize) -> bool {
         let _ = per_process;
         false
     }
 
-    /// The means of this process to join a new world of the ranks that are left after a failure
+    /// Returns the means of this process to join a new world of the remaining ranks after a failure
     /// ([`Recovery`]).
     ///
     /// # Errors
@@ -349,14 +349,14 @@ pub struct Position {
     pub local_size: usize,
 }
 
-/// A hook of [`World::before_exit`]. Its arguments are the error, which names the failed rank, and the exit
-/// code of this process.
+/// A hook of [`World::before_exit`]. Its arguments are the error with the failed rank, and the exit code of
+/// this process.
 pub type ExitHook = Box<dyn FnOnce(&Error, i32) + Send>;
 
 /// A call of a rank; see [`World::compare`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Called {
-    /// The sequence that numbers the call.
+    /// The call's sequence.
     pub place: u64,
     /// Its number in the sequence.
     pub number: u64,
@@ -406,12 +406,12 @@ pub enum Error {
     /// The ranks cannot join a world of the kind of [`Options::kind`], or it is not known whether they can.
     #[error("{problem}, or {}", instead.advice(instead.option()))]
     UnsuitableKind {
-        /// The problem, and what solves it.
+        /// The problem, and its solution.
         problem: String,
-        /// A kind that may be chosen instead.
+        /// A possible kind instead.
         instead: Kind,
     },
-    /// The other ranks go on without this one ([`Recovery::shrink`]).
+    /// The other ranks continue without this one ([`Recovery::shrink`]).
     #[error("{0}")]
     LeftOut(String),
     /// The ranks differ in their collectives, sizes or numbers of threads.
@@ -424,7 +424,7 @@ fn process_variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Joins the world in which this process was started.
+/// Joins the world of this process's launcher.
 ///
 /// | launcher | world |
 /// |---|---|
@@ -436,7 +436,7 @@ fn process_variable(name: &str) -> Option<String> {
 /// If variables of the launcher are missing or contradict each other; variables of another launcher or
 /// scheduler show several processes; one of MPI's launchers is an ancestor of this process and none of its
 /// variables is set; ranks are missing at the rendezvous (the error names them); or the launcher does not fit
-/// the MPI library that this program was built with.
+/// this program's MPI library.
 pub fn from_environment(options: &Options) -> Result<Handle, Error> {
     let started = launcher::Started::detect();
     if let Some(refusal) = started.find_refusal(options.kind) {

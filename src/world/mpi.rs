@@ -25,11 +25,11 @@ const MONITOR_TIMEOUT: Duration = Duration::from_secs(10);
 /// MPI_Init sets environment variables. Call this before other threads read variables, as the CUDA driver and
 /// NCCL do while they start: with glibc before 2.41 such a process can crash.
 ///
-/// MPI does not report failed ranks, and waits forever for one that hangs. The ranks therefore monitor each
-/// other over TCP like those of [`tcp`](super::tcp), and [`Options::on_failure`] and [`Options::dead_after`]
-/// apply. However, [`OnFailure::Report`](super::OnFailure::Report) cannot interrupt a thread that waits
-/// inside MPI. If the other ranks cannot connect to rank 0, the world works without monitoring, and logs a
-/// warning.
+/// MPI does not report failed ranks, and waits forever for a hanging one. The ranks therefore monitor each
+/// other over TCP like the ranks of [`tcp`](super::tcp), and [`Options::on_failure`] and
+/// [`Options::dead_after`] apply. However, [`OnFailure::Report`](super::OnFailure::Report) cannot interrupt a
+/// thread waiting inside MPI. If the other ranks cannot connect to rank 0, the world works without
+/// monitoring, and logs a warning.
 ///
 /// MPI is finalised when the last handle is dropped, but not after a panic or [`World::abort`], when it could
 /// wait forever. If a process ends without leaving, the launcher ends the others.
@@ -65,11 +65,11 @@ pub fn mpi(options: &Options) -> Result<Handle, Error> {
 }
 
 struct Mpi {
-    /// Detects failed ranks. Dropped before MPI is finalised, so that the others do not miss a rank that
-    /// waits there.
+    /// Detects failed ranks. Dropped before MPI is finalised: otherwise the other ranks would miss a rank
+    /// that waits there.
     monitor: Option<Tcp>,
     universe: ManuallyDrop<Universe>,
-    /// Held during a call of MPI, which does not support concurrent calls.
+    /// Held during a call of MPI: it does not support concurrent calls.
     call: Mutex<()>,
     position: Position,
     name: String,
@@ -80,7 +80,7 @@ impl Mpi {
         self.universe.world()
     }
 
-    /// Connects the ranks over TCP, at an address of rank 0 that is gathered through MPI.
+    /// Connects the ranks over TCP, at an address of rank 0 gathered through MPI.
     fn connect_monitor(&self, options: &Options) -> Result<Option<Tcp>, Error> {
         let Position { rank, size, local_size, .. } = self.position;
         if size == 1 {
@@ -126,12 +126,12 @@ impl Mpi {
     }
 }
 
-/// Converts a rank or a number of ranks, which MPI never makes negative.
+/// Converts a rank or a number of ranks. MPI never makes it negative.
 fn index(number: ::mpi::Count) -> usize {
     usize::try_from(number).unwrap_or(0)
 }
 
-/// Extracts name and version, as `Open MPI 4.1.4`, from the text of `MPI_Get_library_version`, which may have
+/// Extracts name and version, as `Open MPI 4.1.4`, from the text of `MPI_Get_library_version`. It may have
 /// many lines.
 fn short(version: &str) -> String {
     let line = version.lines().next().unwrap_or_default();
@@ -198,7 +198,7 @@ impl World for Mpi {
         self.monitor.as_ref().map(|monitor| monitor as &dyn World)
     }
 
-    /// `MPI_Abort`. Does not wait for a thread inside MPI, which may hang.
+    /// `MPI_Abort`. Does not wait for a thread inside MPI: it may hang.
     fn abort(&self, code: i32, message: &str) -> ! {
         self.end(code, None, message)
     }
@@ -243,12 +243,12 @@ impl Mpi {
 impl Drop for Mpi {
     fn drop(&mut self) {
         if thread::panicking() {
-            // Tells the others, since this thread is panicking.
+            // Informs the other ranks, since this thread is panicking.
             self.monitor = None;
             self.world().abort(process_exit::PANICKED)
         }
         self.monitor = None;
-        // SAFETY: the universe is not used again: this is the one place that drops it, and `self` ends here.
+        // SAFETY: the universe is not used again: it is dropped here only, and `self` ends here.
         unsafe { ManuallyDrop::drop(&mut self.universe) };
     }
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Way in which ranks find each other.
+/// Way for ranks to find each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kind {
@@ -38,8 +38,7 @@ impl FromStr for Kind {
 }
 
 impl Kind {
-    /// Advice to choose this kind, as a phrase that follows "or". `option` is the way to do so: `--world
-    /// tcp`.
+    /// Advice to choose this kind, as a phrase after "or". `option` is the way to do so: `--world tcp`.
     #[must_use]
     pub fn advice(self, option: &str) -> String {
         match self {
@@ -80,37 +79,37 @@ pub enum OnFailure {
     Report,
     /// Like `Report`; in addition, a line on standard error names the rank, and the process exits one second
     /// later, once the hook of [`World::before_exit`](super::World::before_exit) is done. The exit code is 1,
-    /// or that of [`World::abort`](super::World::abort). For processes that can be blocked in a GPU or
-    /// network operation that the failed rank will never complete.
+    /// or the one given to [`World::abort`](super::World::abort). For processes that can be blocked in a GPU
+    /// or network operation, never completed by the failed rank.
     ///
-    /// A rank that has left without a failure before does not exit.
+    /// A rank that has already left without a failure does not exit.
     Exit,
 }
 
 /// A function that joins a world.
 pub type Join = fn(&Options) -> Result<Handle, Error>;
 
-/// A callback with the reason for which rank 0 has not been found yet: `localhost:7000: Connection refused
-/// (os error 111)`.
+/// A callback with the reason why rank 0 has not been found yet:
+/// `localhost:7000: Connection refused (os error 111)`.
 pub type OnWait = fn(&str);
 
 /// Options for joining a world.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// Way in which ranks find each other.
+    /// Way for ranks to find each other.
     pub kind: Kind,
     /// Time limit of the rendezvous, at most a year. Default: 60 s.
     pub timeout: Duration,
     /// Interval between heartbeats, at most a year. Default: 1 s.
     pub heartbeat: Duration,
-    /// Silence after which a rank with an open connection counts as dead, such as a suspended one or one
-    /// whose host lost power. Default: 8 s; `None` disables the check, for debugging.
+    /// Silence after which a rank with an open connection counts as dead, such as a suspended rank, or a rank
+    /// after a power failure of its host. Default: 8 s; `None` disables the check, for debugging.
     pub dead_after: Option<Duration>,
     /// Reaction of this process to a failure of another rank.
     pub on_failure: OnFailure,
     /// Function that joins the ranks of an MPI launcher: `Some(world::mpi)` in a program built with the
-    /// feature `mpi`. If `None`, they use a TCP rendezvous. A program that does not name that function does
+    /// feature `mpi`. If `None`, they use a TCP rendezvous. A program that does not name the function does
     /// not link the MPI library.
     pub join_mpi: Option<Join>,
     /// Called on the joining thread after each failed attempt to reach rank 0 over TCP.
@@ -131,7 +130,7 @@ impl Default for Options {
     }
 }
 
-/// The means of a process to join a new world of the ranks that are left: see
+/// The means of a process to join a new world of the remaining ranks: see
 /// [`World::rejoin`](super::World::rejoin).
 #[doc(hidden)]
 #[derive(Clone, Debug, Default)]
@@ -142,7 +141,7 @@ pub struct Rejoin {
     pub address: Option<IpAddr>,
 }
 
-/// Maximum of all time limits, so that deadlines do not overflow.
+/// Maximum of all time limits, against an overflow of deadlines.
 pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 impl Options {
@@ -159,7 +158,7 @@ impl Options {
     }
 
     /// Overrides `timeout` and `dead_after` with the environment variables `NCCL_BENCH_TIMEOUT` and
-    /// `NCCL_BENCH_DEAD_AFTER`, in seconds. The second may be 0, which disables the check.
+    /// `NCCL_BENCH_DEAD_AFTER`, in seconds. The second may be 0: this disables the check.
     ///
     /// # Errors
     /// If a variable is not a number of seconds.

@@ -1,9 +1,9 @@
-//! Worlds of some ranks of another world, over which these ranks connect.
+//! Worlds of some ranks of another world, for connecting these ranks.
 //!
 //! The parts of a world need different numbers of exchanges to connect, and a rank may fail at any of them.
 //! So all ranks of the parent exchange in rounds, until no rank needs another one. In each round, a rank
-//! sends the message of an exchange, or reports that it is ready, or that it has failed. A failure ends its
-//! part on all ranks of the part, with the failed rank's reason. The parent can still be used.
+//! sends the message of an exchange, or reports that it is ready or has failed. A failure ends its part on
+//! all ranks of the part, with the failed rank's reason. The parent can still be used.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,7 @@ const FAILED: u8 = 2;
 
 /// A rank's list of the ranks of its part, for comparison: lists themselves would be long in large jobs.
 struct ListSummary {
-    /// False for a list that no part can have.
+    /// False for a list impossible for any part.
     is_valid: bool,
     len: u64,
     hash: u64,
@@ -106,8 +106,8 @@ pub struct Part {
 }
 
 impl Part {
-    /// Makes the part of `world` that consists of `ranks`, this rank among them, in this order. A collective
-    /// call of all ranks of `world`. All ranks of a part pass the same list.
+    /// Makes the part of `world` from `ranks`, this rank among them, in this order. A collective call of all
+    /// ranks of `world`. All ranks of a part pass the same list.
     ///
     /// # Errors
     /// [`Error::Mismatch`] on every rank if the lists do not divide the ranks of `world`;
@@ -139,8 +139,8 @@ impl Part {
     /// Returns once every rank of the parent has called it; a second call returns at once.
     ///
     /// # Errors
-    /// [`Error::RankFailed`] with the first rank of the part that has failed, also on that rank; or the
-    /// failure of the parent.
+    /// [`Error::RankFailed`] with the first failed rank of the part, also on the failed rank; or the failure
+    /// of the parent.
     pub fn end(&self, failure: Option<Reason>) -> Result<(), Error> {
         let Some(exchange) = lock(&self.exchange).take() else { return Ok(()) };
         let last = match failure {
@@ -189,7 +189,7 @@ impl Members {
         Ok(Self { of_parent: ranks.to_vec(), of_job: ranks.to_vec(), position })
     }
 
-    /// The error of the first rank of the part that has failed in this round.
+    /// Returns the error of the first rank of the part with a failure in this round.
     fn find_failure(&self, round: &[Vec<u8>]) -> Option<Error> {
         self.of_parent.iter().zip(&self.of_job).find_map(|(&rank, &of_job)| {
             let [FAILED, error @ ..] = round.get(rank)?.as_slice() else { return None };

@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Exit code of a Rust program that has panicked.
+/// Exit code of a Rust program after a panic.
 pub(crate) const PANICKED: i32 = 101;
 
 static CLAIMED: AtomicBool = AtomicBool::new(false);
 static REPORTED: AtomicBool = AtomicBool::new(false);
 
-/// Returns for the first thread only; others sleep until the process has ended, so that one reason is printed
-/// and one exit code is returned.
+/// Returns for the first thread only; other threads sleep until the process has ended. So one reason is
+/// printed and one exit code returned.
 pub(crate) fn claim() {
     while CLAIMED.swap(true, Ordering::SeqCst) {
         thread::sleep(Duration::from_secs(3600));
@@ -28,12 +28,12 @@ pub(crate) fn report_once(line: &str) {
     }
 }
 
-/// Makes [`report_once`] print nothing, for a panic that has been printed already.
+/// Makes [`report_once`] print nothing, after a panic already printed.
 pub(crate) fn suppress_report() {
     REPORTED.store(true, Ordering::SeqCst);
 }
 
-/// Ends the process without exit handlers: those of a GPU driver or an MPI library can wait forever for a
+/// Ends the process without exit handlers: handlers of a GPU driver or an MPI library can wait forever for a
 /// blocked thread.
 pub(crate) fn exit(code: i32) -> ! {
     // SAFETY: `_exit` ends the process; it needs no state of this process to be consistent.

@@ -1,15 +1,15 @@
-//! Reasons for which a rank fails, as values. Worlds carry them from rank to rank.
+//! Reasons for the failure of a rank, as values. Worlds carry them from rank to rank.
 
 use std::fmt;
 
 use super::{Error, Mismatch, Timeout};
 
-/// The reason for which a rank has failed ([`World::fail`](super::World::fail), [`Error::RankFailed`]). It is
+/// The reason for the failure of a rank ([`World::fail`](super::World::fail), [`Error::RankFailed`]). It is
 /// displayed as a verb phrase: `failed: the loss is NaN`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// A failure that the rank has reported: `the loss is NaN`.
+    /// A failure reported by the rank: `the loss is NaN`.
     Reported(String),
     /// Two ranks called different operations.
     Mismatch(Mismatch),
@@ -24,7 +24,7 @@ pub enum Reason {
         /// The message.
         message: String,
     },
-    /// It has left the job, and will not come to a call that others have begun.
+    /// It has left the job, and will not come to a call begun by others.
     Left(String),
     /// It did not come to a call within the limit ([`World::set_limit`](super::World::set_limit)): `a barrier
     /// within 3 s`, with its note and the further ranks.
@@ -74,7 +74,7 @@ impl From<&Error> for Reason {
 }
 
 impl Reason {
-    /// The reason of a rank that has left while others wait for it.
+    /// Returns the reason of a rank that has left while others wait for it.
     pub(crate) fn left() -> Self {
         Self::Left("it will not come to this barrier or all_gather".to_owned())
     }
@@ -88,7 +88,7 @@ impl Reason {
         }
     }
 
-    /// Adds words to the text of a reason that names no ranks.
+    /// Adds words to the text of a reason without ranks.
     pub(crate) fn with_suffix(self, suffix: &str) -> Self {
         match self {
             Self::Reported(text) => Self::Reported(text + suffix),
@@ -101,7 +101,7 @@ impl Reason {
         }
     }
 
-    /// Names the rank that failed, for a world that names processes only.
+    /// Names the failed rank, for a world that names processes only.
     pub(crate) fn of_rank(self, rank: usize) -> Self {
         match self {
             Self::Reported(text) => Self::Reported(format!("rank {rank}: {text}")),

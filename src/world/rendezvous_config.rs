@@ -3,7 +3,7 @@
 use super::Error;
 use super::limits::{MAX_NAME, MAX_RANKS};
 
-/// A rank, and the address at which the ranks of its job meet: the parameters of [`tcp`](super::tcp).
+/// A rank, and the meeting address of the ranks of its job: the parameters of [`tcp`](super::tcp).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RendezvousConfig {
     /// This rank, `0..size`.
@@ -13,7 +13,7 @@ pub struct RendezvousConfig {
     /// Names or addresses of rank 0's host. The other ranks try each in turn until rank 0 of this job
     /// answers.
     pub hosts: Vec<String>,
-    /// Ports of rank 0, which listens on the first that is available.
+    /// Ports of rank 0. It listens on the first available one.
     pub ports: Vec<u16>,
     /// Identifies the job among others at the same address. Not a secret. At most 255 bytes, without control
     /// characters.

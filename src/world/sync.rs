@@ -1,7 +1,7 @@
-//! Waiting for a condition that another thread makes true: spin, then yield, then park.
+//! Waiting for a condition set by another thread: spin, then yield, then park.
 //!
-//! A barrier that parks its threads at once lets them leave tens of microseconds apart; one that only spins
-//! starves the ranks that have not arrived if there are more ranks than cores.
+//! A barrier that parks its threads at once lets them leave tens of microseconds apart; a barrier that only
+//! spins starves the missing ranks if there are more ranks than cores.
 
 use crate::lock::lock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ pub(crate) struct SpinPark {
 impl SpinPark {
     /// Returns once `done` is true, or at `deadline`, with the last value of `done`. The thread that makes it
     /// true calls [`SpinPark::notify`] afterwards, and both use sequentially consistent atomics or a lock for
-    /// the state that `done` reads. Set `spin` if a core is free.
+    /// the state read by `done`. Set `spin` if a core is free.
     pub(crate) fn wait(&self, spin: bool, deadline: Option<Instant>, done: impl Fn() -> bool) -> bool {
         if done() {
             return true;
@@ -60,8 +60,8 @@ impl SpinPark {
         ended
     }
 
-    /// Wakes the parked threads. Takes the lock so that a waiter between its check and its wait is not
-    /// missed.
+    /// Wakes the parked threads. Takes the lock, in order not to miss a waiter between its check and its
+    /// wait.
     pub(crate) fn notify(&self) {
         if self.parked.load(Ordering::SeqCst) > 0 {
             drop(lock(&self.lock));
@@ -70,7 +70,7 @@ impl SpinPark {
     }
 }
 
-/// Number of threads that this process may run in parallel.
+/// Returns the number of threads that this process may run in parallel.
 pub(crate) fn cores() -> usize {
     static CORES: OnceLock<usize> = OnceLock::new();
     *CORES.get_or_init(|| thread::available_parallelism().map_or(1, std::num::NonZero::get))

@@ -10,14 +10,14 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Splits every process of a world into `per_process` ranks: thread `t` of process `p` is rank `p *
-/// per_process + t`. Returns a handle per thread, in order. Move each one to its thread: dropping a handle
-/// means that its rank leaves.
+/// Splits every process of a world into `per_process` ranks: thread `t` of process `p` is rank
+/// `p * per_process + t`. Returns a handle per thread, in order. Move each one to its thread: when a handle
+/// is dropped, its rank leaves.
 ///
 /// A collective call of all processes, with the same `per_process`.
 ///
 /// If a thread panics, fails ([`World::fail`]) or drops its handle, [`World::barrier`] and
-/// [`World::all_gather`] of the others return an error that names its rank; they do not wait for it.
+/// [`World::all_gather`] of the others return an error with its rank; they do not wait for it.
 ///
 /// # Errors
 /// If `per_process` is 0 or differs between processes, or another process has failed.
@@ -64,10 +64,10 @@ pub fn threads(process: Handle, per_process: usize) -> Result<Vec<Handle>, Error
         .collect())
 }
 
-/// Reason for the failure of a rank whose thread has panicked.
+/// Reason for the failure of a rank after a panic of its thread.
 const PANIC: &str = "its thread panicked";
 
-/// State that the ranks of a process share.
+/// State shared by the ranks of a process.
 struct Team {
     process: Handle,
     /// True if errors of `process` name ranks of the job already.
@@ -82,7 +82,7 @@ struct Team {
     /// True once a rank has waited for too long.
     wants_calls: AtomicBool,
     completed: AtomicUsize,
-    /// True once a thread has left or failed, so that no further call can complete.
+    /// True once a thread has left or failed: no further call can complete.
     broken: AtomicBool,
     waiters: SpinPark,
 }
@@ -97,7 +97,7 @@ struct LocalCall {
     /// Result of the previous call. All threads read it before it is overwritten, since the next call cannot
     /// complete without them.
     result: Option<Result<Arc<Vec<Vec<u8>>>, Error>>,
-    /// First thread that has left; one with a failure takes precedence.
+    /// First thread that has left; a thread with a failure takes precedence.
     departed: Option<(usize, Departure)>,
 }
 
@@ -106,7 +106,7 @@ enum Departure {
     Panicked,
     /// [`World::fail`], for the given reason. Its thread lives on.
     Failed(Reason),
-    /// It was late, or its calls differ from those of another rank.
+    /// It was late, or its calls differ from another rank's calls.
     Error(Error),
 }
 
@@ -120,7 +120,7 @@ impl Team {
         self.process.rank() * self.per_process + thread
     }
 
-    /// Error for the thread that has left, if any.
+    /// Returns the error for the thread that has left, if any.
     fn departed_error(&self, call: &LocalCall) -> Option<Error> {
         let (thread, departure) = call.departed.as_ref()?;
         let reason = match departure {
@@ -168,7 +168,7 @@ impl Team {
             let mut call = lock(&self.call);
             call.result = Some(result.clone());
             call.complete = false;
-            // Under the lock, as threads read both: otherwise, of two threads that misuse one rank, one could
+            // Under the lock, as threads read both: otherwise, of two threads misusing one rank, one could
             // get the result of the next call.
             self.completed.store(number.wrapping_add(1), Ordering::SeqCst);
             drop(call);
@@ -186,7 +186,7 @@ impl Team {
         }
         let mut call = lock(&self.call);
         if ended() {
-            // The result is that of a later call, which another thread of this rank has made meanwhile.
+            // The result is from a later call, made by another thread of this rank meanwhile.
             if self.completed.load(Ordering::SeqCst) != number.wrapping_add(1) {
                 return Err(self.two_calls_error(thread));
             }

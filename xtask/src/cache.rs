@@ -1,4 +1,4 @@
-//! The folder that keeps downloaded libraries and headers between runs.
+//! The folder for downloaded libraries and headers, kept between runs.
 
 use std::env;
 use std::path::{Path, PathBuf};

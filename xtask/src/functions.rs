@@ -9,7 +9,7 @@ use nccl_sys::{API, Version};
 use crate::bindings::nccl;
 use crate::wheels;
 
-/// NVIDIA's packages of libnccl, one for each CUDA that it is built for.
+/// NVIDIA's packages of libnccl, one for each CUDA version.
 const PACKAGES: [&str; 2] = ["nvidia-nccl-cu12", "nvidia-nccl-cu13"];
 
 /// Compares [`API`] with the headers of the newest wheels.
@@ -23,7 +23,7 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// Fails unless the header of this version of NCCL declares exactly the functions that [`API`] has for that
+/// Fails unless the header of this version of NCCL declares exactly the functions of [`API`] for this
 /// version.
 fn compare(version: &str, header: &str) -> Result<()> {
     let number = number(version)?;
@@ -46,7 +46,7 @@ fn compare(version: &str, header: &str) -> Result<()> {
     Ok(())
 }
 
-/// The number of a wheel's version, which may go on after the third: `2.26.2.post1`.
+/// Returns the number of a wheel's version. It may continue after the third number: `2.26.2.post1`.
 fn number(version: &str) -> Result<Version> {
     let mut parts = version.split('.').map(str::parse);
     match (parts.next(), parts.next(), parts.next()) {
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
     use crate::cache;
 
-    /// Compares the page of the documentation, which is edited by hand, with [`API`].
+    /// Compares the hand-written page of the documentation with [`API`].
     #[test]
     fn every_function_is_in_the_page_with_its_version_and_place() {
         let path = cache::repository().unwrap().join("src/nccl/functions.md");
@@ -90,7 +90,7 @@ mod tests {
         assert!(versions > 1);
     }
 
-    /// `compare` finds a function that was added, and one that was removed.
+    /// `compare` finds an added and a removed function.
     #[test]
     fn a_newer_header_with_another_function_is_an_error() {
         let newest = wheels::NCCL_OF_BINDINGS;
@@ -105,7 +105,7 @@ mod tests {
         let message = compare("2.99.1", &less).unwrap_err().to_string();
         assert!(message.ends_with("has: ncclCommSplit"), "{message}");
 
-        // A function that the table says to be newer than the header.
+        // A function newer than the header, according to the table.
         let message = compare("2.31.2", &header).unwrap_err().to_string();
         assert!(message.contains("ncclSetEncryption"), "{message}");
     }

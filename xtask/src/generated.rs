@@ -1,4 +1,4 @@
-//! Generated text that is committed, and compared in CI.
+//! Generated text, committed and compared in CI.
 
 use std::fs;
 use std::path::Path;

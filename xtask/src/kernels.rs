@@ -1,5 +1,5 @@
-//! `cargo xtask kernels`: compiles the kernels of nccl-bench's test data, and of gradients that travel as
-//! bfloat16, to PTX.
+//! `cargo xtask kernels`: compiles the kernels of nccl-bench's test data, and of gradients sent as bfloat16,
+//! to PTX.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fs;
@@ -28,7 +28,8 @@ struct Kernel {
     capability: u32,
 }
 
-/// The kernels of each storage format, the one of all formats that needs a newer GPU, and those of gradients.
+/// Returns the kernels of each storage format, the one kernel for all formats (it needs a newer GPU), and the
+/// kernels of gradients.
 fn kernels() -> impl Iterator<Item = Kernel> {
     let of_formats = FORMATS.map(|name| Kernel {
         source: "crates/engine/src/data/kernels.cu",
@@ -159,7 +160,7 @@ impl Nvrtc {
         Ok(text)
     }
 
-    /// A text that belongs to a program.
+    /// Returns a text of a program.
     fn text(&self, program: Program, size_function: &str, text_function: &str) -> Result<String> {
         let get_size: Symbol<unsafe extern "C" fn(Program, *mut usize) -> Outcome> =
             self.symbol(size_function)?;
@@ -170,7 +171,7 @@ impl Nvrtc {
         let code = unsafe { get_size(program, &mut size) };
         ensure!(code == 0, "{size_function} failed: {code}");
         let mut bytes = vec![0_u8; size + 1];
-        // SAFETY: the program is alive; the buffer has room for the size that NVRTC gave.
+        // SAFETY: the program is alive; the buffer has room for the size from NVRTC.
         let code = unsafe { get(program, bytes.as_mut_ptr().cast()) };
         ensure!(code == 0, "{text_function} failed: {code}");
         Ok(CStr::from_bytes_until_nul(&bytes)?.to_str()?.to_owned())

@@ -85,7 +85,7 @@ impl Tree {
         Ok(Self::new(files))
     }
 
-    /// Marks the files whose modules are declared for tests only.
+    /// Marks the files with modules declared for tests only.
     fn new(mut files: Vec<RustFile>) -> Self {
         let tests: Vec<_> = files.iter().flat_map(|file| file.test_modules.clone()).collect();
         let declared = |file: &&mut RustFile| tests.iter().any(|test| file.module.starts_with(test));

@@ -1,7 +1,7 @@
-//! Files from Python wheels: every libnccl that NVIDIA publishes, which loads without a GPU, a libfabric that
-//! is newer than Debian's, and the data that the training examples learn.
+//! Files from Python wheels: several versions of NVIDIA's libnccl (it loads without a GPU), a libfabric newer
+//! than Debian's, and the data of the training examples.
 //!
-//! Only the files that the tests need are kept: `<cache>/<library>/<version>/{lib,include}`.
+//! Only the files needed by the tests are kept: `<cache>/<library>/<version>/{lib,include}`.
 
 use std::fs;
 use std::io;
@@ -41,7 +41,7 @@ pub(crate) const NVRTC: Wheel = Wheel {
     ],
 };
 
-/// Every library and data file that a test reads.
+/// All libraries and data files of the tests.
 pub(crate) const WHEELS: &[Wheel] = &[
     nccl("2.18.3"),
     nccl("2.24.3"),
@@ -141,7 +141,7 @@ pub(crate) fn newest(package: &str) -> Result<String> {
 }
 
 impl Wheel<'_> {
-    /// The folder with this wheel's files, which are downloaded if one is missing.
+    /// Returns the folder with this wheel's files. They are downloaded if one is missing.
     pub(crate) fn unpacked(&self) -> Result<PathBuf> {
         let folder = cache::folder()?.join(self.library).join(self.folder);
         if self.files.iter().any(|(_, kept)| !folder.join(kept).exists()) {

@@ -6,13 +6,13 @@ use collectives::{Error, job::Group};
 
 use crate::parameters::Path;
 
-/// Gives all ranks the parameters of rank `root`: of any element type, also those that are not trained, and
-/// the running averages of normalisations, which burn keeps as parameters. Collective; call it once, before
-/// the optimizer's first step.
+/// Gives all ranks the parameters of rank `root`: of any element type, also untrained ones, and the running
+/// averages of normalisations (burn keeps them as parameters). Collective; call it once, before the
+/// optimizer's first step.
 ///
 /// # Errors
 /// [`Error::Job`] if the ranks' parameters differ in number, names, shapes or types: names the first
-/// difference, on all ranks alike. Otherwise those of [`Group::broadcast_in_place`].
+/// difference, the same on all ranks. Otherwise the errors of [`Group::broadcast_in_place`].
 pub fn broadcast<B: Backend, M: Module<B>>(group: &Group, module: M, root: usize) -> Result<M, Error> {
     let mut collected = Collected::default();
     module.visit(&mut collected);

@@ -30,9 +30,9 @@
 //! ```
 //!
 //! # Backends
-//! Any backend of burn whose gradients are `f32`, with a group of hosts. Gradients pass through burn's
-//! `TensorData`: they are copied out of the backend, into the reducer's buckets, and back. For a backend on
-//! GPUs that is a transfer to host memory and back, so that this crate is meant for CPU backends.
+//! Any backend of burn with `f32` gradients, with a group of hosts. Gradients pass through burn's
+//! `TensorData`: they are copied out of the backend, into the reducer's buckets, and back. On GPUs this is a
+//! transfer to host memory and back, so this crate is meant for CPU backends.
 
 mod broadcast;
 mod parameters;

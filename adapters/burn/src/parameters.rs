@@ -1,5 +1,4 @@
-//! Parameters of a module in its own order, which is the same on all ranks. (Their ids are random, and
-//! differ.)
+//! Parameters of a module in its own order, the same on all ranks. (Their ids are random, and differ.)
 
 use std::collections::HashSet;
 
@@ -25,7 +24,7 @@ impl Path {
     }
 }
 
-/// A parameter that is trained.
+/// A trained parameter.
 #[derive(Clone, Debug)]
 pub(crate) struct Parameter {
     pub(crate) id: ParamId,
@@ -40,7 +39,7 @@ impl Parameter {
     }
 }
 
-/// Parameters that require a gradient. One that several modules share is listed once.
+/// Lists the parameters that require a gradient. A parameter shared by several modules is listed once.
 pub(crate) fn trained<B: Backend, M: Module<B>>(module: &M) -> Vec<Parameter> {
     let mut visitor = Trained::default();
     module.visit(&mut visitor);

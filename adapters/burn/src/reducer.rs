@@ -15,28 +15,28 @@ use crate::parameters::{Parameter, Path, trained};
 /// Averages the gradients of a module over the ranks of a group.
 ///
 /// The gradients are reduced in buckets, in the reverse of the module's order; a bucket is reduced while the
-/// next one is filled. burn returns all gradients together, at the end of `backward`, so that the exchange
-/// begins only then.
+/// next one is filled. burn returns all gradients together, at the end of `backward`, so the exchange begins
+/// only then.
 pub struct Reducer {
     reducer: train::Reducer<Vec<f32>>,
     parameters: Vec<Parameter>,
 }
 
 impl Reducer {
-    /// A reducer for the parameters of `module` that require a gradient now. Collective: the ranks compare
-    /// names and shapes of their parameters.
+    /// Creates a reducer for the parameters of `module` that require a gradient now. Collective: the ranks
+    /// compare names and shapes of their parameters.
     ///
     /// # Errors
     /// If the parameters of the ranks differ: names the first difference. [`Error::Buffer`] for a group of
-    /// GPUs. Otherwise those of [`train::Reducer::new`].
+    /// GPUs. Otherwise the errors of [`train::Reducer::new`].
     pub fn new<B: AutodiffBackend, M: AutodiffModule<B>>(group: &Group, module: &M) -> Result<Self, Error> {
         Self::with_options(group, module, &ReducerOptions::default())
     }
 
-    /// Like [`Reducer::new`], with options, which must be equal on all ranks.
+    /// Like [`Reducer::new`], with options. They must be equal on all ranks.
     ///
     /// # Errors
-    /// Those of [`Reducer::new`].
+    /// The errors of [`Reducer::new`].
     pub fn with_options<B: AutodiffBackend, M: AutodiffModule<B>>(
         group: &Group,
         module: &M,
@@ -47,14 +47,14 @@ impl Reducer {
         Ok(Self { reducer: train::Reducer::new(group, &described, options)?, parameters })
     }
 
-    /// Replaces the gradients of `module`, whose parameters are those of [`Reducer::new`], by their average
-    /// over the ranks, in step `step`. The program counts the steps, and the ranks compare their numbers
-    /// ([`train::Reducer`]). Gradients of other modules in `gradients` stay as they are.
+    /// Replaces the gradients of `module` by their average over the ranks, in step `step`. Its parameters
+    /// must be the same as in [`Reducer::new`]. The program counts the steps, and the ranks compare their
+    /// numbers ([`train::Reducer`]). Gradients of other modules in `gradients` stay as they are.
     ///
     /// # Errors
     /// [`Error::Job`] if a parameter has no gradient, one was added or unfrozen after [`Reducer::new`], or
     /// the last step had this number; [`Error::Buffer`] if a gradient is not `f32`. The other ranks get
-    /// [`Error::RankFailed`] with that reason. Otherwise the errors of [`train::Step::wait`]. The gradients
+    /// [`Error::RankFailed`] with this reason. Otherwise the errors of [`train::Step::wait`]. The gradients
     /// are lost after an error.
     pub fn average<B: AutodiffBackend, M: AutodiffModule<B>>(
         &mut self,
@@ -92,7 +92,7 @@ impl Reducer {
         Ok((parameter.id, TensorData::new(average.to_vec(), parameter.shape.clone())))
     }
 
-    /// Time for which the last [`Reducer::average`] waited until the reductions were complete.
+    /// Waiting time of the last [`Reducer::average`] until the reductions were complete.
     #[must_use]
     pub fn exposed(&self) -> Duration {
         self.reducer.exposed()
@@ -153,7 +153,7 @@ struct Taken<'a> {
     gradients: &'a mut GradientsParams,
     data: Vec<Option<TensorData>>,
     path: Path,
-    /// Name of the first parameter that is trained, but has no place.
+    /// Name of the first trained parameter without a place.
     unknown: Option<String>,
 }
 
@@ -183,7 +183,7 @@ impl<B: AutodiffBackend> ModuleVisitor<B> for Taken<'_> {
 
 /// Returns the averages to the gradients of a module.
 struct Returned<'a> {
-    /// Those that are not returned yet.
+    /// Averages not yet returned.
     averages: HashMap<ParamId, TensorData>,
     gradients: &'a mut GradientsParams,
 }

@@ -1,4 +1,4 @@
-//! Averages of gradients, and equal parameters, over ranks that are threads.
+//! Averages of gradients, and equal parameters, over ranks in threads.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test fails by panicking
 
@@ -15,7 +15,7 @@ use ranks::{Cpu, Net, matrix, run, values};
 
 type Inner = burn_ndarray::NdArray;
 
-/// Gradients of two layers, of which every element is that of the rank.
+/// Gradients of two layers: `value` in every weight, and `value` times its index in every bias.
 fn gradients(net: &Net<Cpu>, value: f32) -> GradientsParams {
     let mut gradients = GradientsParams::new();
     for layer in net.hidden.iter().chain([&net.out]) {

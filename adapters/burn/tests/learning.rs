@@ -1,4 +1,4 @@
-//! Two ranks that share a batch learn as one rank with all of it.
+//! Two ranks with half a batch each learn as one rank with all of it.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test fails by panicking
 
@@ -52,11 +52,11 @@ fn train(group: &Group, net: Net<Cpu>) -> (Vec<f32>, Vec<f32>) {
 fn two_ranks_learn_as_one() {
     let net = Net::<Cpu>::new(8, &Default::default());
     let net = Net { norm: net.norm.no_grad(), ..net };
-    // burn makes the numbers at the first use, and clones of before that have others.
+    // burn makes the numbers at the first use: earlier clones have others.
     assert!(net.num_params() > 0);
     let start = net.clone();
     let [(losses, alone)] = run(1, move |group| train(&group, start.clone())).try_into().unwrap();
-    // Rank 1 begins with other parameters, which the broadcast replaces.
+    // Rank 1 begins with other parameters: the broadcast replaces them.
     let both = run(2, move |group| {
         let other = Net::<Cpu>::new(8, &Default::default());
         let other = Net { norm: other.norm.no_grad(), ..other };

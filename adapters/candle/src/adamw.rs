@@ -1,4 +1,4 @@
-//! AdamW, with a state that can be saved.
+//! AdamW, with a state to save.
 
 use std::collections::HashMap;
 
@@ -14,12 +14,12 @@ use crate::parameters::{self, Watch};
 
 /// Name of the number of steps in an optimizer's state.
 pub(crate) const STEPS: &str = "optimizer.steps";
-/// Beginning of the names of first moments in an optimizer's state, before that of the variable.
+/// Prefix of the names of first moments in an optimizer's state, before the name of the variable.
 pub(crate) const FIRST: &str = "optimizer.first_moment.";
-/// The same of second moments.
+/// The same for second moments.
 pub(crate) const SECOND: &str = "optimizer.second_moment.";
 
-/// AdamW (Loshchilov and Hutter, 2019), as [`candle_nn::AdamW`], with a state that can be saved.
+/// AdamW (Loshchilov and Hutter, 2019), as [`candle_nn::AdamW`], with a state to save.
 ///
 /// Every rank has all of the state; the gradients are averaged before. [`Zero1`](crate::Zero1) divides it.
 pub struct AdamW {
@@ -69,7 +69,7 @@ impl Moments {
 }
 
 impl AdamW {
-    /// Prepares the optimizer of all variables of a model, which are on the group's device.
+    /// Prepares the optimizer of all variables of a model. They must be on the group's device.
     ///
     /// # Errors
     /// If there are no variables, they do not fit the group, or there is too little memory.
@@ -80,7 +80,7 @@ impl AdamW {
         Ok(Self { watch: Watch::new(map, &variables), variables, moments, steps: 0, params })
     }
 
-    /// Updates the variables that have gradients.
+    /// Updates the variables with gradients.
     ///
     /// # Errors
     /// [`Error::Candle`], and if the [`VarMap`] has other variables than in [`new`](Self::new).
@@ -98,7 +98,7 @@ impl AdamW {
         Ok(())
     }
 
-    /// Every rank's state becomes that of rank `root`. Collective.
+    /// Replaces every rank's state by the state of rank `root`. Collective.
     ///
     /// # Errors
     /// Errors of the group: see [`collectives::Error`].
@@ -118,7 +118,7 @@ impl AdamW {
         Ok(())
     }
 
-    /// The state, to save: a tensor for each name.
+    /// Returns the state, to save: a tensor for each name.
     ///
     /// # Errors
     /// [`Error::Candle`].
@@ -131,7 +131,7 @@ impl AdamW {
         Ok(state)
     }
 
-    /// Takes the state that [`state`](Self::state) or [`Zero1::state`](crate::Zero1::state) has returned.
+    /// Takes a state from [`state`](Self::state) or [`Zero1::state`](crate::Zero1::state).
     ///
     /// # Errors
     /// If a tensor is missing, or of another shape or type.

@@ -13,7 +13,7 @@ pub enum Error {
     /// candle has failed.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
-    /// A tensor of a type that gradients do not have.
+    /// A tensor of a type not supported for gradients.
     #[error("{name} has the type {dtype:?}; gradients are averaged in f32, f64, bf16 and f16")]
     DType {
         /// The parameter, or the operation.
@@ -27,8 +27,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// True if other ranks or the communication failed, after which the ranks that are left can go on in a
-    /// new job.
+    /// True if other ranks or the communication failed. The remaining ranks can then continue in a new job.
     #[must_use]
     pub fn is_of_group(&self) -> bool {
         use collectives::Error as Of;
@@ -41,7 +40,7 @@ impl Error {
     }
 }
 
-/// Tells the other ranks about an error of this rank, since they would wait for it.
+/// Reports an error of this rank to the other ranks, since they would wait for it.
 pub(crate) fn tell<T>(group: &Group, result: Result<T, Error>) -> Result<T, Error> {
     result.inspect_err(|error| {
         if !error.is_of_group() {

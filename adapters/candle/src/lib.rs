@@ -32,7 +32,7 @@
 //! ```
 //!
 //! # Order of gradients
-//! candle gives the gradients of a backward pass all at once, so that communication begins after it.
+//! candle returns the gradients of a backward pass all at once, so communication begins after it.
 //!
 //! # GPUs
 //! See [`group`].

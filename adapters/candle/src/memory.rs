@@ -74,10 +74,10 @@ pub(crate) trait Memory: Bucket {
     /// These elements as a tensor.
     fn into_tensor(self, shape: &Shape, device: &Device) -> candle_core::Result<Tensor>;
 
-    /// Replaces these elements by those of a tensor.
+    /// Replaces these elements by a tensor's.
     fn assign(elements: Self::ViewMut<'_>, tensor: &Tensor) -> Result<(), Error>;
 
-    /// Passes the elements of variables, which are contiguous, and locked meanwhile.
+    /// Passes the elements of contiguous variables to `run`. The variables are locked meanwhile.
     fn lend(variables: &[Named], run: Use<'_, Self>) -> Result<(), Error>;
 }
 

@@ -1,4 +1,4 @@
-//! The variables of a model: their order, which all ranks share, and their values.
+//! The variables of a model: their order, the same on all ranks, and their values.
 
 use std::collections::HashMap;
 use std::sync::TryLockError;
@@ -50,14 +50,14 @@ fn poisoned() -> Error {
     Error::Tensor("a thread has panicked while it changed the VarMap".to_owned())
 }
 
-/// A map, and the variables that were copied from it.
+/// A map, and the variables copied from it.
 pub(crate) struct Watch {
     map: VarMap,
     ids: HashMap<String, TensorId>,
 }
 
 impl Watch {
-    /// Watches `map` for other variables than those of [`sorted`].
+    /// Watches `map` for variables other than the result of [`sorted`].
     pub(crate) fn new(map: &VarMap, variables: &[Named]) -> Self {
         let ids = variables.iter().map(|Named { name, var }| (name.clone(), var.id())).collect();
         Self { map: map.clone(), ids }
@@ -66,12 +66,11 @@ impl Watch {
     /// Checks that the map has the same variables.
     ///
     /// # Errors
-    /// Names the first variable by name that is new, or else one that is missing. `user` has the copy.
+    /// Names the first new variable by name, or else a missing one. `user` has the copy.
     pub(crate) fn check(&self, user: &str) -> Result<(), Error> {
         let data = match self.map.data().try_lock() {
             Ok(data) => data,
-            // The next step checks it. The map can be locked by this thread, so that a wait would have no
-            // end.
+            // The next step checks it. The map can be locked by this thread: a wait would have no end.
             Err(TryLockError::WouldBlock) => return Ok(()),
             Err(TryLockError::Poisoned(_)) => return Err(poisoned()),
         };
@@ -92,7 +91,7 @@ impl Watch {
     }
 }
 
-/// Checks that a group's operations can take tensors of this device.
+/// Checks that a group's operations support tensors of this device.
 pub(crate) fn check_device(group: &Group, device: &Device) -> Result<(), Error> {
     let (of_tensors, backend) = match device {
         Device::Cpu => ("the CPU", Backend::Host),
@@ -123,7 +122,7 @@ pub(crate) fn check_device(group: &Group, device: &Device) -> Result<(), Error> 
     )))
 }
 
-/// Every rank's variables become those of rank 0.
+/// Replaces every rank's variables by rank 0's.
 pub(crate) fn broadcast(group: &Group, variables: &[Named]) -> Result<(), Error> {
     for Named { name, var } in variables {
         let values = broadcast_tensor(group, name, var.as_tensor(), 0)?;
@@ -134,7 +133,7 @@ pub(crate) fn broadcast(group: &Group, variables: &[Named]) -> Result<(), Error>
     Ok(())
 }
 
-/// The tensor of rank `root`.
+/// Returns the tensor of rank `root`.
 pub(crate) fn broadcast_tensor(
     group: &Group,
     name: &str,

@@ -18,13 +18,12 @@ use crate::parameters::{self, Watch};
 
 /// Averages the gradients of a model over all ranks of a group.
 ///
-/// Its variables are those of a [`VarMap`], sorted by name, with the same names and shapes on every rank, of
-/// the types f32, f64, bf16 and f16. Gradients travel in their own type, or in bfloat16
-/// ([`train::Wire::Bf16`]).
+/// Its variables come from a [`VarMap`], sorted by name, with the same names and shapes on every rank, of the
+/// types f32, f64, bf16 and f16. Gradients travel in their own type, or in bfloat16 ([`train::Wire::Bf16`]).
 ///
 /// # Memory
 /// Contiguous gradients are copied once into the reducer's buckets, and once back into the tensors that
-/// replace them. The others are made contiguous first.
+/// replace them. Other gradients are made contiguous first.
 pub struct Reducer {
     group: Group,
     watch: Watch,
@@ -32,22 +31,22 @@ pub struct Reducer {
 }
 
 impl Reducer {
-    /// Prepares the averages, and makes every rank's variables those of rank 0. Collective: returns when
-    /// every rank has called it.
+    /// Prepares the averages, and replaces every rank's variables by rank 0's. Collective: returns when every
+    /// rank has called it.
     ///
     /// # Errors
     /// On all ranks if names, shapes or types differ between ranks; the group can still be used. On this
-    /// rank, if a variable has another type, or is on a device that does not fit the group; the others then
-    /// get [`RankFailed`](collectives::Error::RankFailed).
+    /// rank, if a variable has another type, or is on an unsuitable device for the group; the other ranks
+    /// then get [`RankFailed`](collectives::Error::RankFailed).
     pub fn new(group: &Group, variables: &VarMap) -> Result<Self, Error> {
         Self::with_options(group, variables, &ReducerOptions::default())
     }
 
-    /// The same with options, which must be equal on all ranks. `op` is [`ReduceOp::Avg`] or
+    /// The same with options. They must be equal on all ranks. `op` is [`ReduceOp::Avg`] or
     /// [`ReduceOp::Sum`].
     ///
     /// # Errors
-    /// Those of [`new`](Self::new), and for another `op`; the other ranks then get
+    /// The errors of [`new`](Self::new), and an error for another `op`; the other ranks then get
     /// [`RankFailed`](collectives::Error::RankFailed).
     pub fn with_options(group: &Group, variables: &VarMap, options: &ReducerOptions) -> Result<Self, Error> {
         let all = tell(group, Self::checked(group, variables, options))?;
@@ -55,13 +54,13 @@ impl Reducer {
         for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16] {
             let of_type: Vec<Named> =
                 all.iter().filter(|named| named.var.dtype() == dtype).cloned().collect();
-            // Ranks without variables of this type compare their lists, too.
+            // Ranks without variables of this type also compare their lists.
             let device = all.first().map_or(Device::Cpu, |named| named.var.device().clone());
             let lists = group.all_gather_bytes(&[u8::from(!of_type.is_empty())])?;
             if lists.iter().all(|list| list == &[0]) {
                 continue;
             }
-            // A refusal is that of all ranks, which can use the group afterwards.
+            // All ranks refuse together, and can use the group afterwards.
             types.push(by_type!(&device, dtype, "a parameter", B => typed::<B>(group, of_type, options))?);
         }
         tell(group, parameters::broadcast(group, &all))?;
@@ -70,8 +69,8 @@ impl Reducer {
 
     /// The variables, and checks of this rank alone.
     fn checked(group: &Group, variables: &VarMap, options: &ReducerOptions) -> Result<Vec<Named>, Error> {
-        // The mask of present gradients is reduced with the same operator: for others, it would not say which
-        // any rank has.
+        // The mask of present gradients is reduced with the same operator: for others, it would not show the
+        // gradients present on any rank.
         if !matches!(options.op, ReduceOp::Avg | ReduceOp::Sum) {
             return Err(Error::Tensor(format!(
                 "the option op is {}: gradients are averaged (avg) or added (sum)",
@@ -90,8 +89,8 @@ impl Reducer {
     /// returns when every rank has called it. The program counts the steps, and the ranks compare their
     /// numbers ([`train::Reducer`]).
     ///
-    /// A variable that has a gradient on some ranks only counts as zero on the others, and gets the average
-    /// on all. One that has none on any rank gets none.
+    /// A variable with a gradient on some ranks only counts as zero on the other ranks, and gets the average
+    /// on all. A variable without a gradient on any rank gets none.
     ///
     /// # Errors
     /// If another rank has failed, or is in another step. If a gradient does not fit its variable, the
@@ -110,8 +109,8 @@ impl Reducer {
         self.types.iter_mut().try_for_each(|of_type| of_type.finish(step, gradients))
     }
 
-    /// Time for which the last [`average`](Self::average) waited until the reductions were complete. On GPUs,
-    /// where streams wait, only the time of the calls.
+    /// Waiting time of the last [`average`](Self::average) until the reductions were complete. On GPUs, only
+    /// the time of the calls, since streams wait there.
     #[must_use]
     pub fn exposed(&self) -> Duration {
         self.types.iter().map(|of_type| of_type.exposed()).sum()
@@ -132,8 +131,8 @@ trait Average {
 }
 
 struct Typed<B: Memory> {
-    /// Its parameters are the variables, and a last one that says which of them have a gradient on this rank:
-    /// 1 for each that has one, 0 for the others.
+    /// Its parameters are the variables, and a last one with the gradients present on this rank: 1 for each
+    /// variable with a gradient, 0 for the others.
     reducer: train::Reducer<B>,
     variables: Vec<Named>,
 }

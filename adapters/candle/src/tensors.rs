@@ -9,7 +9,7 @@ use crate::error::tell;
 use crate::memory::{Memory, by_type};
 use crate::{Error, parameters};
 
-/// The CPU, or this rank's GPU: the one with this rank's number on its host.
+/// Returns the CPU, or this rank's GPU: the GPU with this rank's number on its host.
 ///
 /// # Errors
 /// If there is no such GPU, or this crate was built without the feature `cuda`.
@@ -25,8 +25,8 @@ pub fn device(job: &Job, gpu: bool) -> Result<Device, Error> {
     Ok(Device::new_cuda_with_stream(job.local_rank())?)
 }
 
-/// The group of all ranks of a job, for tensors of this device. Collective: returns when every rank has
-/// called it.
+/// Creates the group of all ranks of a job, for tensors of this device. Collective: returns when every rank
+/// has called it.
 ///
 /// On a GPU, its collectives run on a stream of the group's own, on candle's device. This stream and candle's
 /// wait for each other by events, and the thread waits for neither. [`device`] makes a device with one stream
@@ -55,8 +55,8 @@ fn on_gpu(job: &Job, device: &candle_core::CudaDevice) -> Result<Group, Error> {
     Ok(group?)
 }
 
-/// The reduction of all ranks' tensors, which have the same shape and type on every rank. Collective. The
-/// result has no gradient.
+/// Returns the reduction of all ranks' tensors. They have the same shape and type on every rank. Collective.
+/// The result has no gradient.
 ///
 /// # Errors
 /// If another rank has failed, or the tensor has another type than f32, f64, bf16 and f16.

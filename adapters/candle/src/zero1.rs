@@ -21,8 +21,8 @@ use crate::parameters::{self, Watch};
 /// AdamW with its state divided among the ranks: stage 1 of ZeRO ([`train::Zero1`]).
 ///
 /// A rank has the moments of its shard of the parameters only. The shards of all ranks together are as large
-/// as the state that [`AdamW`](crate::AdamW) keeps on every rank. It averages the gradients itself, so that
-/// it replaces a [`Reducer`](crate::Reducer), too. All variables have one type.
+/// as the state of [`AdamW`](crate::AdamW) on every rank. `Zero1` averages the gradients itself, so it also
+/// replaces a [`Reducer`](crate::Reducer). All variables have one type.
 pub struct Zero1 {
     group: Group,
     watch: Watch,
@@ -30,16 +30,16 @@ pub struct Zero1 {
 }
 
 impl Zero1 {
-    /// Prepares the steps, and makes every rank's variables those of rank 0. Collective: returns when every
+    /// Prepares the steps, and replaces every rank's variables by rank 0's. Collective: returns when every
     /// rank has called it.
     ///
     /// # Errors
-    /// Those of [`Reducer::new`](crate::Reducer::new), and if variables have different types.
+    /// The errors of [`Reducer::new`](crate::Reducer::new), and an error if variables have different types.
     pub fn new(group: &Group, variables: &VarMap, params: ParamsAdamW) -> Result<Self, Error> {
         Self::with_options(group, variables, params, &ReducerOptions::default())
     }
 
-    /// The same with options, which must be equal on all ranks. Those of buckets have no effect.
+    /// The same with options. They must be equal on all ranks. Options of buckets have no effect.
     ///
     /// # Errors
     /// See [`new`](Self::new).
@@ -51,7 +51,7 @@ impl Zero1 {
     ) -> Result<Self, Error> {
         let (all, first) = tell(group, Self::checked(group, variables))?;
         let (device, dtype) = (first.var.device().clone(), first.var.dtype());
-        // A refusal is that of all ranks, which can use the group afterwards.
+        // All ranks refuse together, and can use the group afterwards.
         let typed = by_type!(&device, dtype, first.name, B => typed::<B>(group, &all, params, options))?;
         tell(group, parameters::broadcast(group, &all))?;
         Ok(Self { group: group.clone(), watch: Watch::new(variables, &all), typed })
@@ -87,8 +87,8 @@ impl Zero1 {
         tell(&self.group, result)
     }
 
-    /// The state of all shards, to save: a tensor for each name, as [`AdamW::state`](crate::AdamW::state).
-    /// Collective.
+    /// Returns the state of all shards, to save: a tensor for each name, as
+    /// [`AdamW::state`](crate::AdamW::state). Collective.
     ///
     /// # Errors
     /// If another rank has failed.
@@ -96,8 +96,8 @@ impl Zero1 {
         tell(&self.group, self.typed.state(&self.group))
     }
 
-    /// Takes this rank's shard of a state that [`state`](Self::state) has returned, with any number of ranks,
-    /// or [`AdamW::state`](crate::AdamW::state).
+    /// Takes this rank's shard of a state from [`state`](Self::state), of any number of ranks, or from
+    /// [`AdamW::state`](crate::AdamW::state).
     ///
     /// # Errors
     /// If a tensor is missing, or of another shape or type.
@@ -112,7 +112,7 @@ impl Zero1 {
     }
 
     /// Time of the last [`step`](Self::step) without the update: communication, with its copies and the wait
-    /// for other ranks. On GPUs, where streams wait, only the time of the calls.
+    /// for other ranks. On GPUs, only the time of the calls, since streams wait there.
     #[must_use]
     pub fn exposed(&self) -> Duration {
         self.typed.exposed()
@@ -164,15 +164,15 @@ where
     Ok(Box::new(Typed { zero1, variables, device, moments, steps: 0, params, exposed }))
 }
 
-/// Address of a tensor's storage, which tensors of the same memory share.
+/// Returns the address of a tensor's storage, equal for tensors of the same memory.
 fn storage(tensor: &Tensor) -> usize {
     let (storage, _) = tensor.storage_and_layout();
     ptr::from_ref::<Storage>(&storage).addr()
 }
 
 impl<B: Memory> Typed<B> {
-    /// Contiguous gradients of all variables, in other memory than the variables, which are locked while the
-    /// gradients are read.
+    /// Returns contiguous gradients of all variables, in other memory than the variables: these are locked
+    /// while the gradients are read.
     fn contiguous(&self, gradients: &GradStore) -> Result<Vec<Tensor>, Error> {
         let of_variables: HashSet<usize> = self.variables.iter().map(|named| storage(&named.var)).collect();
         let of = |named: &Named| match gradients.get(&named.var) {
@@ -190,7 +190,7 @@ impl<B: Memory> Typed<B> {
         self.variables.iter().map(of).collect()
     }
 
-    /// The whole tensor, with padding, of which every rank passes its shard. Collective.
+    /// Returns the whole tensor, with padding, from the shards of all ranks. Collective.
     fn gather(&self, group: &Group, shard: &Tensor) -> Result<Tensor, Error> {
         let len = shard.elem_count() * group.size();
         let whole = Tensor::zeros(len, shard.dtype(), &self.device)?;

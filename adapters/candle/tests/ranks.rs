@@ -1,4 +1,4 @@
-//! Averages and sharded steps of several ranks, which are threads of the test.
+//! Averages and sharded steps of several ranks, in threads of the test.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -220,7 +220,7 @@ fn a_variable_that_is_made_later_is_named_on_all_ranks() {
     on(1, |group| {
         let map = variables(&[("first", full(0.0, &[2], DType::F32))]);
         let mut adamw = AdamW::new(group, &map, ParamsAdamW::default()).unwrap();
-        // A map that this thread has locked is no reason to wait.
+        // A map locked by this thread is not a reason to wait.
         let locked = map.data().lock().unwrap();
         adamw.step(&store()).unwrap();
         drop(locked);
@@ -270,13 +270,13 @@ fn a_gradient_that_is_a_variable_is_read_before_the_sharded_step() {
         results
     };
     let (sender, receiver) = mpsc::channel();
-    // A step that takes a lock twice would never end.
+    // A step with a lock taken twice would never end.
     thread::spawn(move || sender.send([true, false].map(step)));
     let [shared, own] = receiver.recv_timeout(Duration::from_secs(60)).expect("the step hangs");
     assert_eq!(shared, own);
 }
 
-/// The variables after steps with the gradients that a rank has, and the optimizer.
+/// Returns the variables after steps with a rank's gradients, and the optimizer.
 fn steps<O>(
     map: &VarMap,
     rank: usize,
@@ -314,7 +314,7 @@ fn assert_close(one: &[f64], other: &[f64]) {
 
 #[test]
 fn plain_and_sharded_steps_are_those_of_candle() {
-    // The average of three ranks' gradients is that of the second one.
+    // The average of three ranks' gradients is the second rank's gradient.
     let params = ParamsAdamW { lr: 0.1, ..ParamsAdamW::default() };
     let expected = model();
     let adamw = candle_nn::AdamW::new(expected.all_vars(), params.clone()).unwrap();

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 /// Version of scikit-learn's wheel, as in xtask/src/wheels.rs.
 const SCIKIT_LEARN: &str = "1.7.2";
 
-/// The folder of the data: the given one, or that in the cache of `cargo xtask wheels`.
+/// Returns the folder of the data: the given one, or the one in the cache of `cargo xtask wheels`.
 pub(crate) fn folder(given: Option<&Path>) -> Result<PathBuf> {
     if let Some(given) = given {
         return Ok(given.to_owned());
@@ -25,7 +25,7 @@ pub(crate) fn folder(given: Option<&Path>) -> Result<PathBuf> {
     Ok(cache.join("scikit-learn").join(SCIKIT_LEARN))
 }
 
-/// Reads a file. The error of a missing one says how to get it.
+/// Reads a file. The error for a missing file says how to get it.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).with_context(|| {
         format!(

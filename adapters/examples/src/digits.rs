@@ -61,7 +61,7 @@ impl Digits {
     /// Reads the data, and makes the model.
     ///
     /// # Errors
-    /// If the data cannot be read, or there are fewer images than a batch has.
+    /// If the data cannot be read, or there are fewer images than in a batch.
     pub fn new(options: &Common, epochs: u64, device: &Device) -> Result<Self> {
         let path = data::folder(options.data.as_deref())?.join("digits.csv.gz");
         let (training, test) = read(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -116,7 +116,7 @@ impl Task for Digits {
         self.epochs * self.report_every()
     }
 
-    /// An epoch of full batches. Images that do not fill a batch are left out; each epoch leaves out others.
+    /// An epoch of full batches. Images that do not fill a batch are skipped; each epoch skips others.
     fn report_every(&self) -> u64 {
         (self.training.len() / self.batch) as u64
     }

@@ -1,4 +1,4 @@
-//! Initial weights, which depend on the seed only.
+//! Initial weights: they depend on the seed only.
 
 use anyhow::{Context, Result};
 use candle_core::{Device, Tensor};

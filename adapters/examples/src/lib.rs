@@ -1,7 +1,7 @@
-//! Data-parallel training: the parts that the example programs share.
+//! Data-parallel training: common parts of the example programs.
 //!
 //! A [`Task`] is a model and its data; [`run`] trains it on all ranks of a job. The batch of a step is the
-//! same for any number of ranks, which divide it, so that they all draw the same curve.
+//! same for any number of ranks. The ranks divide it, so any number of them draws the same curve.
 
 mod checkpoint;
 mod data;

@@ -15,7 +15,7 @@ pub(crate) enum Optimizer {
 }
 
 impl Optimizer {
-    /// All ranks get the variables of rank 0. Collective.
+    /// Gives all ranks the variables of rank 0. Collective.
     pub(crate) fn new(
         group: &Group,
         variables: &VarMap,
@@ -29,8 +29,8 @@ impl Optimizer {
         Ok(Self::Replicated(Reducer::new(group, variables)?, AdamW::new(group, variables, params)?))
     }
 
-    /// Updates the variables. Without shards they change only when the averages are complete, so that they
-    /// are whole after a failure of another rank.
+    /// Updates the variables. Without shards they change only when the averages are complete: they are whole
+    /// after a failure of another rank.
     pub(crate) fn step(
         &mut self,
         step: u64,
@@ -47,7 +47,7 @@ impl Optimizer {
         }
     }
 
-    /// Time of the last step that communication took.
+    /// Time of communication in the last step.
     pub(crate) fn exposed(&self) -> Duration {
         match self {
             Self::Replicated(reducer, _) => reducer.exposed(),
@@ -55,7 +55,7 @@ impl Optimizer {
         }
     }
 
-    /// The whole state. Collective.
+    /// Returns the whole state. Collective.
     pub(crate) fn state(&self) -> Result<HashMap<String, Tensor>, Error> {
         match self {
             Self::Replicated(_, adamw) => adamw.state(),
@@ -78,8 +78,8 @@ impl Optimizer {
     }
 }
 
-/// Waits for what the device has to do, and returns the failure of another rank. On GPUs, calls return
-/// earlier, and the results of a step in which a rank fails are undefined.
+/// Waits for the work of the device, and returns the failure of another rank. On GPUs, calls return earlier,
+/// and the results of a step with a failed rank are undefined.
 pub(crate) fn settle(group: &Group, device: &Device) -> Result<(), Error> {
     if !device.is_cpu() {
         device.synchronize()?;

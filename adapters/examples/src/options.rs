@@ -1,4 +1,4 @@
-//! Command line that the programs share.
+//! Command line of all programs.
 
 use std::path::PathBuf;
 

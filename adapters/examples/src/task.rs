@@ -33,14 +33,14 @@ pub trait Task {
     /// Errors of candle.
     fn loss(&self, samples: &[usize]) -> Result<Tensor>;
 
-    /// The answers to this rank's part of the questions that are not trained on.
+    /// Returns the score on this rank's part of the questions for tests.
     ///
     /// # Errors
     /// Errors of candle.
     fn evaluate(&self, rank: usize, size: usize) -> Result<Score>;
 }
 
-/// The part of `len` elements that a rank has.
+/// Returns a rank's part of `len` elements.
 pub(crate) fn part(len: usize, rank: usize, size: usize) -> std::ops::Range<usize> {
     len * rank / size..len * (rank + 1) / size
 }

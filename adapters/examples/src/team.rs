@@ -1,4 +1,4 @@
-//! The ranks that train together, also after some are gone.
+//! The ranks of a training, also after some are gone.
 
 use std::path::Path;
 use std::time::Instant;
@@ -23,7 +23,7 @@ pub(crate) struct Team {
 }
 
 impl Team {
-    /// All ranks get the variables of rank 0. Collective.
+    /// Gives all ranks the variables of rank 0. Collective.
     pub(crate) fn new(
         job: &Job,
         device: &Device,
@@ -35,7 +35,7 @@ impl Team {
         Ok(Self { group, optimizer, device: device.clone(), is_smaller: false, job: job.clone() })
     }
 
-    /// The ranks that are left, and the step with which they go on. `step` is that of this rank.
+    /// Returns the team of the remaining ranks, and the step with which they continue. `step` is this rank's.
     pub(crate) fn shrunk(
         self,
         failure: &anyhow::Error,
@@ -63,7 +63,7 @@ impl Team {
         Ok((team, step))
     }
 
-    /// Goes on where shards of the optimizer's state are lost: with that of the checkpoint, or on CPUs
+    /// Continues when shards of the optimizer's state are lost: with the state of the checkpoint, or on CPUs
     /// without moments.
     fn restart(&mut self, step: u64, variables: &VarMap, path: Option<&Path>) -> Result<u64> {
         let saved = path.filter(|path| path.is_file());
@@ -89,7 +89,7 @@ impl Team {
     }
 }
 
-/// All ranks go on with the state of rank 0: some may have done one step more than others.
+/// Continues on all ranks with the state of rank 0: some may have done one step more than others.
 fn replicate(group: &Group, old: &AdamW, new: &mut AdamW, step: u64) -> Result<u64, Error> {
     new.load_state(&old.state()?)?;
     new.broadcast(group, 0)?;

@@ -20,18 +20,18 @@ pub fn main<T: Task>(options: &Common, make: impl FnOnce(&Device) -> Result<T>) 
     match run(options, make) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // An error that cannot be printed has no other place to go.
+            // An unprintable error has no other place to go.
             let _ = writeln!(std::io::stderr(), "error: {error:#}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// Joins the job, and trains the task that `make` makes for this rank's device.
+/// Joins the job, and trains the task from `make` for this rank's device.
 ///
 /// # Errors
-/// If options contradict each other or the job, files cannot be read or written, or the ranks that are left
-/// cannot go on after a failure.
+/// If options contradict each other or the job, files cannot be read or written, or the remaining ranks
+/// cannot continue after a failure.
 pub fn run<T: Task>(options: &Common, make: impl FnOnce(&Device) -> Result<T>) -> Result<()> {
     let job = Job::from_environment()?;
     let trained = train(&job, options, make);
@@ -69,8 +69,7 @@ fn train<T: Task>(job: &Job, options: &Common, make: impl FnOnce(&Device) -> Res
             && options.fail_rank == Some(team.group.rank())
             && !team.is_smaller
         {
-            // SIGKILL runs no handler: the other ranks are told nothing.
-            // SAFETY: takes no memory.
+            // SIGKILL runs no handler: the other ranks get no report. SAFETY: takes no memory.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
         match advance(&mut team, &task, options, &mut progress) {
@@ -111,7 +110,7 @@ fn introduce<T: Task>(team: &Team, task: &T, step: u64) -> Result<()> {
 }
 
 struct Progress {
-    /// Number of steps that this rank has done.
+    /// Number of steps done by this rank.
     step: u64,
     /// True if the line of output and the checkpoint of the last step, where due, are written.
     settled: bool,
@@ -159,7 +158,7 @@ fn step<T: Task>(team: &mut Team, task: &T, progress: &mut Progress) -> Result<(
 struct Window {
     began: Instant,
     steps: u32,
-    /// Sum over samples; a tensor, so that a GPU need not be waited for.
+    /// Sum over samples; a tensor, since a number would need a wait for the GPU.
     loss: Option<Tensor>,
     samples: usize,
     exposed: Duration,

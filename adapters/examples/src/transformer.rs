@@ -17,7 +17,7 @@ const CONTEXT: usize = 32;
 const WIDTH: usize = 64;
 const HEADS: usize = 4;
 const LAYERS: usize = 2;
-/// Number of windows for tests, in the text's last tenth, which is not trained on.
+/// Number of windows for tests, in the text's last tenth. It is not trained on.
 const TEST_WINDOWS: usize = 48;
 const REPORT_EVERY: u64 = 10;
 const EPSILON: f32 = 1e-5;
@@ -30,7 +30,7 @@ pub struct Transformer {
     layers: Vec<Layer>,
     norm: LayerNorm,
     output: Linear,
-    /// Which characters an attention does not see: `[CONTEXT, CONTEXT]`, 0 or minus infinity.
+    /// Mask of characters hidden from an attention: `[CONTEXT, CONTEXT]`, 0 or minus infinity.
     mask: Tensor,
     text: Vec<u32>,
     device: Device,
@@ -83,7 +83,7 @@ impl Transformer {
         Ok(model)
     }
 
-    /// Characters of `[starts, CONTEXT]` from these places on, and the characters that follow each.
+    /// Characters of `[starts, CONTEXT]` from these places on, and the character after each.
     fn windows(&self, starts: &[usize]) -> Result<(Tensor, Tensor)> {
         let window = |shift: usize| -> Result<Tensor> {
             let of = |&start: &usize| self.text.get(start + shift..start + shift + CONTEXT);

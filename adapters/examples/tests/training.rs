@@ -1,4 +1,4 @@
-//! The example programs, alone, under mpirun, and as processes of which one dies.
+//! The example programs, alone, under mpirun, and as processes, one of which dies.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -181,7 +181,7 @@ fn a_resumed_training_is_the_uninterrupted_one() {
     let arguments = [&["--epochs", "4", "--resume"], &checkpoint[..]].concat();
     resumed(&alone(DIGITS, &arguments), 0.0);
     assert_ne!(std::fs::read(&file).unwrap(), saved, "it ends with a checkpoint, too");
-    // On another number of ranks, which divide the state.
+    // On another number of ranks: they divide the state.
     std::fs::write(&file, &saved).unwrap();
     resumed(&mpirun(2, DIGITS, &[&arguments[..], &["--shard"]].concat()), 1e-3);
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "no partial file stays");

@@ -1,4 +1,4 @@
-//! The group's CUDA stream and those of frameworks.
+//! The group's CUDA stream and the streams of frameworks.
 
 use std::sync::Arc;
 
@@ -21,15 +21,15 @@ fn no_device() -> Error {
     Error::Buffer("the group's ranks use no GPU: make a group with job.group('gpu')".to_owned())
 }
 
-/// The stream in whose order a framework uses and frees its tensors, and the group's, on which operations use
-/// them. The framework's exists until the operation is done or has been waited for (README.md).
+/// A framework's stream, for the use and release of its tensors, and the group's stream, for their use in
+/// operations. The framework's stream exists until the operation is done or has been waited for (README.md).
 pub(crate) struct Streams {
     pub(crate) framework: Arc<CudaStream>,
     group: Arc<CudaStream>,
 }
 
 impl Streams {
-    /// Lets the group's stream wait for the work that is queued on a framework's stream.
+    /// Lets the group's stream wait for the work queued on a framework's stream.
     pub(crate) fn join(group: &Group, framework: usize) -> Result<Self, Error> {
         if framework == PER_THREAD {
             return Err(Error::Buffer(
@@ -38,8 +38,8 @@ impl Streams {
             ));
         }
         let group = Arc::clone(group.stream().ok_or_else(no_device)?);
-        // SAFETY: the framework names a stream of the device's primary context, which lives as long as its
-        // tensors are used on it.
+        // SAFETY: the framework names a stream of the device's primary context, live as long as its tensors
+        // are used on it.
         let framework = unsafe { group.context().wrap_borrowed_stream(framework as _) };
         let streams = Self { framework, group };
         streams.refuse_captured()?;
@@ -47,7 +47,7 @@ impl Streams {
         Ok(streams)
     }
 
-    /// Refuses a framework's stream that is being captured: a CUDA graph would run the operation on this rank
+    /// Refuses a framework's stream during its capture: a CUDA graph would run the operation on this rank
     /// alone.
     pub(crate) fn refuse_captured(&self) -> Result<(), Error> {
         match self.framework.capture_status()? {
@@ -60,8 +60,8 @@ impl Streams {
         }
     }
 
-    /// Releases tensors of a group that has failed, whose operations may still use them: the framework's
-    /// stream waits for the group's first. If it cannot, the tensors are never released.
+    /// Releases tensors of a failed group. Its operations may still use them, so the framework's stream waits
+    /// for the group's first. If it cannot, the tensors are never released.
     pub(crate) fn release(&self, tensors: Vec<Tensor>) {
         if self.refuse_captured().is_err() || self.framework.join(&self.group).is_err() {
             std::mem::forget(tensors);
@@ -69,12 +69,13 @@ impl Streams {
     }
 }
 
-/// The memory of a tensor as a buffer of the group, whose stream waits for the tensor's ([`Streams::join`]).
+/// Returns the memory of a tensor as a buffer of the group. The group's stream waits for the tensor's
+/// ([`Streams::join`]).
 pub(crate) fn memory<T: Element>(group: &Group, tensor: &Tensor) -> Result<DeviceMemory<T>, Error> {
     let stream = Arc::clone(group.stream().ok_or_else(no_device)?);
     // SAFETY: DLPack describes so many elements of this type in the device's primary context, aligned
     // (`Tensor` checks it). They stay allocated until `Pending` drops the tensor: after the operation, or
-    // once the framework's stream, in whose order the tensor is freed, waits for the operation or for the
-    // group that has failed. The program leaves them alone until then (README.md).
+    // once the framework's stream (the tensor is freed in its order) waits for the operation or for the
+    // failed group. The program leaves them alone until then (README.md).
     Ok(unsafe { DeviceMemory::from_raw(tensor.address as u64, tensor.len, stream, ()) })
 }

@@ -21,7 +21,7 @@ pub(crate) struct Job(Owned<job::Job>);
 
 #[pymethods]
 impl Job {
-    /// Joins the job in which this process was started: by torchrun, mpirun, Slurm or Kubernetes, or with
+    /// Joins the job of this process, started by torchrun, mpirun, Slurm or Kubernetes, or with
     /// NCCL_BENCH_RANK, NCCL_BENCH_SIZE and NCCL_BENCH_ADDR. Without any, a job of one rank.
     #[staticmethod]
     fn from_environment(py: Python<'_>) -> PyResult<Self> {
@@ -40,7 +40,7 @@ impl Job {
         Ok(self.0.get()?.size())
     }
 
-    /// This rank's number among those of its host.
+    /// This rank's number among the ranks of its host.
     #[getter]
     fn local_rank(&self) -> PyResult<usize> {
         Ok(self.0.get()?.local_rank())
@@ -52,7 +52,7 @@ impl Job {
         Ok(self.0.get()?.local_size())
     }
 
-    /// A group of all ranks, which all make together. `backend` is "host", "gpu", or "auto": GPUs if every
+    /// Makes a group of all ranks, together with them. `backend` is "host", "gpu", or "auto": GPUs if every
     /// rank has one.
     #[pyo3(signature = (backend = "auto"))]
     fn group(&self, py: Python<'_>, backend: &str) -> PyResult<Group> {
@@ -61,7 +61,7 @@ impl Job {
         interruptible(py, move || job.group(backend)).map(|group| Group(Owned::new(group)))
     }
 
-    /// Tells the other ranks that this one has failed: their operations raise RankFailed with the reason.
+    /// Reports a failure of this rank: the operations of the other ranks raise RankFailed with the reason.
     fn fail(&self, reason: &str) -> PyResult<()> {
         self.0.get()?.fail(reason);
         Ok(())
@@ -71,7 +71,7 @@ impl Job {
         this
     }
 
-    /// Tells the other ranks about an exception that leaves the block, except RankFailed and SystemExit.
+    /// Reports an exception that leaves the block to the other ranks, except RankFailed and SystemExit.
     #[pyo3(signature = (kind, value, _traceback))]
     fn __exit__(
         &self,
@@ -95,7 +95,7 @@ impl Job {
     }
 }
 
-/// Joins the job in which this process was started: Job.from_environment().
+/// Joins the job of this process: Job.from_environment().
 #[pyfunction]
 pub(crate) fn init(py: Python<'_>) -> PyResult<Job> {
     Job::from_environment(py)
@@ -194,7 +194,7 @@ impl Group {
         self.start(tensor.py(), operation, vec![self.written(tensor, stream)?], async_op)
     }
 
-    /// Reduces all tensors of a list, which have one type, in one operation.
+    /// Reduces all tensors of a list in one operation. They have one type.
     #[pyo3(signature = (tensors, op = "sum", *, async_op = false, stream = None))]
     fn all_reduce_list(
         &self,
@@ -210,7 +210,7 @@ impl Group {
         self.start(py, operation, tensors, async_op)
     }
 
-    /// Replaces the tensor on every rank by that of rank `root`.
+    /// Replaces the tensor on every rank by rank `root`'s.
     #[pyo3(signature = (tensor, root = 0, *, async_op = false, stream = None))]
     fn broadcast(
         &self,

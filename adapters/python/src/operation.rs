@@ -67,7 +67,7 @@ impl Operation {
         }
         self.start_on(group, tensors, |tensor| {
             // SAFETY: DLPack describes so many initialised elements of this type, aligned (`Tensor` checks
-            // it), which stay allocated until `Pending` drops the tensor, after the operation. The program
+            // it). They stay allocated until `Pending` drops the tensor, after the operation. The program
             // leaves them alone until then (README.md).
             Ok(unsafe { HostMemory::from_raw(tensor.address as *mut T, tensor.len, ()) })
         })
@@ -96,7 +96,7 @@ impl Operation {
     }
 }
 
-/// Refuses memory that the group's ranks do not use.
+/// Refuses memory of a kind not used by the group's ranks.
 pub(crate) fn check_place(group: &Group, place: Place) -> PyResult<()> {
     let reason = match (group.backend(), place, device::number(group)) {
         (Backend::Gpu, Place::Device(device), Some(own)) if device == own => return Ok(()),
@@ -120,7 +120,7 @@ pub(crate) fn check_place(group: &Group, place: Place) -> PyResult<()> {
     Err(PyValueError::new_err(reason))
 }
 
-/// Refuses tensors that share memory, of which one would be written while another is read.
+/// Refuses tensors with common memory: one would be written while another is read.
 fn check_overlaps(tensors: &[Tensor]) -> PyResult<()> {
     let bytes = |tensor: &Tensor| (tensor.address, tensor.address + tensor.len * tensor.data_type.size());
     let mut ranges = tensors.iter().filter(|tensor| tensor.len > 0).map(bytes).collect::<Vec<_>>();

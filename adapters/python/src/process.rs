@@ -1,4 +1,4 @@
-//! Calls that Ctrl-C can end, and objects that a forked process must leave alone.
+//! Calls that Ctrl-C can interrupt, and objects that a forked process must leave alone.
 
 use std::process;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ impl<T: Send + Sync> Drop for Owned<T> {
 }
 
 /// Calls a function on a thread of its own and without the GIL, and waits for its result. On an error of
-/// Python (Ctrl-C), the function goes on.
+/// Python (Ctrl-C), the function continues.
 pub(crate) fn interruptible<T: Send + 'static>(
     py: Python<'_>,
     call: impl FnOnce() -> Result<T, Error> + Send + 'static,

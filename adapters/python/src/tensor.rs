@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// Versions of DLPack that are read: 1.x, and those before.
+/// Supported versions of DLPack: 1.x, and earlier ones.
 const NEWEST_DLPACK: (u32, u32) = (dlpark::ffi::DLPACK_MAJOR_VERSION, dlpark::ffi::DLPACK_MINOR_VERSION);
 
 /// Memory of a tensor.
@@ -19,7 +19,7 @@ pub(crate) enum Place {
     Device(usize),
 }
 
-/// The memory of a contiguous tensor, which lives at least as long as this.
+/// The memory of a contiguous tensor. It lives at least as long as this.
 pub(crate) struct Tensor {
     /// Keeps the memory, and releases it when dropped, on any thread.
     _memory: ImportedDlpack,
@@ -33,8 +33,8 @@ pub(crate) struct Tensor {
 }
 
 impl Tensor {
-    /// The memory of `object`, to be read and written. `stream` is the CUDA stream in whose order it is used,
-    /// as an address; without it, torch is asked. `check` may refuse the place of the memory.
+    /// Returns the memory of `object`, to be read and written. `stream` is the CUDA stream of its use, as an
+    /// address; without it, torch is asked. `check` may refuse the place of the memory.
     pub(crate) fn written(
         object: &Bound<'_, PyAny>,
         stream: Option<usize>,
@@ -56,7 +56,7 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// The memory of `object`, to be read only.
+    /// Returns the memory of `object`, to be read only.
     pub(crate) fn read(
         object: &Bound<'_, PyAny>,
         stream: Option<usize>,
@@ -94,10 +94,11 @@ fn refused(error: dlpark::tensor::Error) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-/// A tensor of torch that requires a gradient cannot be exported: its data without the gradient's history.
+/// Returns the data of a tensor of torch without the gradient's history: a tensor that requires a gradient
+/// cannot be exported.
 ///
 /// # Errors
-/// If its elements are the negatives of those in memory, which torch exports without a sign.
+/// If its elements are the negatives of the numbers in memory: torch exports them without the sign.
 fn detached<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     if let Some(is_negative) = object.getattr_opt("is_neg")?
         && is_negative.call0()?.is_truthy()?
@@ -140,12 +141,11 @@ fn torch_stream(object: &Bound<'_, PyAny>, device: usize) -> PyResult<usize> {
     torch.getattr("cuda")?.call_method1("current_stream", (device,))?.getattr("cuda_stream")?.extract()
 }
 
-/// Calls `__dlpack__`, for a tensor that is used on `stream`. Objects of before DLPack 1.0 do not know
-/// `max_version`.
+/// Calls `__dlpack__`, for a tensor used on `stream`. Objects of before DLPack 1.0 do not know `max_version`.
 fn export<'py>(object: &Bound<'py, PyAny>, stream: Option<usize>) -> PyResult<Bound<'py, PyAny>> {
     let arguments = PyDict::new(object.py());
     if let Some(stream) = stream {
-        // DLPack's number of the legacy default stream, whose address is 0.
+        // DLPack's number of the legacy default stream: its address is 0.
         arguments.set_item("stream", stream.max(1))?;
     }
     let without_version = arguments.copy()?;
@@ -190,7 +190,7 @@ fn described(tensor: &TensorRef<'_>) -> PyResult<Described> {
 }
 
 /// True if the elements are in C order without gaps. A dimension of one element may have any stride, as in
-/// numpy and torch, whose copies of such tensors are the tensors themselves.
+/// numpy and torch: their copies of such tensors are the tensors themselves.
 fn is_contiguous(tensor: &TensorRef<'_>) -> bool {
     let Some(strides) = tensor.strides() else { return true };
     if tensor.shape().contains(&0) {

@@ -19,7 +19,7 @@ use crate::error::exception;
 use crate::process::{Owned, SIGNALS};
 use crate::tensor::Tensor;
 
-/// Interval at which a thread asks whether another one has waited for the same operation.
+/// Interval of a thread's checks for another waiter of the same operation.
 const OTHER_WAITER: Duration = Duration::from_millis(1);
 
 /// An operation of any buffers.
@@ -62,7 +62,7 @@ impl<B: Send> Operating for job::Work<B> {
     }
 }
 
-/// A running operation with the tensors that it uses.
+/// A running operation with its tensors.
 pub(crate) struct Pending {
     running: Option<Running>,
     tensors: Vec<Tensor>,
@@ -92,10 +92,10 @@ impl Pending {
     }
 
     /// Waits for the end of the operation: the host does, or with `block = false` and for tensors of a device
-    /// their stream alone. Without the GIL. On an error of Python (Ctrl-C), the operation goes on.
+    /// their stream alone. Without the GIL. On an error of Python (Ctrl-C), the operation continues.
     pub(crate) fn wait(&mut self, py: Python<'_>, block: bool) -> PyResult<()> {
         if let Some(streams) = self.streams.as_ref().filter(|_| !block) {
-            // The operation goes on.
+            // The operation continues.
             py.detach(|| streams.refuse_captured()).map_err(|error| exception(py, error))?;
             let Some(running) = self.running.take() else { return Ok(()) };
             let result = py.detach(|| running.wait_on(&streams.framework));
@@ -159,7 +159,7 @@ impl Work {
         Self(Owned::new(Mutex::new(State::Pending(pending))))
     }
 
-    /// The operation, for the thread that waits for it; `None` once it is done.
+    /// Takes the operation, for the thread that waits for it; `None` once it is done.
     fn take(&self, py: Python<'_>) -> PyResult<Option<Pending>> {
         let own = self.0.get()?;
         loop {

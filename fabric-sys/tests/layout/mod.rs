@@ -1,4 +1,4 @@
-//! Every field of every struct that a client touches, at the offset that the headers give it.
+//! Every field of every struct used by a client, at its offset in the headers.
 
 use std::ffi::CStr;
 use std::fmt::Write;

@@ -1,8 +1,8 @@
-//! One small network, trained with candle or burn on processors, for programs that differ only in how they
-//! average gradients.
+//! One small network, trained with candle or burn on processors, for programs with different ways of
+//! averaging gradients.
 //!
-//! Each program in `src/bin` marks the lines that a user writes to average gradients: those between `//
-//! begin` and `// end`, without imports, comments and lines of braces alone.
+//! Each program in `src/bin` marks the user's lines for averaging gradients: the lines between `// begin` and
+//! `// end`, without imports, comments and lines of braces alone.
 
 pub mod burn_net;
 pub mod candle_net;
@@ -24,7 +24,7 @@ pub struct Options {
     /// Numbers in each example.
     #[arg(long, default_value_t = 256)]
     pub inputs: usize,
-    /// Numbers that the network answers.
+    /// Numbers in the network's output.
     #[arg(long, default_value_t = 10)]
     pub outputs: usize,
     /// Width of the hidden layers.
@@ -39,7 +39,7 @@ pub struct Options {
     /// Steps in each round.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub steps: u32,
-    /// Rounds that are measured, with averages and without.
+    /// Measured rounds, with averages and without.
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
 }
@@ -58,7 +58,7 @@ impl Options {
     }
 }
 
-/// Communication that the measurement needs.
+/// Communication for the measurement.
 pub trait Ranks {
     /// This rank.
     fn rank(&self) -> usize;

@@ -1,7 +1,7 @@
 //! Algorithms for all_gather.
 //!
-//! Costs for `p` ranks that contribute `n` bytes each, as messages on the critical path; every algorithm
-//! sends the (p-1) n bytes that every rank must receive.
+//! Costs for `p` ranks with `n` bytes each, as messages on the critical path; with every algorithm a rank
+//! receives (p-1) n bytes, the minimum.
 
 use super::{Pipeline, Position, Round, Schedule, Spec, scratch, source, target};
 use crate::fabric::selection::Algorithm;
@@ -15,12 +15,12 @@ pub(super) fn schedule(algorithm: Algorithm, spec: Spec) -> Schedule<Spec> {
         Algorithm::RecursiveDoubling => unsafe {
             Schedule::new(spec, Pipeline::WHOLE, at.steps(), 0, recursive_doubling)
         },
-        // SAFETY: receives behind the blocks that are known and sends those; copies to the target in the end.
+        // SAFETY: receives behind the known blocks and sends those; copies to the target in the end.
         Algorithm::Bruck => unsafe {
             Schedule::new(spec, Pipeline::WHOLE, at.steps(), at.ranks * spec.bytes(), bruck)
         },
-        // The ring serves any number of ranks.
-        // SAFETY: receives a block next to the one that it sends. Segments are disjoint.
+        // The ring serves any number of ranks. SAFETY: receives a block next to the sent one. Segments are
+        // disjoint.
         _ => unsafe { Schedule::new(spec, pipeline, at.ranks - 1, 0, ring) },
     }
 }
@@ -58,8 +58,8 @@ fn recursive_doubling(spec: &Spec, _segment: usize, number: usize, round: &mut R
     }
 }
 
-/// Bruck's algorithm: sends all known blocks down at doubling distance, in scratch memory that starts with
-/// the own block, and copies them into rank order at the end: lg p messages, rounded up; any number of ranks.
+/// Bruck's algorithm: sends all known blocks down at doubling distance, in scratch memory from the own block
+/// on, and copies them into rank order at the end: lg p messages, rounded up; any number of ranks.
 fn bruck(spec: &Spec, _segment: usize, number: usize, round: &mut Round) {
     let Position { rank, ranks, .. } = spec.at;
     let block = spec.bytes();

@@ -13,23 +13,23 @@ pub(super) fn schedule(algorithm: Algorithm, spec: Spec) -> Schedule<Spec> {
         // SAFETY: one round; each peer has a part of the scratch memory of its own, and the result is written
         // when all sends are over.
         Algorithm::Direct => unsafe { Schedule::new(spec, Pipeline::WHOLE, 1, ranks * spec.bytes(), direct) },
-        // SAFETY: a round receives into scratch memory only, but for the last one, which receives into a
-        // target that this rank no longer sends.
+        // SAFETY: all rounds receive into scratch memory, except the last: it receives into the target after
+        // this rank's last send of it.
         Algorithm::RecursiveDoubling => unsafe {
             let rounds = fold.steps() + 2 * fold.outer_rounds();
             Schedule::new(spec, Pipeline::WHOLE, rounds, spec.bytes(), recursive_doubling)
         },
-        // SAFETY: the halving receives into scratch memory, the doubling into parts of the target that this
-        // rank gave away while halving and does not send in that round. Segments are disjoint.
+        // SAFETY: the halving receives into scratch memory, the doubling into parts of the target given away
+        // by this rank while halving, and not sent in the same round. Segments are disjoint.
         Algorithm::Rabenseifner => unsafe {
             let rounds = 2 * fold.steps() + 2 * fold.outer_rounds();
             Schedule::new(spec, pipeline, rounds, spec.segments().largest(), rabenseifner).ordered()
         },
-        // SAFETY: the first round receives into scratch memory, a part for each peer; the second into chunks
-        // of the target that are not this rank's, while it sends its own. Segments are disjoint.
+        // SAFETY: the first round receives into scratch memory, a part for each peer; the second into other
+        // ranks' chunks of the target, while this rank sends its own. Segments are disjoint.
         Algorithm::Pairwise => unsafe { Schedule::new(spec, pipeline, 2, chunk() * (ranks - 1), pairwise) },
         // The ring serves any number of ranks. SAFETY: a reducing round receives into scratch memory, a
-        // gathering one into a chunk of the target next to the one that it sends. Segments are disjoint.
+        // gathering one into a chunk of the target next to the sent one. Segments are disjoint.
         _ => unsafe { Schedule::new(spec, pipeline, 2 * (ranks - 1), chunk(), ring) },
     }
 }
@@ -55,8 +55,8 @@ fn direct(spec: &Spec, _segment: usize, _number: usize, round: &mut Round) {
     round.finish(target(0), len);
 }
 
-/// The largest power of two of the ranks works; each of the others is represented by a neighbour, to which it
-/// sends its vector first and from which it receives the result last.
+/// The largest power of two of the ranks works. Each remaining rank is represented by a neighbour: it sends
+/// its vector there first, and receives the result from there last.
 #[derive(Clone, Copy)]
 struct Fold {
     rank: usize,
@@ -77,7 +77,7 @@ impl Fold {
         usize::from(self.represented > 0)
     }
 
-    /// Rounds that halve or double.
+    /// Number of halving rounds, equal to the number of doubling rounds.
     fn steps(&self) -> usize {
         self.workers.ilog2() as usize
     }
@@ -90,7 +90,7 @@ impl Fold {
         self.rank < 2 * self.represented && self.rank % 2 == 1
     }
 
-    /// This rank's number among the workers, of which it is one.
+    /// This rank's number among the workers. It must be a worker.
     fn number(&self) -> usize {
         if self.represents() { self.rank / 2 } else { self.rank - self.represented }
     }
@@ -125,8 +125,8 @@ impl Fold {
     }
 }
 
-/// Exchanges and combines whole vectors with partners at doubling distance: lg p messages, n lg p bytes (for
-/// a number of ranks that is no power of two: 2 messages and up to 2 n bytes more).
+/// Exchanges and combines whole vectors with partners at doubling distance: lg p messages, n lg p bytes (if
+/// the number of ranks is not a power of two: 2 messages and up to 2 n bytes more).
 fn recursive_doubling(spec: &Spec, _segment: usize, number: usize, round: &mut Round) {
     let fold = Fold::new(spec.at);
     let len = spec.bytes();
@@ -151,7 +151,7 @@ fn recursive_doubling(spec: &Spec, _segment: usize, number: usize, round: &mut R
 }
 
 /// Rabenseifner's: reduce-scatter by recursive halving, then all-gather by recursive doubling: 2 lg p
-/// messages, 2 n (p-1)/p bytes (for a number of ranks that is no power of two: 2 messages and up to 2 n bytes
+/// messages, 2 n (p-1)/p bytes (if the number of ranks is not a power of two: 2 messages and up to 2 n bytes
 /// more).
 fn rabenseifner(spec: &Spec, segment: usize, number: usize, round: &mut Round) {
     let fold = Fold::new(spec.at);
@@ -168,7 +168,7 @@ fn rabenseifner(spec: &Spec, segment: usize, number: usize, round: &mut Round) {
     }
     let reduces = step < fold.steps();
     let distance = if reduces { fold.workers >> (step + 1) } else { 1 << (step - fold.steps()) };
-    // The chunks that both share are 2 * distance; while halving each keeps the half with its own number.
+    // Both share 2 * distance chunks; while halving each keeps the half with its own number.
     let me = fold.number();
     let (peer, mine, theirs) =
         (fold.rank_of(me ^ distance), me / distance * distance, (me ^ distance) / distance * distance);
@@ -210,7 +210,7 @@ fn ring(spec: &Spec, segment: usize, number: usize, round: &mut Round) {
     let (at, ranks) = (spec.at, spec.at.ranks);
     let chunks = spec.segments().part(segment, ranks);
     let steps = ranks - 1;
-    // The gathering steps go on where the reducing ones end: each rank sends what it has got in the step
+    // The gathering steps continue after the reducing ones: each rank sends the chunk received in the step
     // before.
     let (give, give_len) = chunks.span(at.below(number % ranks));
     let (take, len) = chunks.span(at.below((number + 1) % ranks));

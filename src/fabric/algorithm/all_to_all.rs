@@ -87,8 +87,7 @@ impl Message<'_> {
     }
 }
 
-/// Returns the schedule of an algorithm. In place it is that of [`in_one_buffer`], unless the algorithm is
-/// Bruck's.
+/// Returns the schedule of an algorithm. In place, every algorithm except Bruck's runs as [`in_one_buffer`].
 pub(crate) fn schedule(algorithm: Algorithm, message: Message<'_>, in_place: bool) -> Schedule<Message<'_>> {
     let at = message.at;
     match (algorithm, message.received) {
@@ -99,7 +98,7 @@ pub(crate) fn schedule(algorithm: Algorithm, message: Message<'_>, in_place: boo
             Schedule::new(message, Pipeline::WHOLE, 1 + at.steps(), scratch_len, bruck)
         },
         // SAFETY: receives into scratch memory, a part for each peer, and copies from there when all is sent.
-        // Segments are disjoint: those of equal parts lie at the same places of all parts.
+        // Segments are disjoint: segments of equal parts lie at the same places of all parts.
         (_, Parts::Equal(part)) if in_place => unsafe {
             Schedule::new(
                 message,
@@ -114,7 +113,7 @@ pub(crate) fn schedule(algorithm: Algorithm, message: Message<'_>, in_place: boo
             let elements: usize = ranges.iter().map(|range| range.len()).sum();
             Schedule::new(message, Pipeline::WHOLE, 1, elements * element_size, in_one_buffer)
         },
-        // SAFETY: sends of the source and receives into the target, which are disjoint; parts do not overlap,
+        // SAFETY: sends from the source and receives into the target, both disjoint; parts do not overlap,
         // nor do segments.
         (Algorithm::Direct, _) => unsafe { Schedule::new(message, message.pipeline(), 1, 0, direct) },
         // Pairwise serves any number of ranks.
@@ -122,8 +121,8 @@ pub(crate) fn schedule(algorithm: Algorithm, message: Message<'_>, in_place: boo
         (_, Parts::Equal(_)) => unsafe {
             Schedule::new(message, message.pipeline(), at.ranks - 1, 0, pairwise)
         },
-        // Parts of different lengths have different numbers of segments, so that later segments overtake
-        // earlier ones. SAFETY: as for `direct`.
+        // Parts of different lengths have different numbers of segments: later segments overtake earlier
+        // ones. SAFETY: as for `direct`.
         (_, Parts::Ranges { .. }) => unsafe {
             Schedule::new(message, message.pipeline(), at.ranks - 1, 0, pairwise).ordered()
         },
@@ -140,7 +139,7 @@ fn direct(message: &Message<'_>, segment: usize, _number: usize, round: &mut Rou
     message.keep(segment, round);
 }
 
-/// Every rank sends to the one at growing distance above, and receives from the one below: p-1 messages, n
+/// Every rank sends to the rank at growing distance above, and receives from the rank below: p-1 messages, n
 /// (p-1)/p bytes.
 fn pairwise(message: &Message<'_>, segment: usize, number: usize, round: &mut Round) {
     let at = message.at;
@@ -152,7 +151,7 @@ fn pairwise(message: &Message<'_>, segment: usize, number: usize, round: &mut Ro
 }
 
 /// [`direct`] in one buffer: received parts wait in scratch memory until all are sent. Equal parts are cut
-/// into segments. Others are not: a received segment could overwrite a part that is sent later.
+/// into segments. Others are not: a received segment could overwrite an unsent part.
 fn in_one_buffer(message: &Message<'_>, segment: usize, _number: usize, round: &mut Round) {
     let part = |parts: &Parts<'_>, rank: usize| match parts {
         Parts::Equal(_) => message.segment(segment, parts.span(rank)),
@@ -185,7 +184,7 @@ fn bruck(message: &Message<'_>, _segment: usize, number: usize, round: &mut Roun
     // bit.
     let packed = ranks * part;
     let arrived = packed + ranks / 2 * part;
-    // Distances whose binary representation has bit `step`.
+    // Distances with bit `step` set.
     let travellers = |step: usize| (1..ranks).filter(move |distance| distance >> step & 1 == 1);
     if let Some(step) = number.checked_sub(1) {
         let len = travellers(step).count() * part;

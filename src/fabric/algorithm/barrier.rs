@@ -1,4 +1,4 @@
-//! The barrier, by dissemination: in each step every rank signals the one at doubling distance.
+//! The barrier, by dissemination: in each step every rank signals the rank at doubling distance.
 
 use super::{Pipeline, Position, Round, Schedule, scratch};
 

@@ -1,7 +1,7 @@
 //! Algorithms for broadcast.
 //!
-//! Costs for `p` ranks and `n` bytes, as messages on the critical path and bytes sent by the rank that sends
-//! most. Only the root has a source.
+//! Costs for `p` ranks and `n` bytes, as messages on the critical path and maximum bytes sent by a rank. Only
+//! the root has a source.
 
 use super::{Location, Round, Schedule, Spec, source, target};
 use crate::fabric::selection::Algorithm;
@@ -11,8 +11,8 @@ pub(super) fn schedule(algorithm: Algorithm, spec: Spec) -> Schedule<Spec> {
     match algorithm {
         // SAFETY: the root only sends, from the source; another rank only receives. Segments are disjoint.
         Algorithm::Direct => unsafe { Schedule::new(spec, pipeline, 1, 0, direct) },
-        // SAFETY: the root only sends, from the source; another rank receives chunks into the target that it
-        // does not have yet, and sends those that it has. Segments are disjoint.
+        // SAFETY: the root only sends, from the source; another rank receives only missing chunks into the
+        // target, and sends only chunks it has. Segments are disjoint.
         Algorithm::Ring => unsafe { Schedule::new(spec, pipeline, at.steps() + at.ranks - 1, 0, ring) },
         // The tree serves any number of ranks. SAFETY: the root only sends, from the source; another rank
         // receives in one round and sends in later ones. Segments are disjoint.
@@ -51,7 +51,7 @@ fn direct(spec: &Spec, segment: usize, _number: usize, round: &mut Round) {
 ///
 /// The number of ranks with the vector doubles in every round: in round `k` the ranks up to `2^k` after the
 /// root send it `2^k` ranks further. The ranks that send most are thus adjacent, and on hosts with more ranks
-/// than processors run on different ones.
+/// than processors run on different processors.
 fn binomial(spec: &Spec, segment: usize, number: usize, round: &mut Round) {
     let at = spec.at;
     let (start, len) = spec.segments().span(segment);
@@ -67,7 +67,7 @@ fn binomial(spec: &Spec, segment: usize, number: usize, round: &mut Round) {
 }
 
 /// Scatters the vector down a binomial tree and gathers it around a ring (van de Geijn): lg p + p-1 messages,
-/// less than 2 n bytes. A rank that got more than its own chunk from the scatter does not receive that again.
+/// less than 2 n bytes. A rank with other ranks' chunks from the scatter does not receive them again.
 fn ring(spec: &Spec, segment: usize, number: usize, round: &mut Round) {
     let at = spec.at;
     let chunks = spec.segments().part(segment, at.ranks);
@@ -90,7 +90,7 @@ fn ring(spec: &Spec, segment: usize, number: usize, round: &mut Round) {
     let (before, after) = ((me + at.ranks - 1) % at.ranks, (me + 1) % at.ranks);
     let give = (me + at.ranks - step) % at.ranks;
     let take = (before + at.ranks - step) % at.ranks;
-    // The chunks of a rank after the scatter are those of its subtree.
+    // After the scatter, a rank has the chunks of its subtree.
     let has = |number: usize, chunk: usize| (number..number + at.subtree(number)).contains(&chunk);
     if !has(me, take) {
         round.receive(at.rank_of(before), target(chunks.start(take)), chunks.len(take, take + 1));

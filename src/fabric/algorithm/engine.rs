@@ -34,7 +34,7 @@ impl Memory {
         self.source == self.target.cast_const()
     }
 
-    /// Two ranges of the elements of one buffer, which must lie within it.
+    /// Two ranges of the elements of one buffer. Both must lie within it.
     pub(crate) fn in_place<E>(data: &mut [E], source: Range<usize>, target: Range<usize>) -> Self {
         debug_assert!(source.end <= data.len() && target.end <= data.len());
         // Both of one pointer: neither invalidates the other.
@@ -82,19 +82,19 @@ impl Sequence {
     /// Set in the signatures of messages between two ranks.
     const PAIR: u64 = 1 << 21;
 
-    /// A collective, with a signature that is the same on every rank.
+    /// A collective. The signature is the same on every rank.
     pub(crate) fn collective(signature: u64) -> Self {
         let signature = signature & !Self::PAIR;
         Self { sent: signature, received: signature }
     }
 
-    /// Messages between two ranks, each with a signature that is the same on both.
+    /// Messages between two ranks. Each signature is the same on both.
     pub(crate) fn pair(sent: u64, received: u64) -> Self {
         Self { sent: sent | Self::PAIR, received: received | Self::PAIR }
     }
 }
 
-/// Parameters of an operation that its segments share.
+/// Parameters of an operation, shared by its segments.
 pub(crate) struct OperationContext<'a> {
     pub(crate) sequence: Sequence,
     pub(crate) memory: Memory,
@@ -102,14 +102,14 @@ pub(crate) struct OperationContext<'a> {
     pub(crate) reduction: Option<&'a Reduction>,
 }
 
-/// Memory that operations reuse: after the first of a size and kind, nothing is allocated.
+/// Reused memory of operations: after the first operation of a size and kind, nothing is allocated.
 #[derive(Default)]
 pub(crate) struct Workspace {
     slots: Vec<SegmentSlot>,
     scratch: Vec<CacheLine>,
 }
 
-/// A cache line, which is also the alignment of scratch memory.
+/// A cache line: the alignment of scratch memory.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct CacheLine([u8; 64]);
@@ -208,11 +208,11 @@ pub(crate) unsafe fn run<T: Transport, P>(
     Ok(())
 }
 
-/// The order in which all ranks begin the rounds of all segments, for ordered schedules.
+/// Order of the starts of all rounds, the same on all ranks; for ordered schedules.
 ///
-/// A network may hold up all messages from one rank to another behind an unexpected one (TCP does when it is
-/// long or there are many). Ranks that begin the same rounds in the same order post receives in the order of
-/// the sends, so that none is held up forever.
+/// A network may delay all messages from one rank to another behind an unexpected one (TCP does if it is
+/// long, or if there are many). With the same order of rounds, ranks post receives in the order of the sends,
+/// and no message is delayed forever.
 #[derive(Clone, Copy)]
 struct RoundOrder {
     rounds: usize,
@@ -221,13 +221,13 @@ struct RoundOrder {
 }
 
 impl RoundOrder {
-    /// Staggers the segments so that those in flight are in different rounds.
+    /// Staggers the segments, to keep those in flight in different rounds.
     fn key(self, (segment, number): (usize, usize)) -> (usize, usize) {
         (segment * self.rounds + number * self.stagger, segment)
     }
 }
 
-/// True when no earlier round is still to begin. `waiting` is the first segment of which no round has begun.
+/// True when all earlier rounds have begun. `waiting` is the first segment that has begun no round.
 fn may_begin(
     order: Option<RoundOrder>,
     slots: &[SegmentSlot],
@@ -258,7 +258,7 @@ impl SegmentSlot {
         self.round.clear();
         schedule.fill(segment, self.number, &mut self.round);
         // A receive does not match a segment of a message of another length. The transport mixes in the
-        // segment's own length, which the same hash of the whole's would cancel.
+        // segment's own length; the same hash of the whole length would cancel it.
         let tag = |sequence: u64, transfer: &Transfer| {
             tag(
                 sequence ^ of_length(transfer.whole.wrapping_mul(3)) << 5,
@@ -287,7 +287,7 @@ impl SegmentSlot {
             self.pending.push(request);
         }
         if let Some(action) = self.round.meanwhile {
-            // SAFETY: the schedule promises that it touches nothing that messages of the round write.
+            // SAFETY: the schedule promises not to touch memory written by messages of the round.
             unsafe { run_action(&action, operation, transport.size(), buffers) };
         }
         Ok(())
@@ -300,20 +300,20 @@ impl SegmentSlot {
 }
 
 /// Tag of a message between two ranks: 22 bits of the sequence, 14 of the segment, 10 of the message's index
-/// within a round and 16 of the round, which leaves two for the transport. Each wraps around; messages in
-/// flight are never that far apart, and those of one tag are matched in the order in which they were sent.
+/// within a round and 16 of the round; two bits remain for the transport. Each number wraps around: messages
+/// in flight are never that far apart, and messages with one tag match in the order of the sends.
 fn tag(sequence: u64, segment: usize, part: usize, number: usize) -> u64 {
     let within = (segment as u64 & 0x3fff) << 26 | (part as u64 & 0x3ff) << 16 | number as u64 & 0xffff;
     (sequence & 0x3f_ffff) << 40 | within
 }
 
 /// # Safety
-/// As [`run`], with nothing in flight that writes what the action touches or reads what it writes.
+/// As [`run`], with no message in flight to memory touched by the action, or from memory written by it.
 unsafe fn run_action(action: &Action, operation: &OperationContext<'_>, ranks: usize, buffers: Buffers) {
     match *action {
         Action::Combine { out, a, b, len } => {
             if let Some(reduction) = operation.reduction {
-                // SAFETY: the schedule stays within its buffers and keeps to what `combine` asks for.
+                // SAFETY: the schedule stays within its buffers and meets the requirements of `combine`.
                 unsafe {
                     let (out, a, b) =
                         (buffers.locate(out, len), buffers.locate(a, len), buffers.locate(b, len));
@@ -323,7 +323,7 @@ unsafe fn run_action(action: &Action, operation: &OperationContext<'_>, ranks: u
         }
         Action::Finish { data, len } => {
             if let Some(reduction) = operation.reduction {
-                // SAFETY: the schedule stays within its buffers and keeps to what `finish` asks for.
+                // SAFETY: the schedule stays within its buffers and meets the requirements of `finish`.
                 unsafe { reduction.finish(buffers.locate(data, len), len, ranks) }
             }
         }

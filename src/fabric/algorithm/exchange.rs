@@ -8,14 +8,14 @@ pub(crate) struct Exchange {
     /// Peer and bytes.
     pub(crate) send: Option<(usize, usize)>,
     pub(crate) receive: Option<(usize, usize)>,
-    /// True when both use the same memory: what arrives waits in scratch memory until all is sent.
+    /// True when both use the same memory: the arrival waits in scratch memory until all is sent.
     pub(crate) in_place: bool,
 }
 
 impl Exchange {
     pub(crate) fn schedule(self) -> Schedule<Self> {
         let scratch_len = self.receive.filter(|_| self.in_place).map_or(0, |(_, len)| len);
-        // SAFETY: sends the source and receives into the target, which is disjoint, or into scratch memory.
+        // SAFETY: sends the source and receives into the disjoint target, or into scratch memory.
         unsafe { Schedule::new(self, Pipeline::WHOLE, 1, scratch_len, Self::round) }
     }
 

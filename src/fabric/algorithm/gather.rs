@@ -1,7 +1,7 @@
 //! Algorithms for gather.
 //!
-//! Costs for `p` ranks that contribute `n` bytes each, as messages on the critical path; the root receives
-//! (p-1) n bytes. Only the root has a target.
+//! Costs for `p` ranks with `n` bytes each, as messages on the critical path; the root receives (p-1) n
+//! bytes. Only the root has a target.
 
 use super::{Pipeline, Round, Schedule, Spec, scratch, source, target};
 use crate::fabric::selection::Algorithm;
@@ -10,11 +10,11 @@ pub(super) fn schedule(algorithm: Algorithm, spec: Spec) -> Schedule<Spec> {
     match algorithm {
         Algorithm::Binomial => {
             let scratch_len = spec.at.subtree(spec.at.number()) * spec.bytes();
-            // SAFETY: receives into scratch memory behind the blocks that are there already, and sends those.
+            // SAFETY: receives into scratch memory behind the blocks already there, and sends those.
             unsafe { Schedule::new(spec, Pipeline::WHOLE, spec.at.steps(), scratch_len, binomial) }
         }
-        // Direct serves any number of ranks. SAFETY: the root only receives, into blocks of the target that
-        // are not its own. Segments are disjoint.
+        // Direct serves any number of ranks. SAFETY: the root only receives, into the other ranks' blocks of
+        // the target. Segments are disjoint.
         _ => unsafe { Schedule::new(spec, spec.pipeline(), 1, 0, direct) },
     }
 }
@@ -32,8 +32,8 @@ pub(super) fn direct(spec: &Spec, segment: usize, _number: usize, round: &mut Ro
     round.copy_meanwhile(source(start), target(at.rank * block + start), len);
 }
 
-/// Up a binomial tree, in which every rank forwards its subtree's blocks: lg p messages, rounded up; blocks
-/// pass through other ranks on their way.
+/// Up a binomial tree: every rank forwards its subtree's blocks; lg p messages, rounded up. Blocks pass
+/// through other ranks on their way.
 pub(super) fn binomial(spec: &Spec, _segment: usize, number: usize, round: &mut Round) {
     let (at, block) = (spec.at, spec.bytes());
     let me = at.number();

@@ -1,18 +1,18 @@
 //! Collective algorithms, as schedules of rounds.
 //!
 //! A message is cut into segments, and each segment goes through the same rounds. In a round a rank posts
-//! receives and sends, and when they are complete it combines or copies what arrived. The engine keeps
-//! several segments in flight, so that the combination of one overlaps with the transfer of others. A
-//! schedule is a function of rank, number of ranks, size, segment and round, so every rank knows its peers'
-//! rounds without communication.
+//! receives and sends, and when they are complete it combines or copies the received data. The engine keeps
+//! several segments in flight, to overlap the combination of one with the transfer of others. A schedule is a
+//! function of rank, number of ranks, size, segment and round, so every rank knows its peers' rounds without
+//! communication.
 //!
-//! Most algorithms are those of R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective
-//! Communication Operations in MPICH" (2005), and of J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal and D.
+//! Most algorithms are from R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective
+//! Communication Operations in MPICH" (2005), and from J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal and D.
 //! Weathersby, "Efficient Algorithms for All-to-All Communications in Multiport Message-Passing Systems"
 //! (1997).
 //!
-//! Every element of a reduction is combined in an order that depends only on the number of ranks, the
-//! algorithm and the element's position, and then copied, or combined in the same order on every rank: all
+//! The order of an element's combinations depends only on the number of ranks, the algorithm and the
+//! element's position. The result is then copied to all ranks, or every rank combines in the same order: all
 //! ranks get the same bits (except for a NaN's payload).
 
 mod all_gather;
@@ -75,7 +75,7 @@ pub(crate) struct Transfer {
     pub(crate) len: usize,
     /// Index among the round's messages from one rank to another.
     pub(crate) part: usize,
-    /// Bytes of the whole message of which this is a segment, where ranks may disagree on them; otherwise 0.
+    /// Bytes of the whole message that this segment belongs to, if ranks may disagree on them; otherwise 0.
     pub(crate) whole: usize,
 }
 
@@ -90,12 +90,12 @@ pub(crate) enum Action {
     Copy { from: Location, to: Location, len: usize },
 }
 
-/// One round of one segment on one rank. Transfers and actions of no bytes are left out, on the peer too.
+/// One round of one segment on one rank. Transfers and actions of no bytes are skipped, also on the peer.
 #[derive(Default)]
 pub(crate) struct Round {
     pub(crate) receives: Vec<Transfer>,
     pub(crate) sends: Vec<Transfer>,
-    /// Runs while the messages are in flight; touches nothing that they write.
+    /// Runs while the messages are in flight; touches no memory written by them.
     pub(crate) meanwhile: Option<Action>,
     /// Run when all messages of the round are complete.
     pub(crate) then: Vec<Action>,
@@ -164,7 +164,7 @@ impl Round {
         }
     }
 
-    /// Combines `own` with all that has arrived, in order; copies it if nothing has.
+    /// Combines `own` with all arrivals, in order; copies it if there are none.
     fn combine_all(
         &mut self,
         out: Location,
@@ -208,8 +208,8 @@ impl Round {
         self.finish(out, len);
     }
 
-    /// Maps the ranks and locations of a round that another schedule has written for some of the ranks and a
-    /// part of the buffers.
+    /// Maps the ranks and locations of another schedule's round, written for some of the ranks and a part of
+    /// the buffers.
     fn translate(&mut self, rank: impl Fn(usize) -> usize, location: impl Fn(Location) -> Location) {
         for transfer in self.receives.iter_mut().chain(&mut self.sends) {
             transfer.peer = rank(transfer.peer);
@@ -227,7 +227,7 @@ impl Round {
     }
 }
 
-/// Segments of a message, and how many of them may be in flight together.
+/// Segments of a message, and their maximum number in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pipeline {
     pub(crate) segments: usize,
@@ -235,7 +235,7 @@ pub(crate) struct Pipeline {
 }
 
 impl Pipeline {
-    /// A message that is not cut.
+    /// An uncut message.
     const WHOLE: Self = Self { segments: 1, in_flight: 1 };
 }
 
@@ -260,9 +260,9 @@ type RoundFunction<P> = fn(&P, usize, usize, &mut Round);
 impl<P> Schedule<P> {
     /// # Safety
     /// In every round, the memory received, sent and touched meanwhile must be as [`Round`] requires, lie
-    /// within the buffers that the engine is given (`scratch_len` for the scratch memory), and be aligned for
-    /// the element type where it is combined; no two receives overlap, and none overlaps a send of the same
-    /// round. Segments in flight together touch disjoint memory.
+    /// within the engine's buffers (`scratch_len` for the scratch memory), and be aligned for the element
+    /// type where it is combined; no two receives overlap, and none overlaps a send of the same round.
+    /// Segments in flight together touch disjoint memory.
     unsafe fn new(
         parameters: P,
         pipeline: Pipeline,
@@ -277,13 +277,14 @@ impl<P> Schedule<P> {
         Self { is_ordered: true, ..self }
     }
 
-    /// Fills `round`, which is empty, with this rank's messages and actions in round `number` of a segment.
+    /// Fills `round`, empty before, with this rank's messages and actions in round `number` of a segment.
     fn fill(&self, segment: usize, number: usize, round: &mut Round) {
         (self.round)(&self.parameters, segment, number, round);
     }
 }
 
-/// Returns the schedule of an algorithm without hierarchy, for all collectives but those of [`all_to_all`].
+/// Returns the schedule of an algorithm without hierarchy, for all collectives except those in
+/// [`all_to_all`].
 pub(crate) fn schedule(collective: Collective, algorithm: Algorithm, spec: Spec) -> Schedule<Spec> {
     match collective {
         Collective::AllReduce => all_reduce::schedule(algorithm, spec),

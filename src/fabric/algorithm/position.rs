@@ -2,8 +2,8 @@
 
 /// A rank among all ranks.
 ///
-/// They form a ring, and a binomial tree, in which they are numbered from the root on, around the end. The
-/// parent of a number is the number without its lowest bit; at step `s` those whose lowest bit is `s`
+/// The ranks form a ring, and a binomial tree with numbers from the root on, around the end. The parent of a
+/// number is the number without its lowest bit; at step `s` the numbers with `s` as their lowest bit
 /// communicate with their parents. The numbers of a subtree are consecutive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Position {
@@ -49,7 +49,7 @@ impl Position {
         (number > 0 && number.trailing_zeros() as usize == step).then(|| number - (1 << step))
     }
 
-    /// Number of the child that communicates with this rank at this step.
+    /// Number of the child communicating with this rank at this step, if any.
     pub(crate) fn child(&self, step: usize) -> Option<usize> {
         let (number, distance) = (self.number(), 1 << step);
         (number.is_multiple_of(2 * distance) && number + distance < self.ranks).then_some(number + distance)

@@ -12,19 +12,18 @@ pub(super) fn schedule(algorithm: Algorithm, spec: Spec) -> Schedule<Spec> {
         Algorithm::Pairwise => {
             let scratch_len = segments.part(0, spec.at.ranks).largest() * (spec.at.ranks - 1);
             // SAFETY: the first round receives into scratch memory, a part for each peer; in the second the
-            // root receives chunks of the target that are not its own and sends nothing. Segments are
-            // disjoint.
+            // root receives the other ranks' chunks of the target and sends nothing. Segments are disjoint.
             unsafe { Schedule::new(spec, spec.pipeline(), 2, scratch_len, pairwise) }
         }
-        // The tree serves any number of ranks.
-        // SAFETY: receives into scratch memory beside what it keeps and sends there. Segments are disjoint.
+        // The tree serves any number of ranks. SAFETY: receives into scratch memory beside the data kept and
+        // sent there. Segments are disjoint.
         _ => unsafe {
             Schedule::new(spec, spec.pipeline(), spec.at.steps(), 2 * segments.largest(), binomial)
         },
     }
 }
 
-/// Up a binomial tree, in which every rank combines its children's with its own: lg p messages, rounded up; n
+/// Up a binomial tree: every rank combines its children's vectors with its own; lg p messages, rounded up; n
 /// bytes.
 fn binomial(spec: &Spec, segment: usize, number: usize, round: &mut Round) {
     let (at, segments) = (spec.at, spec.segments());

@@ -1,8 +1,8 @@
 //! Algorithms for reduce_scatter.
 //!
-//! Costs for `p` ranks whose vectors have `n` bytes, a block of n/p for each rank, as messages on the
-//! critical path and bytes sent by each rank. Partial results are kept in scratch memory: in place, a rank's
-//! vector stays as it is but for its own block.
+//! Costs for `p` ranks with vectors of `n` bytes, a block of n/p for each rank, as messages on the critical
+//! path and bytes sent by each rank. Partial results are kept in scratch memory: in place, only the own block
+//! of a rank's vector changes.
 
 use super::{Pipeline, Position, Round, Schedule, Spec, scratch, source, target};
 use crate::fabric::selection::Algorithm;
@@ -11,19 +11,18 @@ pub(super) fn schedule(algorithm: Algorithm, spec: Spec) -> Schedule<Spec> {
     let ranks = spec.at.ranks;
     let largest = spec.segments().largest();
     match algorithm {
-        // SAFETY: receives into a part of the scratch memory that is not sent; the first round sends of the
-        // source, the others of the scratch memory. The result is written when all sends are over.
+        // SAFETY: receives into an unsent part of the scratch memory; the first round sends from the source,
+        // later rounds from the scratch memory. The result is written when all sends are over.
         Algorithm::RecursiveHalving => unsafe {
             let scratch_len = 2 * arrivals(&spec);
             Schedule::new(spec, Pipeline::WHOLE, spec.at.steps(), scratch_len, recursive_halving)
         },
-        // SAFETY: receives into one half of the scratch memory what it combines there, and sends what the
-        // round before left in the other half. The result is written when all sends are over. Segments are
+        // SAFETY: receives into one half of the scratch memory and combines there, and sends the result of
+        // the round before from the other half. The result is written when all sends are over. Segments are
         // disjoint.
         Algorithm::Ring => unsafe { Schedule::new(spec, spec.pipeline(), ranks - 1, 2 * largest, ring) },
         // Pairwise serves any number of ranks. SAFETY: receives into scratch memory, a part for each peer;
-        // the result is written when all sends are over, to the own block, which is not sent. Segments are
-        // disjoint.
+        // the result is written when all sends are over, to the own, unsent block. Segments are disjoint.
         _ => unsafe { Schedule::new(spec, spec.pipeline(), 1, (ranks - 1) * largest, pairwise) },
     }
 }
@@ -35,8 +34,8 @@ fn pairwise(spec: &Spec, segment: usize, _number: usize, round: &mut Round) {
     round.reduce_own(spec.at, |rank| (rank * spec.bytes() + start, len), target(start));
 }
 
-/// Start of the receive buffer of [`recursive_halving`] in scratch memory: behind the half of all blocks that
-/// is left after the first round.
+/// Start of the receive buffer of [`recursive_halving`] in scratch memory: behind the half of all blocks left
+/// after the first round.
 fn arrivals(spec: &Spec) -> usize {
     spec.at.ranks / 2 * spec.bytes()
 }
@@ -48,7 +47,7 @@ fn recursive_halving(spec: &Spec, _segment: usize, number: usize, round: &mut Ro
     let block = spec.bytes();
     let distance = ranks >> (number + 1);
     let peer = rank ^ distance;
-    // The blocks that both still share are 2 * distance; each keeps the half with its own number.
+    // Both still share 2 * distance blocks; each keeps the half with its own number.
     let (mine, theirs) = (rank / distance * distance, peer / distance * distance);
     let first = mine.min(theirs);
     let partial = |index: usize| match number {
@@ -67,8 +66,8 @@ fn recursive_halving(spec: &Spec, _segment: usize, number: usize, round: &mut Ro
     }
 }
 
-/// Passes partial results around a ring, each on its way to the rank whose block it is: p-1 messages of n/p
-/// bytes, all to one neighbour.
+/// Passes partial results around a ring, each on its way to the rank of its block: p-1 messages of n/p bytes,
+/// all to one neighbour.
 fn ring(spec: &Spec, segment: usize, number: usize, round: &mut Round) {
     let (at, segments, block) = (spec.at, spec.segments(), spec.bytes());
     let (start, len) = segments.span(segment);

@@ -1,7 +1,7 @@
-//! Algorithms for scatter: those for gather, reversed.
+//! Algorithms for scatter: the algorithms for gather, reversed.
 //!
-//! Costs are those of the gather with the same name, with sends and receives exchanged: for `p` ranks that
-//! get `n` bytes each, the root sends (p-1) n bytes, to each rank or down the tree. Only the root has a
+//! Costs equal the costs of the gather with the same name, with sends and receives exchanged: for `p` ranks
+//! with `n` bytes each, the root sends (p-1) n bytes, to each rank or down the tree. Only the root has a
 //! source.
 
 use super::{Action, Buffer, Location, Round, Schedule, Spec, gather};
@@ -10,18 +10,18 @@ use crate::fabric::selection::Algorithm;
 /// A gather reversed: its rounds run from the last to the first, and its receives become sends. Source and
 /// target swap roles, so copies reverse too.
 ///
-/// Copies that follow the messages of a gather must precede them here. So there is one more round: the first
-/// does the copies of the gather's last one, without messages.
+/// Copies after the messages of a gather must precede them here. So there is one more round: the first does
+/// the copies of the gather's last one, without messages.
 pub(super) fn schedule(algorithm: Algorithm, spec: Spec) -> Schedule<Spec> {
     let Schedule { pipeline, rounds, scratch_len, .. } = gather::schedule(algorithm, spec);
     let round = match algorithm {
         Algorithm::Binomial => binomial,
         _ => direct,
     };
-    // SAFETY: the memory sent, received and touched meanwhile in a round is that of one round of the gather.
-    // There no two sends overlap either, since every byte goes one way, and the memory copied meanwhile is in
-    // none of them: so sends can be receives. The buffers are those of the gather under each other's names,
-    // and segments are disjoint as there.
+    // SAFETY: a round sends, receives and touches the memory of one round of the gather. There no two sends
+    // overlap either, since every byte goes one way, and the memory copied meanwhile is in none of them: so
+    // sends can be receives. The buffers are the gather's buffers with exchanged names, and segments are
+    // disjoint as there.
     unsafe { Schedule::new(spec, pipeline, rounds + 1, scratch_len, round) }
 }
 
@@ -33,7 +33,7 @@ fn direct(spec: &Spec, segment: usize, number: usize, round: &mut Round) {
     reverse(1, number, round, |number, round| gather::direct(spec, segment, number, round));
 }
 
-/// Fills round `number` of the scatter from the rounds of a gather, which has `last` rounds.
+/// Fills round `number` of the scatter from the `last` rounds of a gather.
 fn reverse(last: usize, number: usize, round: &mut Round, gather: impl Fn(usize, &mut Round)) {
     if number < last {
         gather(last - 1 - number, round);

@@ -2,7 +2,7 @@
 
 use super::{Pipeline, Position, Split};
 
-/// One rank's place among the others, and the vector or block that a schedule moves.
+/// One rank's place among the others, and the vector or block moved by a schedule.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spec {
     pub(crate) at: Position,

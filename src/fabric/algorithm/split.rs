@@ -11,7 +11,7 @@ pub(crate) struct Split {
 }
 
 impl Split {
-    /// Cuts `count` elements that start `offset` bytes into a buffer into `parts` parts.
+    /// Cuts `count` elements, at `offset` bytes in a buffer, into `parts` parts.
     pub(crate) fn new(offset: usize, count: usize, parts: usize, element_size: usize) -> Self {
         Self { offset, base: count / parts, extra: count % parts, parts, element_size }
     }

@@ -47,8 +47,8 @@ impl<T: Transport> HostCollectives<T> {
     }
 
     /// # Safety
-    /// The buffers have these parts, of which no two that are received overlap. They are the same if
-    /// `in_place`, otherwise disjoint, and borrowed while this runs.
+    /// The buffers have these parts; no two received parts overlap. The buffers are the same if `in_place`,
+    /// otherwise disjoint, and borrowed while this runs.
     unsafe fn all_to_all_v_memory<E: Element>(
         &mut self,
         memory: Memory,
@@ -67,7 +67,7 @@ impl<T: Transport> HostCollectives<T> {
         unsafe { self.run(collective.name(), &schedule, memory, None) }
     }
 
-    /// Records the calls of an all_to_all_v: one for each part, which only two ranks know.
+    /// Records the calls of an all_to_all_v: one for each part, known to two ranks only.
     fn record_parts<E: Element>(&mut self, send: &[Range<usize>], receive: &[Range<usize>]) {
         self.call = CallSignature::of::<E>(Collective::AllToAllV, 0);
         let Some(transport) = &mut self.transport else { return };
@@ -79,8 +79,8 @@ impl<T: Transport> HostCollectives<T> {
         }
     }
 
-    /// Checks that each buffer has a part for each rank, that this rank's parts for itself are equally long,
-    /// and that no two received parts overlap.
+    /// Checks the parts: each buffer has one for each rank, this rank's parts for itself are equally long,
+    /// and no two received parts overlap.
     fn check_ranges(
         &mut self,
         send: &[Range<usize>],

@@ -30,10 +30,10 @@ mod symmetric;
 
 /// The collectives of one rank, over any transport.
 ///
-/// An operation borrows the caller's buffers only while it runs, but posts requests that a transport may
-/// serve for as long as it is open. So an operation owns the transport while it runs, and returns it when all
-/// its requests are complete; after an error or a panic it drops, and so closes, the transport before the
-/// borrows end.
+/// An operation borrows the caller's buffers only while it runs, but a transport may serve posted requests
+/// for as long as it is open. So an operation owns the transport while it runs, and returns it when all its
+/// requests are complete; after an error or a panic it drops, and so closes, the transport before the borrows
+/// end.
 pub(crate) struct HostCollectives<T> {
     transport: Option<Box<T>>,
     rank: usize,
@@ -61,8 +61,7 @@ pub(crate) struct HostCollectives<T> {
     has_left: bool,
 }
 
-/// Number of ranks up to which a rank that leaves also says so to peers that it never exchanged a message
-/// with.
+/// Largest number of ranks for which [`HostCollectives::leave`] also informs peers without earlier messages.
 const MAX_ANNOUNCED_PAIRS: usize = 64;
 
 /// Messages to a peer, and from it.
@@ -125,7 +124,7 @@ impl<T: Transport> HostCollectives<T> {
             let plan = selection::plan(collective, &topology, bytes, wanted);
             plan.with(collective, &options)
         });
-        // A message has the length that the plan gives it, and a rank with another plan must not read it. The
+        // A message has the length that its plan implies, and a rank with another plan must not read it. The
         // options were compared, but by the program's world; a rank of another build may have other plans for
         // them.
         let history = CallHash::of_settings(&format!("{topology:?} {options:?} {plans:?}"));
@@ -153,7 +152,7 @@ impl<T: Transport> HostCollectives<T> {
         self.rank
     }
 
-    /// Records that this rank calls nothing more, and compares calls: a rank that waits for it in another
+    /// Records the end of this rank's calls, and compares calls: otherwise a rank waiting for it in another
     /// operation would wait forever.
     pub(crate) fn leave(&mut self) {
         let Some(transport) = self.transport.as_mut().filter(|_| !self.has_left) else { return };
@@ -169,7 +168,7 @@ impl<T: Transport> HostCollectives<T> {
         transport.compare();
     }
 
-    /// Sets the longest wait of an operation; none waits forever.
+    /// Sets the longest wait of an operation; without a limit it waits forever.
     pub(crate) fn set_timeout(&mut self, limit: Option<Duration>) {
         if let Some(transport) = &mut self.transport {
             transport.set_timeout(limit);
@@ -193,7 +192,7 @@ impl<T: Transport> HostCollectives<T> {
         self.ranks == 1 && self.transport.is_some()
     }
 
-    /// Checks that there is a root or peer with this number.
+    /// Checks the number of a root or peer.
     fn check_rank(&self, operation: &'static str, role: &str, rank: usize) -> Result<(), Error> {
         if rank < self.ranks {
             return Ok(());
@@ -220,7 +219,7 @@ impl<T: Transport> HostCollectives<T> {
         Err(Error::Length { operation: collective.name(), problem })
     }
 
-    /// The elements of this rank's part of a buffer, which must have a part for each rank.
+    /// Returns the elements of this rank's part of a buffer. The buffer must have a part for each rank.
     fn own_part(&self, collective: Collective, len: usize) -> Result<Range<usize>, Error> {
         if len.is_multiple_of(self.ranks) {
             let part = len / self.ranks;
@@ -257,11 +256,11 @@ impl<T: Transport> HostCollectives<T> {
     /// elements of a vector, or of each rank's block.
     ///
     /// # Safety
-    /// Source and target have the bytes that the collective reads and writes on this rank: a vector, a block,
+    /// Source and target have the bytes read and written by the collective on this rank: a vector, a block,
     /// or a block for each rank. If they are equally long, they are the same or disjoint; otherwise the
     /// shorter one is this rank's block of the longer one, or disjoint from it. Both are aligned for `E`, and
     /// borrowed while this runs.
-    // Compiled for each collective, without these matches, which take 3 % of a short all_reduce.
+    // Compiled for each collective, without these matches: they take 3 % of a short all_reduce.
     #[inline(always)]
     unsafe fn collective<E: Element>(
         &mut self,
@@ -308,7 +307,7 @@ impl<T: Transport> HostCollectives<T> {
         }
     }
 
-    /// Sets the purpose of the operations that follow.
+    /// Sets the purpose of the following operations.
     pub(crate) fn set_purpose(&mut self, purpose: Option<Purpose>) {
         if let Some(purpose) = purpose {
             self.history.add_purpose(purpose);
@@ -316,7 +315,7 @@ impl<T: Transport> HostCollectives<T> {
         self.purpose = purpose;
     }
 
-    /// Counts and records the operation that begins.
+    /// Counts and records a new operation.
     fn record_call(&mut self) {
         if let Some(transport) = &mut self.transport {
             self.sequence += 1;
@@ -325,7 +324,7 @@ impl<T: Transport> HostCollectives<T> {
         }
     }
 
-    /// The calls of other ranks that the current operation waits for.
+    /// Calls of other ranks awaited by the current operation.
     fn awaited(&self) -> Vec<Awaited> {
         let (own, call) = (self.rank, self.call);
         let MessagePeers { to, from } = self.peers;
@@ -340,7 +339,8 @@ impl<T: Transport> HostCollectives<T> {
         messages
     }
 
-    /// Returns the transport after an operation; if that failed, tells the other ranks and closes it.
+    /// Returns the transport after an operation. After a failure, reports it to the other ranks and closes
+    /// the transport.
     fn finish_operation(
         &mut self,
         name: &str,
@@ -356,15 +356,15 @@ impl<T: Transport> HostCollectives<T> {
         }
     }
 
-    /// Tells the other ranks of an operation that has failed; returns its error.
+    /// Reports a failed operation to the other ranks; returns its error.
     #[cold]
     fn fail_operation(&mut self, name: &str, mut transport: T, mut error: Error) -> Error {
         if let Some(shared) = &self.shared {
             shared.fail();
         }
         let purpose = self.purpose.map(|purpose| purpose.to_string()).unwrap_or_default();
-        // Shared memory reports calls without their purpose, which is that of the peer, too, if it has the
-        // same calls before.
+        // Shared memory reports calls without their purpose. With the same earlier calls, the peer has the
+        // same purpose.
         if let Error::Mismatch { called, peer_called, .. } = &mut error
             && *called == self.call.to_string()
         {
@@ -372,7 +372,7 @@ impl<T: Transport> HostCollectives<T> {
             peer_called.iter_mut().for_each(|called| *called += &purpose);
         }
         match &error {
-            // The others know it.
+            // The other ranks know it.
             Error::World(_) => {}
             Error::TimedOut { limit, .. } => {
                 return transport.time_out(&format!("{name}{purpose}"), *limit, self.awaited());
@@ -415,8 +415,8 @@ impl<T: Transport> HostCollectives<T> {
         };
         let running = self.shared.as_mut().map(RunningOperation);
         // SAFETY: the buffers are as the caller promises. The workspace is used by nothing else. After an
-        // error or a panic the transport, which this function owns, is dropped and thereby closed before
-        // anything else is.
+        // error or a panic the transport, owned by this function, is dropped and thereby closed before
+        // anything else.
         let result = unsafe { engine::run(&mut *transport, &mut self.workspace, schedule, operation) };
         mem::forget(running);
         let result = match &self.shared {
@@ -429,7 +429,7 @@ impl<T: Transport> HostCollectives<T> {
     }
 }
 
-/// An operation that runs. Dropped when a panic ends it: the other ranks of the host then treat it as failed
+/// A running operation. Dropped when a panic ends it: the other ranks of the host then treat it as failed
 /// before the caller's buffers are its own again. Forgotten when the operation returns.
 struct RunningOperation<'a>(&'a mut SharedSegment);
 
@@ -439,8 +439,8 @@ impl Drop for RunningOperation<'_> {
     }
 }
 
-/// The error when another rank has failed: with cross-memory attach its messages may have been overwritten
-/// since.
+/// Returns the error after a failure of another rank: with cross-memory attach its messages may have been
+/// overwritten since.
 #[cold]
 fn other_rank_failure(operation: &'static str, transport: &mut impl Transport) -> Error {
     let since = Instant::now();

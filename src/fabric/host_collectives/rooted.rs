@@ -114,12 +114,13 @@ impl<T: Transport> HostCollectives<T> {
         unsafe { self.collective::<E>(Collective::Scatter, memory, own.len(), None, Some(root)) }
     }
 
-    /// All elements on the root, none on the other ranks: the range of a buffer that only the root uses.
+    /// All elements on the root, none on the other ranks: the range of a buffer used only by the root.
     fn at_root(&self, root: usize, len: usize) -> Range<usize> {
         if self.rank == root { 0..len } else { 0..0 }
     }
 
-    /// The buffer that only the root needs: an empty one on the other ranks, an error if the root has none.
+    /// Returns a buffer needed only by the root: an empty one on the other ranks, an error if the root has
+    /// none.
     fn root_buffer<B: Default>(
         &self,
         collective: Collective,

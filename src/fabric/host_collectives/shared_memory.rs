@@ -1,4 +1,4 @@
-//! Collectives over the shared segment, in pieces that fit its buffers.
+//! Collectives over the shared segment, in pieces up to the size of its buffers.
 //!
 //! Data in the segment is a copy, so a buffer may be overwritten as soon as its piece is written there: in
 //! place is the same as out of place. All ranks take part in every operation of the segment, in the same
@@ -16,7 +16,7 @@ use crate::fabric::selection::Collective;
 use crate::fabric::shared_memory::segment::{CAPACITY, Progress, SharedSegment, Waiting};
 use crate::fabric::transport::Transport;
 
-/// Bytes of a part up to which all parts are copied together, this rank's own included.
+/// Maximum bytes of a part for copying all parts together, this rank's own included.
 const SHORT_PART: usize = 512;
 
 impl<T: Transport> HostCollectives<T> {
@@ -31,9 +31,9 @@ impl<T: Transport> HostCollectives<T> {
     /// Runs a collective (but all_to_all_v) in pieces of at most `segment` bytes.
     ///
     /// # Safety
-    /// The contract of [`collective`](Self::collective); `reduction` is that of the elements, and none if
-    /// nothing is reduced.
-    // As `collective`, which calls it.
+    /// The contract of [`collective`](Self::collective); `reduction` fits the elements; none if nothing is
+    /// reduced.
+    // As `collective`, its caller.
     #[inline(always)]
     pub(super) unsafe fn run_on_board(
         &mut self,
@@ -62,8 +62,8 @@ impl<T: Transport> HostCollectives<T> {
         }
     }
 
-    /// Runs a collective that reduces nothing. The senders write a block, or a part for each rank; the
-    /// receivers read from one sender, or from all, whose blocks become theirs in rank order.
+    /// Runs a collective without a reduction. The senders write a block, or a part for each rank; the
+    /// receivers read the block of one sender, or the blocks of all in rank order.
     ///
     /// # Safety
     /// The contract of [`collective`](Self::collective).
@@ -98,9 +98,8 @@ impl<T: Transport> HostCollectives<T> {
         self.run_in_shared_memory(collective.name(), |shared, progress| {
             for (start, len) in pieces.spans() {
                 let message_offset = if has_parts { own * len } else { 0 };
-                // SAFETY: pieces lie within their blocks, which are as the caller promises, and those that a
-                // rank writes together fit in a message. What is overwritten in place is in the shared
-                // segment by then.
+                // SAFETY: pieces lie within their blocks, as promised by the caller, and the pieces of one
+                // write fit in a message. Data overwritten in place is in the shared segment by then.
                 unsafe {
                     let (source, target) = (source.wrapping_add(start), target.wrapping_add(start));
                     if from_root && !is_root {
@@ -126,7 +125,7 @@ impl<T: Transport> HostCollectives<T> {
     /// Reduces all sources in rank order, on ranks with `receives`.
     ///
     /// # Safety
-    /// The contract of [`collective`](Self::collective), with a target on ranks that receive.
+    /// The contract of [`collective`](Self::collective), with a target on receiving ranks.
     unsafe fn reduce_in_shared_memory(
         &mut self,
         name: &'static str,
@@ -150,8 +149,8 @@ impl<T: Transport> HostCollectives<T> {
                 for rank in 1..shared.ranks() {
                     let message = shared.read(rank, progress)?;
                     let before = if rank == 1 { first } else { target.cast_const() };
-                    // SAFETY: messages in the segment are aligned and have this many bytes, which do not
-                    // change before the next operation; the target is disjoint from them.
+                    // SAFETY: messages in the segment are aligned and have this many bytes, unchanged before
+                    // the next operation; the target is disjoint from them.
                     unsafe { reduction.combine(target, before, message, len) };
                 }
                 // SAFETY: the target is borrowed by this operation.
@@ -175,7 +174,7 @@ impl<T: Transport> HostCollectives<T> {
         let pieces = pieces_of_elements(block, reduction, share_per_rank(segment, self.ranks));
         self.run_in_shared_memory(name, |shared, progress| {
             for (start, len) in pieces.spans() {
-                // SAFETY: pieces lie within their blocks, which are as the caller promises, and those of all
+                // SAFETY: pieces lie within their blocks, as promised by the caller, and the pieces of all
                 // ranks fit in a message.
                 unsafe {
                     let (source, target) = (source.add(start), target.add(start));
@@ -189,9 +188,9 @@ impl<T: Transport> HostCollectives<T> {
         })
     }
 
-    /// A vector that fits in one message, and is not to be cut, is reduced by every rank. Otherwise each rank
-    /// reduces its part of every piece, and publishes it in a separate operation after the next piece is
-    /// written.
+    /// Reduces a vector for all ranks. If it fits in one message, and is not to be cut, every rank reduces
+    /// it. Otherwise each rank reduces its part of every piece, and publishes it in a separate operation
+    /// after the next piece is written.
     ///
     /// # Safety
     /// The contract of [`collective`](Self::collective).
@@ -262,12 +261,12 @@ impl<T: Transport> HostCollectives<T> {
     }
 }
 
-/// The part of a piece that this rank reduces.
+/// The part of a piece reduced by this rank.
 struct PartialReduction {
     target: *mut u8,
     /// This rank's input: the target, or disjoint from it.
     own: *const u8,
-    /// Offset in the others' messages.
+    /// Offset in the other ranks' messages.
     offset: usize,
     len: usize,
 }
@@ -300,8 +299,8 @@ impl PartialReduction {
     }
 }
 
-/// Writes `len` bytes for each rank, of parts whose starts are `stride` bytes apart; leaves out this rank's
-/// own unless all are copied together.
+/// Writes `len` bytes for each rank, of parts at intervals of `stride` bytes; skips this rank's own unless
+/// all are copied together.
 ///
 /// # Safety
 /// They can be read, and fit in a message.

@@ -17,7 +17,7 @@ pub use info::{Hints, Info, Link, Nic, Registered};
 
 /// Lists the entries of `library` on this machine that match `hints`, best first; may be empty.
 ///
-/// Uses `fi_getinfo`, which can take 0.1 seconds: providers look for their devices.
+/// Uses `fi_getinfo`. It can take 0.1 seconds: providers look for their devices.
 ///
 /// # Errors
 /// [`Error::Call`] with libfabric's error, for instance for a hint with a zero byte.
@@ -32,8 +32,7 @@ pub fn discover(library: &'static Fabric, hints: &Hints) -> Result<Vec<Info>, Er
     let (node, service) = (bytes(&hints.node)?, bytes(&hints.service)?);
     let question = InfoQuery { provider, node: node.as_deref(), service: service.as_deref(), flags: 0 };
     let list = InfoList::query(library, &question, |entry| {
-        // SAFETY: `query` passes an entry that nothing else uses, with all its attributes, whose names are
-        // null.
+        // SAFETY: `query` passes an entry with all its attributes and null names; nothing else uses it.
         unsafe {
             (*entry).caps = hints.capabilities.iter().fold(0, |bits, capability| bits | capability.bit);
             (*entry).mode = !0;
@@ -60,12 +59,12 @@ pub fn discover(library: &'static Fabric, hints: &Hints) -> Result<Vec<Info>, Er
         .filter(|entry| !(elsewhere && entry.provider().split(';').any(|part| SHARED_MEMORY.contains(&part))))
         // Some providers ignore the hints for domain and fabric; shm does.
         .filter(|entry| named(&hints.domain, &entry.domain()) && named(&hints.fabric, &entry.fabric_name()))
-        // SAFETY: an entry of the list, which is live meanwhile.
+        // SAFETY: an entry of the list, live meanwhile.
         .map(|entry| unsafe { entry_info(library, entry.as_ptr()) })
         .collect())
 }
 
-/// Lists the providers of `library`, including those that find no device here; but libfabric 1.17 leaves out
+/// Lists the providers of `library`, including providers without a device here; but libfabric 1.17 omits
 /// `efa` and `verbs` without devices.
 ///
 /// Uses `fi_getinfo` with `FI_PROV_ATTR_ONLY`.
@@ -102,8 +101,8 @@ const EVERY_REGISTRATION: c_int = !((fabric_sys::FI_MR_BASIC.0 | fabric_sys::FI_
 /// # Safety
 /// `entry` must be a live entry of `library` with all its attributes.
 unsafe fn entry_info(library: &Fabric, entry: *const fi_info) -> Info {
-    // SAFETY: the caller guarantees the entry; fields are those that every libfabric from 1.17 on has, names
-    // are null or texts, and each value is described as what it is.
+    // SAFETY: the caller guarantees the entry; every libfabric from 1.17 on has these fields, names are null
+    // or texts, and each value is described by its own kind.
     unsafe {
         let (fabric, domain, endpoint) = ((*entry).fabric_attr, (*entry).domain_attr, (*entry).ep_attr);
         let (transmit, receive) = ((*entry).tx_attr, (*entry).rx_attr);
@@ -151,7 +150,7 @@ unsafe fn entry_info(library: &Fabric, entry: *const fi_info) -> Info {
 unsafe fn nic_info(nic: *const fid_nic) -> Nic {
     let mut found = Nic::default();
     // SAFETY: the caller guarantees the device; its attributes are null or live, and their names null or
-    // texts. The place is that of a PCI bus when its type says so.
+    // texts. The location is a PCI address if its type says so.
     unsafe {
         let named = |pointer| Some(text(pointer)).filter(|text| !text.is_empty());
         let device = (*nic).device_attr;
@@ -193,7 +192,7 @@ unsafe fn nic_info(nic: *const fid_nic) -> Nic {
 /// libfabric's name of a value.
 ///
 /// # Safety
-/// `value` must point to a live value of the kind that `kind` names.
+/// `value` must point to a live value of the kind named by `kind`.
 unsafe fn value_name(library: &Fabric, value: *const c_void, kind: fi_type) -> String {
     // SAFETY: passed on to the caller.
     unsafe { library.fi_tostr(value, kind) }.unwrap_or_default()
@@ -212,7 +211,7 @@ unsafe fn address(format: u32, address: *const c_void, length: usize) -> Option<
     if address.is_null() {
         return None;
     }
-    // SAFETY: not null, so that many bytes as the caller promises.
+    // SAFETY: not null, so it points to `length` bytes, as the caller promises.
     let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), length) };
     address_text(format, bytes)
 }

@@ -49,7 +49,7 @@ impl Domain {
                 })
             }
         };
-        // On failure the open objects are closed here, without the lock, which closing takes.
+        // On failure the open objects are closed here, without the lock: closing takes it.
         result.map(|()| Arc::new(opened))
     }
 }
@@ -57,8 +57,8 @@ impl Domain {
 impl Drop for Domain {
     fn drop(&mut self) {
         let setup = provider::setup_lock();
-        // SAFETY: each pointer is null or an object that was opened and is closed once, after its children,
-        // which each hold an `Arc` of this.
+        // SAFETY: each pointer is null or an open object, closed once, after its children: each of them holds
+        // an `Arc` of this.
         let closed = unsafe {
             close([
                 (!self.domain.is_null()).then(|| &raw mut (*self.domain).fid),
@@ -85,8 +85,8 @@ pub(super) unsafe fn close(objects: impl IntoIterator<Item = Option<*mut fid>>) 
     Ok(())
 }
 
-/// Logs that an object could not be closed. Not to be called with the setup lock: a subscriber of the log is
-/// the program's code, and may use libfabric.
+/// Logs a failure to close an object. Not to be called with the setup lock: a subscriber of the log is the
+/// program's code, and may use libfabric.
 pub(super) fn warn_of_open_object(closed: Result<(), c_int>) {
     if let Err(result) = closed {
         log::warn(format_args!("fi_close failed with {result}; the object is left open"));

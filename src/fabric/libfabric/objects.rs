@@ -25,8 +25,8 @@ const MAX_ADDRESS_LEN: usize = 512;
 /// more peers.
 const MAX_PEERS: usize = 1 << 16;
 
-/// An address, padded with zeros: providers derive its length from its format, or for a text from its
-/// terminator, and the padding keeps that in bounds.
+/// Returns an address, padded with zeros: providers derive its length from its format, or for a text from its
+/// terminator, and the padding keeps it in bounds.
 fn padded(address: &[u8]) -> Vec<u8> {
     let mut padded = address.to_vec();
     padded.resize(address.len() + MAX_ADDRESS_LEN, 0);
@@ -51,7 +51,7 @@ pub(crate) struct EndpointObjects {
     av: *mut fid_av,
     pub(crate) cq: *mut fid_cq,
     pub(crate) ep: *mut fid_ep,
-    /// Descriptor of the completion queue, which becomes ready when there is something to do.
+    /// Descriptor of the completion queue, ready when there is something to do.
     pub(crate) descriptor: Option<RawFd>,
     /// True when the provider has promised to access memory of devices directly.
     pub(crate) direct: bool,
@@ -78,14 +78,14 @@ impl Drop for EndpointObjects {
             return self.leak();
         }
         let setup = provider::setup_lock();
-        // SAFETY: null, or an object that was opened and is closed once; it has no children.
+        // SAFETY: null, or an open object, closed once; it has no children.
         let closed = unsafe { close([(!self.ep.is_null()).then(|| &raw mut (*self.ep).fid)]) };
         if let Err(result) = closed {
-            // Whatever else ends the process may need it.
+            // Other code that ends the process may need the lock.
             drop(setup);
             end_process(result);
         }
-        // SAFETY: each pointer is null or an object that was opened and is closed once, after its children.
+        // SAFETY: each pointer is null or an open object, closed once, after its children.
         let closed = unsafe {
             let regions = self.regions.iter().map(|&region| Some(&raw mut (*region).fid));
             let rest = [
@@ -95,12 +95,12 @@ impl Drop for EndpointObjects {
             close(regions.chain(rest))
         };
         if self.named {
-            // Peers that were killed leave their files.
+            // Killed peers leave their files.
             shm::remove_leftovers();
         }
         drop(setup);
         if closed.is_err() {
-            // What is left open may be a region.
+            // An object left open may be a region.
             self.leak();
         }
         warn_of_open_object(closed);
@@ -109,7 +109,7 @@ impl Drop for EndpointObjects {
 
 impl EndpointObjects {
     /// Opens an address vector, a completion queue for tagged messages (`FI_CQ_FORMAT_TAGGED`), and an
-    /// endpoint that uses them; returns the endpoint's address, too.
+    /// endpoint with both; returns also the endpoint's address.
     pub(crate) fn open(
         domain: Arc<Domain>,
         library: &'static Fabric,
@@ -133,7 +133,7 @@ impl EndpointObjects {
             domain,
             memories: Vec::new(),
         };
-        // On failure the open objects are closed here, without the lock, which closing takes.
+        // On failure the open objects are closed here, without the lock: closing takes it.
         let check = error_checker(library, &provider);
         let address = objects.open_all(info, settings, &check)?;
         Ok((objects, address))
@@ -163,7 +163,7 @@ impl EndpointObjects {
             attributes.format = fabric_sys::FI_CQ_FORMAT_TAGGED;
             attributes.wait_obj =
                 if settings.blocking { fabric_sys::FI_WAIT_UNSPEC } else { fabric_sys::FI_WAIT_NONE };
-            // Only where it starts no thread that moves data, covers all sockets, and fi_trywait resets it.
+            // Only if it starts no thread to move data, covers all sockets, and fi_trywait resets it.
             let is_fit = self.tcp && !self.uring && self.version >= Version::new(1, 19);
             let wants_descriptor = settings.descriptor && is_fit;
             if wants_descriptor {
@@ -188,7 +188,7 @@ impl EndpointObjects {
                 let required = fabric_sys::FI_HMEM_P2P_REQUIRED as c_int;
                 let (level, option) = (fabric_sys::FI_OPT_ENDPOINT, fabric_sys::FI_OPT_FI_HMEM_P2P);
                 let value = (&raw const required).cast();
-                // A provider that cannot promise it returns an error, which changes nothing else.
+                // A provider that cannot promise it returns an error; nothing else changes.
                 let fid = &raw mut (*ep).fid;
                 let result =
                     fabric_sys::fi_setopt(fid, level as c_int, option as c_int, value, size_of::<c_int>());
@@ -225,9 +225,9 @@ impl EndpointObjects {
 
     /// True when closing the endpoint can crash after a peer has ended in the middle of a message.
     ///
-    /// libfabric's `tcp` (1.18 at the latest to 2.6; not the `net` of 1.17) buffers unexpected messages. When
-    /// its connection ends before all of one has arrived, `xnet_complete_rx` frees the buffer but leaves it
-    /// in the list that is freed with the endpoint.
+    /// libfabric's `tcp` (1.18 at the latest to 2.6; not the `net` of 1.17) buffers unexpected messages. If
+    /// its connection ends before all of a message has arrived, `xnet_complete_rx` frees the buffer but
+    /// leaves it in the list of buffers to free with the endpoint.
     ///
     /// Not with `io_uring`: the kernel has the buffers, and would continue to write there.
     pub(crate) fn must_stay_open(&self) -> bool {
@@ -248,7 +248,8 @@ impl EndpointObjects {
     }
 
     /// Discards unexpected messages, before any endpoint of this process is closed: from 1.19 on, closing an
-    /// endpoint of `shm` returns the buffers of such messages to their senders, whose memory may be gone.
+    /// endpoint of `shm` returns the buffers of such messages to their senders, and the senders' memory may
+    /// be gone.
     ///
     /// Moves no data, as the buffers of operations in flight may be gone.
     pub(crate) fn discard(&mut self) {
@@ -270,10 +271,10 @@ impl EndpointObjects {
             };
             let flags = fabric_sys::FI_PEEK | fabric_sys::FI_DISCARD;
             // SAFETY: the endpoint is open; the call is done with the message and its context when it
-            // returns. What it adds to the completion queue names the context, and is never read: reading the
+            // returns. Its entry in the completion queue names the context, and is never read: reading the
             // queue would move data.
             unsafe { fabric_sys::fi_trecvmsg(self.ep, &raw const message, flags) };
-            // `util_srx_peek` stores the message that it has found here.
+            // `util_srx_peek` stores a found message here.
             found = !context.internal[0].is_null();
         }
     }
@@ -387,8 +388,8 @@ impl EndpointObjects {
     }
 }
 
-/// Ends the process after a failure of closing an endpoint, with the value that the library returned: the
-/// library may continue to write into buffers whose borrows are about to end.
+/// Ends the process after a failure to close an endpoint, with the library's return value: the library may
+/// continue to write into buffers, and their borrows are about to end.
 fn end_process(result: c_int) -> ! {
     process_exit::claim();
     process_exit::report_once(&format!(
@@ -403,7 +404,7 @@ pub(crate) struct FailedOperation {
     pub(crate) context: *mut c_void,
     /// libfabric's number.
     pub(crate) code: c_int,
-    /// Bytes of a message that its buffer had no room for.
+    /// Bytes of a message beyond the end of its buffer.
     pub(crate) excess: usize,
     /// The provider's text, if it has one.
     pub(crate) text: Option<String>,

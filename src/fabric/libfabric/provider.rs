@@ -8,8 +8,8 @@ use fabric_sys::{Fabric, Version, fi_info, fi_threading};
 
 use crate::fabric::error::{Error, Failure};
 
-/// Lists the providers of the loaded libfabric that can carry tagged messages between ranks here, by
-/// libfabric's names: `tcp`, `net`, `shm`, `efa`, `verbs;ofi_rxm`.
+/// Lists the loaded libfabric's providers for tagged messages between ranks here, by libfabric's names:
+/// `tcp`, `net`, `shm`, `efa`, `verbs;ofi_rxm`.
 ///
 /// Uses `fi_getinfo`.
 ///
@@ -26,7 +26,8 @@ pub fn providers() -> Result<Vec<String>, Error> {
     Ok(providers)
 }
 
-/// TCP with the reliable endpoints of a second provider: all that `FI_PROVIDER=tcp` leaves of libfabric 1.17.
+/// TCP with the reliable endpoints of a second provider: the only choice in libfabric 1.17 with
+/// `FI_PROVIDER=tcp`.
 pub(crate) const LAYERED_TCP: &str = "tcp;ofi_rxm";
 
 /// Returns true for both names of the provider with reliable endpoints over TCP.
@@ -34,8 +35,8 @@ pub(crate) fn is_tcp(name: &str) -> bool {
     matches!(name, "tcp" | "net")
 }
 
-/// The loaded library's name of a provider: the `tcp` of libfabric 1.18 is the `net` of 1.16 and 1.17, whose
-/// `tcp` is an older one without reliable endpoints of its own.
+/// The loaded library's name of a provider: the `tcp` of libfabric 1.18 is the `net` of 1.16 and 1.17; their
+/// `tcp` is an older provider without reliable endpoints of its own.
 pub(crate) fn name_in(fabric: &Fabric, provider: &str) -> String {
     let renamed = Version::new(1, 18);
     match provider {
@@ -46,8 +47,8 @@ pub(crate) fn name_in(fabric: &Fabric, provider: &str) -> String {
     .to_owned()
 }
 
-/// The name for people of an opened provider: the one that they asked for, where the library has another for
-/// the same.
+/// The name of an opened provider for people: the requested name, if the library has another for the same
+/// provider.
 pub(crate) fn name_as_asked<'a>(asked: Option<&'a str>, provider: &'a str) -> &'a str {
     asked.filter(|asked| is_tcp(asked) && is_tcp(provider)).unwrap_or(provider)
 }
@@ -59,7 +60,7 @@ pub(crate) fn setup_lock() -> MutexGuard<'static, ()> {
     SETUP.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The list that `fi_getinfo` returns, best first; empty when nothing matches (`FI_ENODATA`).
+/// The list from `fi_getinfo`, best first; empty when nothing matches (`FI_ENODATA`).
 pub(crate) struct InfoList {
     fabric: &'static Fabric,
     first: *mut fi_info,
@@ -70,7 +71,7 @@ pub(crate) struct InfoList {
 pub(crate) struct InfoQuery<'a> {
     /// The library's name of a provider.
     pub(crate) provider: Option<&'a str>,
-    /// The address of a peer, or with `FI_SOURCE` the one to bind to.
+    /// The address of a peer, or with `FI_SOURCE` the address to bind to.
     pub(crate) node: Option<&'a CStr>,
     /// Its port, or the provider's equivalent.
     pub(crate) service: Option<&'a CStr>,
@@ -89,7 +90,7 @@ impl InfoList {
     ) -> Result<Self, Error> {
         let flags = source.map_or(0, |_| fabric_sys::FI_SOURCE);
         Self::query(fabric, &InfoQuery { provider, node: source, service: None, flags }, |hints| {
-            // SAFETY: `query` passes an entry that nothing else uses, with all its attributes.
+            // SAFETY: `query` passes an entry with all its attributes; nothing else uses it.
             unsafe {
                 ask_for_tagged_messages(hints, fabric_sys::FI_THREAD_DOMAIN);
                 (*(*hints).tx_attr).msg_order = fabric_sys::FI_ORDER_SAS;
@@ -99,7 +100,7 @@ impl InfoList {
         })
     }
 
-    /// Queries with hints that `fill` completes; `question.provider` is set already. An error of `fill` is
+    /// Queries with hints completed by `fill`; `question.provider` is set already. An error of `fill` is
     /// libfabric's number.
     pub(crate) fn query(
         fabric: &'static Fabric,
@@ -150,7 +151,7 @@ impl InfoList {
         std::iter::from_fn(move || {
             let info =
                 (!next.is_null()).then_some(InfoEntry { entry: next, list: std::marker::PhantomData })?;
-            // SAFETY: an entry of the list, which lives as long as `self`.
+            // SAFETY: an entry of the list, live as long as `self`.
             next = unsafe { (*next).next };
             Some(info)
         })
@@ -242,7 +243,7 @@ impl InfoEntry<'_> {
 /// number.
 ///
 /// # Safety
-/// `place` must be a writable field of hints that is null.
+/// `place` must be a writable null field of hints.
 pub(crate) unsafe fn set_string(place: *mut *mut c_char, text: &str) -> Result<(), i32> {
     let text = CString::new(text).map_err(|_| fabric_sys::FI_EINVAL)?;
     // SAFETY: a text goes in; null comes out when memory runs out.
@@ -250,7 +251,7 @@ pub(crate) unsafe fn set_string(place: *mut *mut c_char, text: &str) -> Result<(
     if copy.is_null() {
         return Err(fabric_sys::FI_ENOMEM);
     }
-    // SAFETY: writable as the caller promises; what it held was null, so nothing is lost.
+    // SAFETY: writable as the caller promises; the old value was null, so nothing is lost.
     unsafe { *place = copy };
     Ok(())
 }
@@ -279,7 +280,7 @@ pub(crate) fn chosen_by_variable() -> String {
     })
 }
 
-/// Variables of libfabric that change what this library must do.
+/// Variables of libfabric with an effect on this library.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Switches {
     /// `FI_TCP_IO_URING`.

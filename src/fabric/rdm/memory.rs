@@ -11,8 +11,8 @@ use super::region::describe;
 use super::{Endpoint, RemoteRegion};
 use crate::fabric::Error;
 
-/// Memory that is sent or written, made by `into` from anything with bytes (`&[u8]`, `&Vec<u8>`, `&[u8; 8]`)
-/// or from a [`DeviceRange`].
+/// Memory to send or write, made by `into` from anything with bytes (`&[u8]`, `&Vec<u8>`, `&[u8; 8]`) or from
+/// a [`DeviceRange`].
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
     /// Bytes of the host.
@@ -21,9 +21,9 @@ pub enum Source<'a> {
     Device(DeviceRange),
 }
 
-/// Memory that is received or read into, made by `into` from anything with mutable bytes (`&mut [u8]`, `&mut
-/// Vec<u8>`), from the bytes of [`shared`], or from a [`DeviceRange`]. If several operations in flight have
-/// the same shared bytes, their final content is undefined.
+/// Memory to receive or read into, made by `into` from anything with mutable bytes (`&mut [u8]`,
+/// `&mut Vec<u8>`), from the bytes of [`shared`], or from a [`DeviceRange`]. If several operations in flight
+/// have the same shared bytes, their final content is undefined.
 #[derive(Clone, Copy, Debug)]
 pub enum Destination<'a> {
     /// Bytes of the host.
@@ -32,12 +32,12 @@ pub enum Destination<'a> {
     Device(DeviceRange),
 }
 
-/// Returns the bytes as atomic ones, which several operations and threads may share. They may change during
+/// Returns the bytes as atomic ones, to be shared by several operations and threads. They may change during
 /// any call: a scope can move to another thread, and where endpoints share a domain, any of them moves the
 /// data of all.
 pub fn shared(data: &mut [u8]) -> &[AtomicU8] {
-    // SAFETY: an `AtomicU8` is laid out as a `u8`, and while the reference lives, which borrows the bytes
-    // exclusively, nobody has them in another way.
+    // SAFETY: an `AtomicU8` is laid out as a `u8`; the reference borrows the bytes exclusively, so nobody has
+    // them in another way while it lives.
     unsafe { &*(ptr::from_mut(data) as *const [AtomicU8]) }
 }
 
@@ -101,8 +101,8 @@ impl Block {
     }
 }
 
-/// Memory of a device, registered with an endpoint as long as that is open. The content of a part is
-/// undefined while an operation in flight writes it, and after several have written it at a time.
+/// Memory of a device, registered with an endpoint as long as the endpoint is open. The content of a part is
+/// undefined while an operation in flight writes it, and after several simultaneous writes.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceMemory {
     endpoint: u64,
@@ -112,20 +112,20 @@ pub struct DeviceMemory {
     description: [u8; RemoteRegion::BYTES],
 }
 
-// SAFETY: both pointers are only handed to the library, by the endpoint that registered the memory.
+// SAFETY: both pointers are only handed to the library, by the endpoint of the registration.
 unsafe impl Send for DeviceMemory {}
 // SAFETY: as above.
 unsafe impl Sync for DeviceMemory {}
 
 impl DeviceMemory {
-    /// The description for peers that read and write it, if the endpoint has remote memory access, to be sent
-    /// to them: see [`RemoteRegion::from_bytes`].
+    /// Returns the description to send to peers, if the endpoint has remote memory access: see
+    /// [`RemoteRegion::from_bytes`].
     #[must_use]
     pub fn description(&self) -> [u8; RemoteRegion::BYTES] {
         self.description
     }
 
-    /// A part, in bytes from its start. Operations check that it lies within the memory.
+    /// Returns a part, in bytes from the start of the memory. Operations check its bounds.
     #[must_use]
     pub fn range(&self, range: Range<usize>) -> DeviceRange {
         DeviceRange { memory: *self, start: range.start, end: range.end }
@@ -166,9 +166,9 @@ impl Endpoint {
     /// (shm's by CUDA's IPC) may still run when the operation is complete.
     ///
     /// # Safety
-    /// The memory must exist until the endpoint and all that share its domain are dropped or closed by an
-    /// error, and until no peer accesses it any more: over `shm` one may be late. It must be device memory,
-    /// as of `cudaMalloc` and `cuMemAlloc`, not managed or host memory.
+    /// The memory must exist until the endpoint and all others of its domain are dropped or closed by an
+    /// error, and until no peer accesses it any more: over `shm` an access may be late. It must be device
+    /// memory, as of `cudaMalloc` and `cuMemAlloc`, not managed or host memory.
     ///
     /// # Errors
     /// [`Error::Endpoint`] when libfabric has no CUDA, or the endpoint was opened without
@@ -205,7 +205,7 @@ impl Endpoint {
                 | fabric_sys::FI_REMOTE_WRITE;
         }
         let start = ptr::with_exposed_provenance::<u8>(address as usize);
-        // SAFETY: the caller guarantees the memory, which no reference is ever made to.
+        // SAFETY: the caller guarantees the memory; no reference is ever made to it.
         let registered = unsafe { self.objects_mut(NAME)?.register(start, len, access, device) };
         let (key, descriptor) = registered.map_err(|code| match code {
             fabric_sys::FI_ENOSYS => {
@@ -223,7 +223,7 @@ impl Endpoint {
     }
 
     /// True when the provider has promised to move device memory directly (`FI_HMEM_P2P_REQUIRED`), without a
-    /// copy in host memory. Others may do so, too, or copy.
+    /// copy in host memory. Other providers may also do so, or copy.
     #[must_use]
     pub fn is_direct(&self) -> bool {
         self.objects.as_ref().is_some_and(|objects| objects.direct)

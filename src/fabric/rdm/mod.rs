@@ -1,12 +1,12 @@
 //! Reliable endpoints (`FI_EP_RDM`): tagged messages to any number of peers, and remote memory access.
 //!
 //! An [`Endpoint`] has a domain, an address vector and a completion queue of its own, and is used by one
-//! thread at a time, without locks. The program exchanges the peers' addresses, which are bytes.
+//! thread at a time, without locks. The program exchanges the peers' addresses as bytes.
 //!
-//! Buffers are borrowed for as long as the library uses them. [`Endpoint::scope`] delimits that time, as
+//! Buffers are borrowed during their use by the library. [`Endpoint::scope`] delimits this time, as
 //! [`std::thread::scope`] does for threads: operations are started inside the closure, and none is in flight
-//! when it has returned. When the closure fails or panics while some are, the endpoint is closed, which makes
-//! the library release the buffers. Over `shm`, a peer may still read the memory of such a message
+//! when it has returned. If the closure fails or panics with operations in flight, the endpoint is closed,
+//! and the library releases the buffers. Over `shm`, a peer may still read the memory of such a message
 //! afterwards: see [`Scope::receive`].
 //!
 //! ```no_run
@@ -26,7 +26,7 @@
 //! # }
 //! ```
 //!
-//! A buffer that does not live long enough is rejected, and one that is in flight cannot be used:
+//! A buffer with too short a lifetime is rejected, and a buffer in flight cannot be used:
 //! ```compile_fail,E0597
 //! # use collectives::fabric::{Error, rdm::{Endpoint, Peer}};
 //! # fn example(endpoint: &mut Endpoint, peer: Peer) -> Result<(), Error> {
@@ -61,9 +61,8 @@
 //! # }
 //! ```
 //!
-//! A scope can be used by another thread. Memory that several operations may write, and any thread may read
-//! meanwhile, consists of atomic bytes ([`shared`]); cells would be written by one thread and read by
-//! another:
+//! A scope can be used by another thread. Memory that several operations may write, while any thread reads
+//! it, consists of atomic bytes ([`shared`]); cells would be written by one thread and read by another:
 //! ```no_run
 //! # use collectives::fabric::{Error, rdm::{Endpoint, Peer, shared}};
 //! # use std::sync::atomic::Ordering;
@@ -91,8 +90,8 @@
 //! ```
 //!
 //! # Remote memory
-//! A [`Region`] is memory of this process that peers read and write. They need its description, which is
-//! bytes, and bind it to the peer from which it came:
+//! A [`Region`] is memory of this process that peers read and write. They need its description, in bytes, and
+//! bind it to the sending peer:
 //! ```no_run
 //! # use collectives::fabric::{Error, rdm::{Endpoint, Peer, RemoteRegion}};
 //! # type Bytes = [u8; RemoteRegion::BYTES];
@@ -105,7 +104,7 @@
 //! # Ok(())
 //! # }
 //! ```
-//! The description of an own region is no memory of a peer:
+//! The description of an own region is not memory of a peer:
 //! ```compile_fail,E0308
 //! # use collectives::fabric::{Error, rdm::{Endpoint, Peer}};
 //! # fn example(endpoint: &mut Endpoint, peer: Peer) -> Result<(), Error> {
@@ -180,11 +179,11 @@ pub struct Endpoint {
     domain: String,
     id: u64,
     in_flight: usize,
-    /// Polls without a completion, and the time of the first check since the last one, while operations are
-    /// waited for.
+    /// Polls without a completion, and the time of the first check since the last one, during waits for
+    /// operations.
     idle: u32,
     idle_since: Option<Instant>,
-    /// The failure that closed it.
+    /// The failure that closed the endpoint.
     last_failure: Option<Failure>,
     /// True when a peer may be gone: an operation has failed or timed out.
     peer_lost: bool,
@@ -197,7 +196,7 @@ impl Drop for Endpoint {
 }
 
 // SAFETY: the library's objects are bound to no thread (FI_THREAD_DOMAIN asks for one thread at a time within
-// a domain, and this type, which is not Sync, has the domain's only handle); the slots' memory is its own.
+// a domain, and this type is not Sync and has the domain's only handle); the slots' memory is its own.
 unsafe impl Send for Endpoint {}
 
 impl Endpoint {
@@ -213,7 +212,7 @@ impl Endpoint {
         self.objects.as_ref().map(|objects| objects.address_text(&self.address)).unwrap_or_default()
     }
 
-    /// The provider's name: that of the options.
+    /// The provider's name, as in the options.
     #[must_use]
     pub fn provider(&self) -> &str {
         &self.provider
@@ -238,16 +237,16 @@ impl Endpoint {
     }
 
     /// Inserts a peer's address (`fi_av_insert`). Over `shm` the peer must be an [`Endpoint`] of another
-    /// process: the provider maps the file that the address names, and trusts its content.
+    /// process: the provider maps the file named by the address, and trusts its content.
     ///
     /// # Errors
     /// [`Error::Call`] when the provider rejects it; [`Error::Endpoint`] when the endpoint was closed, or
-    /// when over `shm` the address is not that of an [`Endpoint`], or that of one of this process.
+    /// when over `shm` the address is not from an [`Endpoint`], or from one of this process.
     pub fn insert(&mut self, address: &[u8]) -> Result<Peer, Error> {
         let id = self.id;
-        // Within a process the provider shares the peer's memory without a mapping, and that is gone when the
-        // peer is closed; from 2.5 on it also crashes when one sends before the other has read the location
-        // of its memory.
+        // Within a process the provider shares the peer's memory without a mapping, and the memory is gone
+        // when the peer is closed; from 2.5 on it also crashes when one sends before the other has read the
+        // location of its memory.
         if self.provider == "shm" && shm::is_of_this_process(address) {
             let problem = "endpoints of one process crash each other over shm; use tcp, or processes";
             return Err(self.endpoint_error("fi_av_insert", problem.to_owned()));
@@ -261,8 +260,8 @@ impl Endpoint {
         Ok(Peer { address, endpoint: id })
     }
 
-    /// Starts operations, which may borrow everything that outlives this call, and returns when none is in
-    /// flight: the closure's result, or the error of the first operation that failed.
+    /// Starts operations, and returns when none is in flight: the closure's result, or the error of the first
+    /// failed operation. Operations may borrow everything that outlives this call.
     ///
     /// # Errors
     /// The closure's; [`Error::Call`] when an operation fails; [`Error::World`] when a rank of the world has
@@ -279,17 +278,17 @@ impl Endpoint {
         Ok(value)
     }
 
-    /// Completes all communication with these peers, which have to call it, too: when it returns, all that
-    /// was sent to them before, injected or not, has been received or can be, and this endpoint can be
+    /// Completes all communication with these peers; they have to call it as well. When it returns, all
+    /// earlier messages to them, injected or not, have been received or can be, and this endpoint can be
     /// closed. `tag` must be used for nothing else.
     ///
     /// Each side sends a message and answers the other's.
     ///
     /// # Errors
-    /// Those of [`Endpoint::scope`].
+    /// The errors of [`Endpoint::scope`].
     pub fn farewell(&mut self, peers: &[Peer], tag: u64) -> Result<(), Error> {
-        // An answer means that the first message has arrived, and with it all messages before. Nothing can
-        // hold up the answers.
+        // An answer implies the arrival of the first message, and of all messages before. Nothing can delay
+        // the answers.
         for _ in ["farewell", "answer"] {
             self.scope(|scope| {
                 for &peer in peers {

@@ -25,13 +25,13 @@ pub struct Options {
     pub provider: String,
     /// Local address to bind to, where the provider has such addresses: `127.0.0.1`.
     pub source: Option<String>,
-    /// The provider's domain, which is a network interface or a device: `eth0`, `mlx5_1`, `rdmap16s27-rdm`.
+    /// The provider's domain, a network interface or a device: `eth0`, `mlx5_1`, `rdmap16s27-rdm`.
     pub domain: Option<String>,
     /// Also send and receive messages without a tag (`FI_MSG`).
     pub untagged: bool,
-    /// Threads that wait sleep (`fi_cq_sread`) instead of polling. Not supported by all providers.
+    /// Waiting threads sleep (`fi_cq_sread`) instead of polling. Not supported by all providers.
     pub blocking: bool,
-    /// Time between two polls of a thread that waits and does not sleep. It adds to the latency; many short
+    /// Time between two polls of a thread that waits without sleeping. It adds to the latency; many short
     /// messages in a row, from a peer of the same host, were measured to be faster with a pause.
     pub pause: Duration,
     /// Use memory of CUDA devices (`FI_HMEM`), registered with [`Endpoint::register_cuda`].
@@ -40,9 +40,9 @@ pub struct Options {
     pub remote_memory: bool,
     /// Approximate number of peers.
     pub peers: usize,
-    /// World whose failure ends a wait with an error.
+    /// World for failure detection: its failure ends a wait with an error.
     pub world: Option<world::Handle>,
-    /// Time without any completion, or start of an operation, after which a wait ends with an error.
+    /// Maximum time without any completion, or start of an operation, before a wait ends with an error.
     pub timeout: Option<Duration>,
 }
 
@@ -78,8 +78,8 @@ impl Options {
 }
 
 impl Endpoint {
-    /// Opens an endpoint with a domain of its own, which needs no locks: the library's objects are used by
-    /// one thread at a time.
+    /// Opens an endpoint with a domain of its own. It needs no locks: the library's objects are used by one
+    /// thread at a time.
     ///
     /// # Errors
     /// [`Error::Library`] without libfabric; [`Error::Provider`] when the provider has no such endpoint here;
@@ -88,12 +88,12 @@ impl Endpoint {
         Ok(open(options, fabric_sys::FI_THREAD_DOMAIN, 1)?.remove(0))
     }
 
-    /// Opens `count` endpoints for messages on one domain, which share the device's resources for it, and the
+    /// Opens `count` endpoints for messages on one domain. They share the device's resources for it, and the
     /// library's locks (`FI_THREAD_SAFE`): each may be used by a thread of its own.
     ///
     /// # Errors
-    /// Those of [`Endpoint::open`]; [`Error::Provider`] with [`Options::remote_memory`]: up to 2.5 at least,
-    /// libfabric looks up the regions of a domain without a lock, while another thread may add one.
+    /// The errors of [`Endpoint::open`]; [`Error::Provider`] with [`Options::remote_memory`]: up to 2.5 at
+    /// least, libfabric looks up the regions of a domain without a lock, while another thread may add one.
     pub fn open_sharing(options: &Options, count: usize) -> Result<Vec<Self>, Error> {
         if options.remote_memory {
             return Err(Error::Provider {
@@ -131,7 +131,7 @@ fn refuse_provider(options: &Options, problem: String) -> Error {
     Error::Provider { provider: options.provider.clone(), problem }
 }
 
-/// The entry to open among those that libfabric has for the options.
+/// Returns the entry to open from libfabric's entries for the options.
 fn choose_entry<'a>(
     list: &'a InfoList,
     library: &'static Fabric,
@@ -200,7 +200,7 @@ fn open_endpoint(
     })
 }
 
-/// The reason that no entry matches the options.
+/// Returns the reason why no entry matches the options.
 fn unavailable(library: &'static Fabric, name: &str, options: &Options, threading: fi_threading) -> String {
     let finds = |options: &Options| {
         let found = query(library, name, options, threading);
@@ -242,7 +242,7 @@ fn unavailable(library: &'static Fabric, name: &str, options: &Options, threadin
     )
 }
 
-/// The problem of a local address that does not exist.
+/// Returns the problem of a nonexistent local address.
 fn no_address(name: &str, options: &Options) -> String {
     let source = options.source.as_deref().unwrap_or_default();
     format!(
@@ -251,7 +251,7 @@ fn no_address(name: &str, options: &Options) -> String {
     )
 }
 
-/// Command that shows a provider's endpoints.
+/// Returns the command that shows a provider's endpoints.
 fn command(name: &str) -> String {
     let quote = if name.contains([';', '^']) { "'" } else { "" };
     format!("nccl-bench fabric info -p {quote}{name}{quote} -t rdm")
@@ -273,7 +273,7 @@ fn query(
     let flags = if source.is_some() { fabric_sys::FI_SOURCE } else { 0 };
     let question = InfoQuery { provider: Some(name), node: source.as_deref(), service: None, flags };
     InfoList::query(library, &question, |hints| {
-        // SAFETY: `query` passes an entry that nothing else uses, with all its attributes.
+        // SAFETY: `query` passes an entry with all its attributes; nothing else uses it.
         unsafe {
             provider::ask_for_tagged_messages(hints, threading);
             if options.untagged {

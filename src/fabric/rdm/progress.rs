@@ -26,7 +26,7 @@ impl Endpoint {
     /// for any time with nothing in flight.
     ///
     /// # Errors
-    /// Those of [`Endpoint::scope`].
+    /// The errors of [`Endpoint::scope`].
     pub fn progress(&mut self) -> Result<bool, Error> {
         if self.in_flight == 0 {
             self.idle_since = None;
@@ -102,7 +102,7 @@ impl Endpoint {
         if context.is_null() {
             return;
         }
-        // SAFETY: the library hands back what `start` gave it: a slot's context, which is its beginning, in
+        // SAFETY: the library returns the pointer from `start`: the context at the beginning of a slot in
         // flight.
         let slot = unsafe { &mut *context.cast::<OperationSlot>() };
         slot.state = state(slot.len);
@@ -127,7 +127,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Restarts the timeout: time spent computing or injecting is no wait.
+    /// Restarts the timeout: time spent computing or injecting is not a wait.
     #[inline]
     pub(super) fn reset_wait(&mut self) {
         self.idle = 0;

@@ -11,7 +11,7 @@ use crate::fabric::Error;
 /// Size of a transparent huge page on systems with pages of 4 KiB. It is a multiple of pages of 16 and 64 KiB
 /// as well.
 const LARGE_PAGE: usize = 2 << 20;
-/// Size of the largest page that the kernels of x86-64 and aarch64 have.
+/// Size of the largest page in the kernels of x86-64 and aarch64.
 const PAGE: usize = 64 << 10;
 
 /// Memory of dropped regions of `shm`, reused for later regions only: a late peer writes there by address
@@ -44,7 +44,7 @@ impl RegionMemory {
     /// `reusable`: peers may write late, so the memory is kept for other regions. Memory of [`LARGE_PAGE`] or
     /// more is aligned to large pages.
     fn zeroed(len: usize, reusable: bool) -> Option<Self> {
-        // A power of two, if that much is available.
+        // A power of two, if enough memory is available.
         let sizes =
             [if reusable { len.max(PAGE).checked_next_power_of_two() } else { None }, Some(len.max(1))];
         let mut memory = sizes.into_iter().flatten().find_map(|size| {
@@ -80,7 +80,7 @@ impl Drop for RegionMemory {
 
 impl Endpoint {
     /// Registers zeroed memory that peers may read and write (`fi_mr_regattr`), as long as this endpoint is
-    /// open, or any that shares its domain. Over `shm` a late peer may write even after that: such memory is
+    /// open, or any other of its domain. Over `shm` a late peer may write even afterwards: such memory is
     /// reused only for regions until the process ends.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ impl Endpoint {
         let access = fabric_sys::FI_REMOTE_READ | fabric_sys::FI_REMOTE_WRITE;
         let host = (fabric_sys::FI_HMEM_SYSTEM, 0);
         let objects = self.objects_mut(NAME)?;
-        // First, so that it outlives the registration.
+        // First, to outlive the registration.
         objects.keep_alive(Arc::clone(&memory) as Arc<_>);
         // SAFETY: the memory lives longer than the objects, and nothing but atomic accesses is made to it
         // from here.
@@ -114,7 +114,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// The bytes, which may change at any time.
+    /// The bytes. They may change at any time.
     #[must_use]
     pub fn bytes(&self) -> &[AtomicU8] {
         // SAFETY: the memory lives as long as `self`, is zeroed when it is made, and every access to it here
@@ -127,16 +127,15 @@ impl Region {
         Arc::downgrade(&self.memory)
     }
 
-    /// The description for peers that read and write it, to be sent to them: see
-    /// [`RemoteRegion::from_bytes`].
+    /// Returns the description to send to peers: see [`RemoteRegion::from_bytes`].
     #[must_use]
     pub fn description(&self) -> [u8; RemoteRegion::BYTES] {
         self.description
     }
 }
 
-/// A peer's region, which [`Scope::write`](super::Scope::write) and [`Scope::read`](super::Scope::read)
-/// access. It is bound to that peer, so endpoints other than the one that inserted the peer refuse it.
+/// A peer's region, for [`Scope::write`](super::Scope::write) and [`Scope::read`](super::Scope::read). It is
+/// bound to the peer: endpoints refuse a region of a peer inserted into another endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteRegion {
     pub(super) peer: Peer,
@@ -154,15 +153,15 @@ impl RemoteRegion {
         (self.base.wrapping_add(offset), self.key)
     }
 
-    /// Reads the description that a peer has sent of its region.
+    /// Reads the description of a peer's region, sent by the peer.
     ///
     /// # Safety
-    /// The bytes must be those of [`Region::description`], or of
-    /// [`DeviceMemory::description`](super::DeviceMemory::description), of memory that is registered with the
-    /// endpoint whose address was [inserted](Endpoint::insert) as `peer`. Over `shm` nothing checks it: long
-    /// transfers go directly to that address in the peer's process, whatever is there. So only accept
-    /// descriptions from peers that are trusted like processes of the same user, which could do the same
-    /// without a region.
+    /// The bytes must be from [`Region::description`] or
+    /// [`DeviceMemory::description`](super::DeviceMemory::description), for memory registered with the
+    /// endpoint [inserted](Endpoint::insert) as `peer`. Over `shm` nothing checks it: long transfers go
+    /// directly to the described address in the peer's process, whatever is there. So only accept
+    /// descriptions from peers trusted like processes of the same user; these could do the same without a
+    /// region.
     #[must_use]
     pub unsafe fn from_bytes(bytes: [u8; Self::BYTES], peer: Peer) -> Self {
         let number = |index: usize| {
@@ -186,7 +185,7 @@ impl RemoteRegion {
     }
 }
 
-/// The description of a region in this process: what [`RemoteRegion::from_bytes`] reads.
+/// The description of a region in this process, for [`RemoteRegion::from_bytes`].
 pub(super) fn describe(base: u64, key: u64, len: u64) -> [u8; RemoteRegion::BYTES] {
     let mut bytes = [0; RemoteRegion::BYTES];
     for (place, number) in bytes.chunks_exact_mut(8).zip([base, key, len]) {

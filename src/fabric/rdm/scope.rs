@@ -1,4 +1,4 @@
-//! The time in which operations are in flight.
+//! Scopes of operations in flight.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -7,7 +7,7 @@ use super::memory::{Block, Destination, Source};
 use super::{Completion, Endpoint, Operation, Peer, RemoteRegion};
 use crate::fabric::Error;
 
-/// The time in which operations are in flight.
+/// The lifetime of operations in flight.
 pub struct Scope<'env> {
     endpoint: &'env mut Endpoint,
     /// Invariant: buffers are borrowed for exactly `'env`.
@@ -21,13 +21,13 @@ impl<'env> Scope<'env> {
 
     /// Starts to send a message (`fi_tsend`, over TCP `fi_tsenddata`; without a tag `fi_send`). `tag` is a
     /// `u64` or `None`. Messages without a tag need [`Options::untagged`](super::Options), and match only
-    /// receives without a tag. The first message to a peer waits for the connection, for which the peer has
-    /// to make progress, too.
+    /// receives without a tag. The first message to a peer waits for the connection; the peer also has to
+    /// make progress for it.
     ///
     /// # Errors
-    /// Those of [`Endpoint::scope`]; [`Error::Endpoint`] without a tag on an endpoint that was opened without
-    /// [`Options::untagged`](super::Options), for device memory that is registered with another endpoint, and
-    /// for a range that is not within the device memory.
+    /// The errors of [`Endpoint::scope`]; [`Error::Endpoint`] without a tag on an endpoint opened without
+    /// [`Options::untagged`](super::Options), for device memory registered with another endpoint, and for a
+    /// range outside the device memory.
     pub fn send(
         &mut self,
         peer: Peer,
@@ -66,7 +66,7 @@ impl<'env> Scope<'env> {
     /// immediately, later calls of the endpoint do; see [completion](super#completion).
     ///
     /// # Errors
-    /// Those of [`Scope::send`]; [`Error::Endpoint`] also when the message is too long.
+    /// The errors of [`Scope::send`]; [`Error::Endpoint`] also when the message is too long.
     pub fn inject(&mut self, peer: Peer, tag: impl Into<Option<u64>>, data: &[u8]) -> Result<(), Error> {
         let tag = tag.into();
         let name = if tag.is_some() { "fi_tinject" } else { "fi_inject" };
@@ -90,11 +90,11 @@ impl<'env> Scope<'env> {
     /// its sender then.
     ///
     /// Over `shm` this process copies a long message out of the sender's memory. If the sender's scope failed
-    /// before the copy, the copy has the present content of that memory. Treat the message as valid only
-    /// after a further message of the sender confirms it.
+    /// before the copy, the copy has the present content of the memory. Treat the message as valid only after
+    /// a further message of the sender confirms it.
     ///
     /// # Errors
-    /// Those of [`Scope::send`].
+    /// The errors of [`Scope::send`].
     pub fn receive(
         &mut self,
         peer: Peer,
@@ -124,8 +124,8 @@ impl<'env> Scope<'env> {
     /// completes once the data has arrived, or is certain to arrive before later messages.
     ///
     /// # Errors
-    /// Those of [`Endpoint::scope`]; [`Error::Endpoint`] when the region ends before the data does, for a
-    /// region whose peer is one of another endpoint, on an endpoint that was opened without
+    /// The errors of [`Endpoint::scope`]; [`Error::Endpoint`] when the data reaches beyond the end of the
+    /// region, for a region with a peer of another endpoint, on an endpoint opened without
     /// [`Options::remote_memory`](super::Options), and for device memory as in [`send`](Self::send).
     pub fn write(
         &mut self,
@@ -145,7 +145,7 @@ impl<'env> Scope<'env> {
     /// Writes a few bytes to a peer's memory (`fi_inject_write`), as [`inject`](Self::inject) sends them.
     ///
     /// # Errors
-    /// Those of [`Scope::write`]; [`Error::Endpoint`] also when the data is longer than
+    /// The errors of [`Scope::write`]; [`Error::Endpoint`] also when the data is longer than
     /// [`Endpoint::longest_inject`].
     pub fn inject_write(&mut self, data: &[u8], region: RemoteRegion, offset: u64) -> Result<(), Error> {
         const NAME: &str = "fi_inject_write";
@@ -160,7 +160,7 @@ impl<'env> Scope<'env> {
     /// Starts to read a peer's memory, from its byte `offset` on (`fi_read`).
     ///
     /// # Errors
-    /// Those of [`Scope::write`].
+    /// The errors of [`Scope::write`].
     pub fn read(
         &mut self,
         data: impl Into<Destination<'env>>,
@@ -179,7 +179,7 @@ impl<'env> Scope<'env> {
     /// Waits for an operation.
     ///
     /// # Errors
-    /// Those of [`Endpoint::scope`].
+    /// The errors of [`Endpoint::scope`].
     pub fn wait(&mut self, operation: Operation) -> Result<Completion, Error> {
         self.endpoint.wait(&operation)
     }
@@ -187,7 +187,7 @@ impl<'env> Scope<'env> {
     /// Waits for all operations.
     ///
     /// # Errors
-    /// Those of [`Endpoint::scope`].
+    /// The errors of [`Endpoint::scope`].
     pub fn wait_all(&mut self) -> Result<(), Error> {
         self.endpoint.wait_for_all()
     }
@@ -195,7 +195,7 @@ impl<'env> Scope<'env> {
     /// Makes progress, as [`Endpoint::progress`].
     ///
     /// # Errors
-    /// Those of [`Endpoint::scope`].
+    /// The errors of [`Endpoint::scope`].
     pub fn progress(&mut self) -> Result<bool, Error> {
         self.endpoint.progress()
     }

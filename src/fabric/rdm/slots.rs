@@ -61,7 +61,7 @@ impl OperationSlots {
                 slot.as_ptr()
             }
         };
-        // SAFETY: a slot of this list, which no reference exists to; the library writes only to its context.
+        // SAFETY: a slot of this list, without a reference to it; the library writes only to its context.
         unsafe {
             (*pointer).state = OperationState::InFlight;
             (*pointer).name = name;

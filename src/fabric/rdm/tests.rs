@@ -232,7 +232,7 @@ fn an_operation_of_another_endpoint_is_refused() {
     let send = |one: &mut Endpoint, to_other| one.scope(|scope| scope.send(to_other, 1, &[1])).unwrap();
     let (sent, received) = both(send, |other, to_one| {
         let mut place = [0];
-        // The first operation of its endpoint, too: only the endpoint differs.
+        // Also the first operation of its endpoint: only the endpoint differs.
         other.scope(|scope| scope.receive(to_one, 1, &mut place)).unwrap()
     });
     let [(mut one, _), _] = pair();
@@ -261,7 +261,7 @@ fn operations_take_the_place_of_earlier_ones() {
     assert_eq!(places, (1, 1));
 }
 
-/// Sends a message to and fro, and writes a region of the second's where endpoints may have such.
+/// Sends a message to and fro, and writes a region of the second endpoint's if endpoints may have regions.
 fn talk(mut one: Endpoint, to_other: Peer) {
     let sent = pattern(5000, 1);
     let mut got = vec![0; 5000];

@@ -131,8 +131,8 @@ fn loops<T: Operand, O: Operator>() -> (Assign, Into) {
     (assign::<T, O>, into::<T, O>)
 }
 
-/// The loops, which the compiler vectorizes for the processor that their caller is compiled for: on aarch64
-/// with NEON, which every processor has.
+/// The loops. The compiler vectorizes them for the target processor of their caller: on aarch64 with NEON,
+/// present in every processor.
 ///
 /// # Safety
 /// As [`Reduction::combine`], with a count of elements and `a` being `out`.

@@ -1,5 +1,4 @@
-//! Loops over `f16`, four elements at a time, with the conversion instructions that every aarch64 processor
-//! has.
+//! Loops over `f16`, four elements at a time, with the conversion instructions of every aarch64 processor.
 
 use std::arch::aarch64::{float32x4_t, uint16x4_t};
 use std::arch::asm;
@@ -22,7 +21,7 @@ pub(super) unsafe fn assign<O: Operator>(out: *mut u8, b: *const u8, count: usiz
     for (out, &b) in out.iter_mut().zip(b) {
         *out = combine::<O>(*out, b);
     }
-    // SAFETY: two slices of the same length, which do not overlap.
+    // SAFETY: two disjoint slices of the same length.
     unsafe {
         super::assign::<f16, O>(out_rest.as_mut_ptr().cast(), b_rest.as_ptr().cast(), out_rest.len());
     }
@@ -44,7 +43,7 @@ pub(super) unsafe fn into<O: Operator>(out: *mut u8, a: *const u8, b: *const u8,
     for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
         *out = combine::<O>(a, b);
     }
-    // SAFETY: three slices of the same length, which do not overlap.
+    // SAFETY: three disjoint slices of the same length.
     unsafe {
         let (a, b) = (a_rest.as_ptr().cast(), b_rest.as_ptr().cast());
         super::into::<f16, O>(out_rest.as_mut_ptr().cast(), a, b, out_rest.len());
@@ -63,7 +62,7 @@ fn combine<O: Operator>(a: [u16; LANES], b: [u16; LANES]) -> [u16; LANES] {
 #[inline(always)]
 fn widen(halves: [u16; LANES]) -> [f32; LANES] {
     // SAFETY: any bits are valid in a lane; the instruction only reads and writes these registers. (The
-    // intrinsics for it are not stable in the oldest compiler that this project supports.)
+    // intrinsics for it are not stable in the oldest compiler supported by this project.)
     unsafe {
         let halves: uint16x4_t = mem::transmute(halves);
         let wide: float32x4_t;
@@ -73,7 +72,7 @@ fn widen(halves: [u16; LANES]) -> [f32; LANES] {
     }
 }
 
-/// Converts to `f16`, rounding to nearest even, which is the processor's default.
+/// Converts to `f16`, rounding to nearest even, the processor's default.
 #[inline(always)]
 fn narrow(wide: [f32; LANES]) -> [u16; LANES] {
     // SAFETY: as in `widen`.

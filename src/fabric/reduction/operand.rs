@@ -1,4 +1,4 @@
-//! Element types, and the types in which they are combined.
+//! Element types, and the types for combining them.
 
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use super::x86_64;
 use super::{Assign, Into, Operator};
 
-/// A type in which values are combined.
+/// A type for combining values.
 pub(super) trait Number: Copy {
     fn add(self, other: Self) -> Self;
     fn multiply(self, other: Self) -> Self;
@@ -37,9 +37,9 @@ macro_rules! integers {
             }
             #[inline(always)]
             fn divide(self, ranks: usize) -> Self {
-                // The number of ranks is not 0 and fits 31 bits. A quotient that is not an integer is at
-                // least 1 / ranks away from one, and rounding it to floating point, which can be vectorized,
-                // moves it by less.
+                // The number of ranks is not 0 and fits 31 bits. A fractional quotient is at least 1 / ranks
+                // away from an integer, and rounding it to floating point (a vectorizable step) moves it by
+                // less.
                 (self as $quotient / ranks as $quotient) as Self
             }
         }
@@ -77,12 +77,12 @@ macro_rules! floats {
     )*};
 }
 
-/// A stored type, and the type in which its values are combined.
+/// A stored type, and the type for combining its values.
 pub(super) trait Operand: Copy + 'static {
     type Wide: Number;
     fn widen(self) -> Self::Wide;
     fn narrow(wide: Self::Wide) -> Self;
-    /// Loops that are faster than compiled `widen` and `narrow`, where this processor has them.
+    /// Loops faster than compiled `widen` and `narrow`, if this processor has them.
     fn special<O: Operator>() -> Option<(Assign, Into)> {
         None
     }
@@ -91,7 +91,7 @@ pub(super) trait Operand: Copy + 'static {
 integers!(i8: f32, u8: f32, i32: f64, u32: f64, i64: i64, u64: u64);
 floats!(f32, f64);
 
-/// Types that are combined as they are.
+/// Types combined as they are.
 macro_rules! own_operands {
     ($($type:ty),*) => {$(
         impl Operand for $type {
@@ -125,7 +125,7 @@ impl Operand for bf16 {
     }
 }
 
-/// Written without branches, so that the compiler can use vectors on any processor.
+/// Written without branches: the compiler can use vectors on any processor.
 impl Operand for f16 {
     type Wide = f32;
     #[inline(always)]
@@ -194,7 +194,7 @@ impl Operand for F8E5M2 {
 fn widen_eight_bits<const FRACTION: u32, const BIAS: u32, const LARGEST: u32>(bits: u8) -> f32 {
     let bits = u32::from(bits);
     let magnitude = (bits & 0x7f) << (23 - FRACTION);
-    // The smallest normal value, as the leading bit that a subnormal value does not have.
+    // The smallest normal value, as the leading bit missing in a subnormal value.
     let leading = (127 - BIAS + 1) << 23;
     let subnormal = (f32::from_bits(magnitude | leading) - f32::from_bits(leading)).to_bits();
     let normal = magnitude + ((127 - BIAS) << 23);

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 
 use super::*;
 
-/// A type's bits, its reference results, and values that matter.
+/// A type's bits, its reference results, and important values.
 trait Reference: Operand + Debug {
     const DATA_TYPE: DataType;
     fn values() -> Vec<Self>;
@@ -99,7 +99,7 @@ trait EightBits: Reference {
     const FRACTION: u32;
     const BIAS: i32;
     const LARGEST: u8;
-    /// The patterns without a sign that are NaN.
+    /// The patterns of NaN without a sign.
     const NANS: std::ops::RangeInclusive<u8>;
 
     fn of_bits(bits: u8) -> Self;
@@ -122,7 +122,7 @@ trait EightBits: Reference {
         if self.bits() < 0x80 { value } else { -value }
     }
 
-    /// The nearest finite value, of two the one with even bits.
+    /// The nearest finite value, of two the value with even bits.
     fn nearest(value: f64) -> Self {
         if value.is_nan() {
             return Self::of_bits(*Self::NANS.end());
@@ -218,7 +218,7 @@ fn check_loops<T: Reference>(assign: Assign, into: Into, op: ReduceOp, what: &st
             let (a, b) = (&all_a[start..], &all_b[start..]);
             let len = len.min(a.len());
             let expected: Vec<T> = a[..len].iter().zip(b).map(|(&a, &b)| T::reference(a, b, op)).collect();
-            // One element more than the loops are given, to see that it is left alone.
+            // One element more than passed to the loops, to check that it is unchanged.
             let mut out = a.to_vec();
             // SAFETY: three buffers of `len` elements and more.
             unsafe { into(out.as_mut_ptr().cast(), a.as_ptr().cast(), b.as_ptr().cast(), len) };
@@ -280,8 +280,8 @@ fn floats_reduce_as_one_by_one() {
     check::<F8E5M2>();
 }
 
-/// The conversions of this module against those of the crate `half`: all halves, and singles around every
-/// half.
+/// The conversions of this module against the conversions of the crate `half`: all halves, and singles around
+/// every half.
 #[test]
 fn halves_convert_as_the_standard_says() {
     for bits in 0..=u16::MAX {
@@ -302,8 +302,7 @@ fn halves_convert_as_the_standard_says() {
     }
 }
 
-/// The conversions of this module against the definition of the formats and against those of the crate
-/// `float8`.
+/// The conversions of this module against the definition of the formats and against the crate `float8`.
 fn check_eight_bits<T>()
 where
     T: EightBits + Operand<Wide = f32> + From<f32>,
@@ -328,8 +327,7 @@ where
             both_nan || (same(found) && same(by_crate)),
             "{bits:#04x}: {found}, {by_crate}, not {expected}"
         );
-        // Every value, the middle between it and the next one, which decides about rounding, and their
-        // neighbours.
+        // Every value, the middle between it and the next one, decisive for rounding, and their neighbours.
         let next = T::of_bits(if bits & 0x7f < T::LARGEST { bits + 1 } else { bits }).value();
         for single in [expected, expected.midpoint(next)].map(|exact| exact as f32) {
             [single, single.next_up(), single.next_down()].into_iter().for_each(convert);
@@ -350,7 +348,7 @@ fn eight_bits_convert_as_the_formats_are_defined() {
     check_eight_bits::<F8E5M2>();
 }
 
-/// All pairs, beside those of `check`.
+/// All pairs, beside the pairs of `check`.
 fn check_every_pair<T: EightBits>() {
     let (mut all_a, mut all_b) = (Vec::new(), Vec::new());
     for bits in 0..=u16::MAX {
@@ -374,7 +372,7 @@ fn every_pair_of_eight_bits_reduces_as_the_formats_are_defined() {
     check_every_pair::<F8E5M2>();
 }
 
-/// Bits that follow from the definitions.
+/// Bits derived from the definitions.
 #[test]
 fn eight_bits_round_to_even_saturate_and_keep_nan() {
     let check = |data_type, op, a: u8, b: u8, expected: u8| {
@@ -402,7 +400,7 @@ fn eight_bits_round_to_even_saturate_and_keep_nan() {
     check(e4m3, ReduceOp::Prod, 0x7e, 0xfe, 0xfe);
     check(e5m2, ReduceOp::Sum, 0x7b, 0x7b, 0x7b);
     check(e5m2, ReduceOp::Prod, 0x7b, 0xfb, 0xfb);
-    // Infinities saturate, also those that were there before; without a sign they are NaN.
+    // Infinities saturate, also infinite inputs; without a sign they are NaN.
     check(e5m2, ReduceOp::Sum, 0x7c, 0x3c, 0x7b);
     check(e5m2, ReduceOp::Max, 0x7c, 0x3c, 0x7b);
     check(e5m2, ReduceOp::Min, 0xfc, 0x3c, 0xfb);

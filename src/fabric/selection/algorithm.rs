@@ -7,9 +7,9 @@ use crate::name::named;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// Every rank writes its data to shared memory, where the others read it, inside a host: 32 KiB at a
-    /// time, or segments of less. Of each segment of an all_reduce every rank reduces a part; a vector that
-    /// is not cut is reduced by all.
+    /// Every rank writes its data to shared memory, and the others read it there, inside a host: 32 KiB at a
+    /// time, or smaller segments. Of each segment of an all_reduce every rank reduces a part; an uncut vector
+    /// is reduced by all.
     Board,
     /// Every rank sends every other its data directly: one message each. For short messages, and where
     /// nothing is reduced.
@@ -21,10 +21,11 @@ pub enum Algorithm {
     /// Blocks travel in steps of powers of two, several in one message: lg p messages for any number of ranks
     /// (Bruck et al. 1997). For short messages.
     Bruck,
-    /// Up or down a tree whose ranks have up to lg p children: lg p messages. For short messages with a root.
+    /// Up or down a tree with up to lg p children for each rank: lg p messages. For short messages with a
+    /// root.
     Binomial,
-    /// Every rank reduces one part of the vector, received from all others, and sends it to those that need
-    /// it; where nothing is reduced, every rank exchanges with one peer after the other.
+    /// Every rank reduces one part of the vector, received from all others, and sends it to the ranks that
+    /// need it; without a reduction, every rank exchanges with one peer after the other.
     Pairwise,
     /// all_reduce: reduce-scatter by recursive halving, all-gather by recursive doubling (Thakur,
     /// Rabenseifner and Gropp 2005). For long messages.
@@ -55,7 +56,7 @@ named! {
 
 impl Algorithm {
     /// True when the algorithm serves `collective` on `ranks` ranks. `board` also needs ranks that share
-    /// memory, `hierarchical` several hosts of which at least one has several ranks.
+    /// memory, `hierarchical` several hosts, at least one with several ranks.
     #[must_use]
     pub const fn serves(self, collective: Collective, ranks: usize) -> bool {
         use Collective::{

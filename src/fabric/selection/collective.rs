@@ -2,7 +2,7 @@
 
 use crate::name::named;
 
-/// A collective operation of the host backend that has a choice of algorithms.
+/// A collective operation of the host backend with a choice of algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Collective {

@@ -10,7 +10,7 @@ pub enum Medium {
     SharedMemory,
     /// Some ranks are reached through a network, or its loopback.
     Network,
-    /// [`Network`](Self::Network) where several ranks share a host. Its rules come before those for a
+    /// [`Network`](Self::Network) where several ranks share a host. Its rules come before the rules for a
     /// network.
     Hosts,
 }

@@ -1,4 +1,4 @@
-//! Selection of the algorithm that carries out an operation.
+//! Selection of the algorithm of an operation.
 
 use std::fmt;
 
@@ -83,7 +83,7 @@ pub struct Rule {
 /// Segmentation of an algorithm that the options name and no rule has.
 const DEFAULT_PLAN: Plan = Plan { algorithm: Algorithm::Ring, between: None, segment: 256 * K, in_flight: 2 };
 
-/// The communicator that a plan is for: the same on every rank.
+/// The communicator of a plan: the same on every rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Topology {
     pub(crate) medium: Medium,
@@ -138,7 +138,7 @@ impl PlanTable {
     }
 }
 
-/// The plan for an operation; with the algorithm `wanted`, if any, which must serve the collective.
+/// Returns the plan for an operation; with the algorithm `wanted`, if any. It must serve the collective.
 pub(crate) fn plan(
     collective: Collective,
     topology: &Topology,
@@ -168,7 +168,7 @@ pub(crate) fn plan(
     }
 }
 
-/// Options that select algorithms: the same on every rank.
+/// Options for the selection of algorithms: the same on every rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SelectionOptions {
     pub(crate) medium: Medium,
@@ -191,7 +191,7 @@ impl SelectionOptions {
         }
     }
 
-    /// Lists the options that are set, by their names in [`Options`](crate::fabric::Options):
+    /// Lists the options set, by their names in [`Options`](crate::fabric::Options):
     /// `provider = shm, all_reduce = ring`.
     pub(crate) fn describe(&self, provider: Option<&str>) -> String {
         let algorithms = Collective::ALL.map(Collective::name).into_iter().zip(self.algorithms);

@@ -1,4 +1,4 @@
-//! The rules that select algorithms.
+//! Rules for the selection of algorithms.
 
 use super::{ANY, Algorithm, Collective, K, Medium, Plan, Rule};
 
@@ -28,15 +28,16 @@ const fn hosts(
     Rule { collective, medium: Medium::Hosts, ranks: hosts, bytes, plan }
 }
 
-/// The rules that select an algorithm. The first that fits an operation, and whose algorithm serves it, is
-/// used; there is one for every operation.
+/// The rules for the selection of an algorithm. Each operation uses the first suitable rule with an algorithm
+/// for its collective; every operation has one.
 ///
-/// Sizes were measured on one host, with 2, 4 and 8 ranks: over TCP with `benches/host_collectives.rs
-/// --tune`, for all_reduce, all_gather, reduce_scatter, broadcast and all_to_all; in shared memory also for
-/// reduce, gather and scatter; where the segment and messages cross over, with `nccl-bench --algo`, up to 16
-/// ranks. Rules for other numbers of ranks are extrapolated; those for other collectives follow the sources
-/// named in the documentation of [`Algorithm`], and were not measured. Those for several hosts were measured
-/// with `measurements/tools/shaped_collectives.py`, with 4 hosts of 2 ranks.
+/// Sizes were measured on one host, with 2, 4 and 8 ranks: over TCP with
+/// `measurements/tools/host_collectives.rs --tune`, for all_reduce, all_gather, reduce_scatter, broadcast and
+/// all_to_all; in shared memory also for reduce, gather and scatter; where the segment and messages cross
+/// over, with `nccl-bench --algo`, up to 16 ranks. Rules for other numbers of ranks are extrapolated; rules
+/// for other collectives follow the sources named in the documentation of [`Algorithm`], and were not
+/// measured. Rules for several hosts were measured with `measurements/tools/shaped_collectives.py`, with 4
+/// hosts of 2 ranks.
 pub const RULES: &[Rule] = {
     use Algorithm::{
         Binomial, Board, Bruck, Direct, Pairwise, Rabenseifner, RecursiveDoubling, RecursiveHalving, Ring,

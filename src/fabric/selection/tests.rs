@@ -124,7 +124,7 @@ fn a_plan_says_what_is_done_between_hosts() {
     let text = |bytes| plan(Collective::AllReduce, &topology, bytes, None).to_string();
     assert_eq!(text(8), "hierarchical, direct between hosts");
     assert_eq!(text(1 << 30), "hierarchical, ring between hosts, 3 x 1048576 bytes in flight");
-    // The rules for a network, where those for hosts have nothing.
+    // The rules for a network, if the rules for hosts have nothing.
     let text = plan(Collective::Gather, &topology, 4096, None).to_string();
     assert_eq!(text, "direct, 2 x 1048576 bytes in flight");
 }

@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-/// A word of this process that others try to read. It must live until they have.
+/// A word of this process that others try to read. It must live until they have tried.
 pub(crate) struct CmaProbe(Box<u64>);
 
 impl CmaProbe {

@@ -1,4 +1,4 @@
-//! Memory that the ranks of one host share.
+//! Memory shared by the ranks of one host.
 
 pub(crate) mod cma_probe;
 pub(crate) mod segment;

@@ -1,38 +1,38 @@
-//! A segment of shared memory through which the ranks of one host exchange messages: each rank writes its
-//! message once, and all others read it there.
+//! A segment of shared memory for messages between the ranks of one host: each rank writes its message once,
+//! and all others read it there.
 //!
 //! A short message costs less than in any queue between two processes: the writer's cache line goes to the
 //! readers. Longer messages are cut into pieces.
 //!
 //! # Protocol
-//! Each rank has slots, used by one operation after the other, and a few long buffers for messages that do
-//! not fit into a slot. In an operation a rank writes its message into its slot or its next long buffer, then
-//! stores the operation's number in the slot; readers wait for that number. A rank also publishes the
-//! operation that it has begun, which means that it has read all that it needs of the one before. It begins
-//! operation `k + SLOTS`, and so overwrites its message of operation `k`, only when every rank has begun `k +
-//! 1`; the same holds for a long buffer that it used last in operation `k`. A rank that reads nothing, such
-//! as the root of a broadcast, can thus be many short operations ahead of the others, or a few long ones.
+//! Each rank has slots, used by one operation after the other, and a few long buffers for messages longer
+//! than a slot. In an operation a rank writes its message into its slot or its next long buffer, then stores
+//! the operation's number in the slot; readers wait for this number. A rank also publishes its current
+//! operation; by then it has finished all reads of the operation before. It begins operation `k + SLOTS`, and
+//! so overwrites its message of operation `k`, only when every rank has begun `k + 1`; the same holds for a
+//! long buffer last used in operation `k`. A rank that reads nothing, such as the root of a broadcast, can
+//! thus be many short operations ahead of the others, or a few long ones.
 //!
 //! A rank claims its memory in the segment before it writes there: a world of the program's could give two
 //! ranks the same number.
 //!
-//! Each message carries the [signature](CallSignature) of the call. Operations that do not use the segment
-//! are counted there by each rank, so that a rank that waits for a message sees when the sender has passed
-//! the operation without writing it.
+//! Each message carries the [signature](CallSignature) of the call. A rank counts its operations without the
+//! segment there as well: a rank waiting for its message thus sees if the sender has passed the operation
+//! without writing it.
 //!
 //! # Memory ordering
-//! Three words of each rank order the memory that is not atomic. They are stored with `Release` and loaded
-//! with `Acquire`:
+//! Three words of each rank order the non-atomic memory. They are stored with `Release` and loaded with
+//! `Acquire`:
 //!
 //! - `sequence` of a slot: the message is written before it;
 //! - `started`: all reads of the previous operation are done before it is stored;
 //! - `skipped`: all messages of earlier operations in the segment are written before it.
 //!
-//! The other words are only read after one of these. Failures need two fences: a rank that fails stores
-//! `failed`, and reuses its buffers only after a fence; a rank that has read such a buffer (by cross-memory
-//! attach) checks `failed` after a fence, before it uses the data. Strongly ordered processors (x86-64)
-//! guarantee more than that and hide errors; `make loom` runs this file under a model of memory that
-//! guarantees only the orderings that are asked for (`model`).
+//! The other words are only read after one of these. Failures need two fences: a failed rank stores `failed`,
+//! and reuses its buffers only after a fence; after a read of such a buffer (by cross-memory attach), a rank
+//! checks `failed` after a fence, before it uses the data. Strongly ordered processors (x86-64) guarantee
+//! more and hide errors; `make loom` runs this file under a model of memory that guarantees only the
+//! requested orderings (`model`).
 
 use std::fs::File;
 #[cfg(not(loom))]
@@ -63,7 +63,7 @@ mod sleepers;
 pub(crate) const CAPACITY: usize = if cfg!(loom) { 64 } else { 32 << 10 };
 /// Largest number of ranks: each of them reads all the others' slots.
 const MAX_RANKS: usize = 64;
-/// Time for ranks whose earlier calls differ to find out which, or which rank has failed.
+/// Time limit for ranks with different earlier calls to find the difference, or the failed rank.
 pub(crate) const COMPARE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Polls between two calls of the caller's `progress`.
 const POLLS: u32 = if cfg!(loom) { 1 } else { 64 };
@@ -80,7 +80,7 @@ const CLAIMED: u8 = 2;
 /// `sleepers`).
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
-/// State of a rank that waits.
+/// State of a waiting rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiting {
     /// It polls, and calls often.
@@ -89,8 +89,8 @@ pub(crate) enum Waiting {
     Sleeping,
 }
 
-/// Function that a rank calls while it waits: makes progress elsewhere, and checks the other ranks, from time
-/// to time when polling, and every time when sleeping.
+/// Function called by a waiting rank: makes progress elsewhere, and checks the other ranks, from time to time
+/// when polling, and every time when sleeping.
 pub(crate) type Progress<'a> = &'a mut dyn FnMut(Waiting) -> Result<(), Error>;
 
 /// One rank's view of the segment.
@@ -100,17 +100,17 @@ pub(crate) struct SharedSegment {
     ranks: usize,
     /// Number of the current operation, from 1 on.
     sequence: u64,
-    /// Last operation that all other ranks are known to have begun.
+    /// Last operation known to have begun on all other ranks.
     started: u64,
-    /// Last operation that used each long buffer.
+    /// Last operation with each long buffer.
     last_used: [u64; LONG_BUFFERS],
     next_buffer: usize,
     call: CallSignature,
     /// Hash of the calls before.
     history: CallHash,
-    /// Number of operations that this rank has begun without the segment.
+    /// Number of operations begun by this rank without the segment.
     skipped: u64,
-    /// True with more ranks than processors: ranks that wait yield.
+    /// True with more ranks than processors: waiting ranks yield.
     oversubscribed: bool,
 }
 
@@ -118,12 +118,12 @@ pub(crate) struct SharedSegment {
 unsafe impl Send for SharedSegment {}
 
 impl SharedSegment {
-    /// Creates a segment for the ranks of a world, which must all be on this host. Collective. None, on all
+    /// Creates a segment for the ranks of a world, all on this host. Collective. Returns `None`, on all
     /// ranks, with too many ranks or without shared memory. `oversubscribed`: there are more ranks than
     /// processors.
     ///
     /// # Errors
-    /// Those of the world; [`world::Error::Mismatch`] if another rank has this rank's number.
+    /// The errors of the world; [`world::Error::Mismatch`] if another rank has this rank's number.
     pub(crate) fn create(world: &dyn World, oversubscribed: bool) -> Result<Option<Self>, world::Error> {
         let (rank, ranks) = (world.rank(), world.size());
         if !(2..=MAX_RANKS).contains(&ranks) {
@@ -195,7 +195,7 @@ impl SharedSegment {
         self.ranks
     }
 
-    /// A rank's area. Memory in it that is not atomic has one writer at a time: see the head of this file.
+    /// A rank's area. Non-atomic memory in it has one writer at a time: see the head of this file.
     fn area(&self, rank: usize) -> &RankArea {
         self.memory.area(rank)
     }
@@ -205,7 +205,7 @@ impl SharedSegment {
         &self.area(rank).slots[(operation % SLOTS) as usize]
     }
 
-    /// Publishes that this rank begins an operation without the segment.
+    /// Publishes the start of an operation of this rank without the segment.
     pub(crate) fn skip(&mut self, call: CallSignature) {
         self.skipped += 1;
         let own = &self.area(self.rank).state;
@@ -214,8 +214,8 @@ impl SharedSegment {
         own.sleepers.wake();
     }
 
-    /// Publishes that an operation of this rank has failed; its buffers may be reused after this. Ranks that
-    /// still read them by cross-memory attach discard the data.
+    /// Publishes the failure of an operation of this rank; its buffers may be reused afterwards. Ranks still
+    /// reading them by cross-memory attach discard the data.
     pub(crate) fn fail(&self) {
         self.area(self.rank).state.failed.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -228,13 +228,13 @@ impl SharedSegment {
         (0..self.ranks).any(|rank| self.area(rank).state.failed.load(Ordering::Relaxed) != 0)
     }
 
-    /// Sets the call that the next messages belong to, and the hash of the calls before it.
+    /// Sets the call of the next messages, and the hash of earlier calls.
     pub(crate) fn begin_call(&mut self, call: CallSignature, history: CallHash) {
         (self.call, self.history) = (call, history);
     }
 
-    /// Begins an operation with this rank's message. Waits for ranks that are too far behind, and calls
-    /// `progress` meanwhile.
+    /// Begins an operation with this rank's message. Waits for ranks too far behind, and calls `progress`
+    /// meanwhile.
     ///
     /// # Safety
     /// `len` bytes of `data` are readable, and at most [`CAPACITY`].
@@ -250,7 +250,7 @@ impl SharedSegment {
         unsafe { self.write_with(len, fill, progress) }
     }
 
-    /// Begins an operation, as [`write`](Self::write), with a message that `fill` writes in place.
+    /// Begins an operation, as [`write`](Self::write), with a message written in place by `fill`.
     ///
     /// # Safety
     /// The message has at most [`CAPACITY`] bytes, and `fill` writes no more.
@@ -286,13 +286,13 @@ impl SharedSegment {
         slot.history.store(self.history.word(), Ordering::Relaxed);
         slot.long_buffer.store(long_buffer.unwrap_or(LONG_BUFFERS) as u64, Ordering::Relaxed);
         slot.sequence.store(operation, Ordering::Release);
-        // Also those that wait for the start of this operation.
+        // Also ranks waiting for the start of this operation.
         self.area(self.rank).state.sleepers.wake();
         Ok(())
     }
 
     /// Waits for a rank's message in the current operation, and calls `progress` meanwhile. The message has
-    /// the length that the call implies, stays unchanged until this rank begins the next operation, and is
+    /// the length implied by the call, stays unchanged until this rank begins the next operation, and is
     /// aligned to 16 bytes.
     pub(crate) fn read(&mut self, rank: usize, progress: Progress<'_>) -> Result<*const u8, Error> {
         self.wait_for(
@@ -315,7 +315,7 @@ impl SharedSegment {
         if self.started >= operation {
             return Ok(());
         }
-        // They may wait for the operation that this rank has begun.
+        // They may wait for the operation begun by this rank.
         self.area(self.rank).state.sleepers.wake();
         let mut all = u64::MAX;
         for rank in (0..self.ranks).filter(|&rank| rank != self.rank) {
@@ -327,7 +327,7 @@ impl SharedSegment {
     }
 
     /// Waits until `reached`, given a rank's area and the index of the operation's slot, returns `operation`
-    /// or later; returns that.
+    /// or later; returns its result.
     fn wait_for(
         &self,
         rank: usize,
@@ -341,7 +341,7 @@ impl SharedSegment {
         if now >= operation { Ok(now) } else { self.poll_until(rank, operation, &reached, progress) }
     }
 
-    /// Continues [`wait_for`](Self::wait_for) for a rank that is not there yet.
+    /// Continues [`wait_for`](Self::wait_for) for a rank not there yet.
     #[inline(never)]
     fn poll_until(
         &self,
@@ -396,7 +396,7 @@ impl SharedSegment {
         }
     }
 
-    /// Fails when a rank that this one waits for has begun a later operation without the segment.
+    /// Fails when an awaited rank has begun a later operation without the segment.
     fn check_skipped(&self, rank: usize, operation: u64, reached: &dyn Fn() -> u64) -> Result<(), Error> {
         let state = &self.area(rank).state;
         // A rank that calls the same operations skips the segment again only after this operation.
@@ -407,8 +407,8 @@ impl SharedSegment {
         Ok(())
     }
 
-    /// The error for a rank whose current or earlier calls differ. Earlier ones are found by comparing calls,
-    /// which takes time.
+    /// Returns the error for a rank with different current or earlier calls. Different earlier calls are
+    /// found by comparing calls; this takes time.
     #[cold]
     fn mismatch(&self, peer: usize, call: u64, history: u64, progress: Progress<'_>) -> Error {
         if history == self.history.word() {
@@ -435,7 +435,7 @@ impl SharedSegment {
     }
 }
 
-/// Replaces a null pointer, which is allowed for no bytes.
+/// Replaces a null pointer, allowed for messages of no bytes.
 fn non_null(data: *const u8) -> *const u8 {
     if data.is_null() { ptr::dangling() } else { data }
 }
@@ -445,7 +445,7 @@ mod model;
 #[cfg(loom)]
 pub(crate) use model::shared_segments;
 
-/// Segments for ranks that are threads of a test.
+/// Segments for ranks in threads of a test.
 #[cfg(not(loom))]
 #[cfg(test)]
 pub(crate) fn shared_segments(ranks: usize) -> Vec<SharedSegment> {

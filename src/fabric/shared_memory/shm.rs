@@ -19,7 +19,7 @@ pub(crate) fn new_name() -> String {
     format!("{PREFIX}{}-{}-{random:016x}", pid_namespace().unwrap_or(0), std::process::id())
 }
 
-/// The random number in a name of the form that [`new_name`] makes; `None` for any other name.
+/// Returns the random number in a name from [`new_name`]; `None` for a name of another form.
 pub(crate) fn number_in(name: &str) -> Option<u64> {
     let mut parts = name.strip_prefix(PREFIX)?.split('-');
     let (namespace, process, number) = (parts.next()?, parts.next()?, parts.next()?);
@@ -32,13 +32,13 @@ pub(crate) fn number_in(name: &str) -> Option<u64> {
     None
 }
 
-/// An address for an endpoint of this process, which contains the name of a file in [`DIRECTORY`].
+/// Returns an address for an endpoint of this process, with the name of a file in [`DIRECTORY`].
 pub(crate) fn new_address() -> Option<CString> {
     CString::new(format!("{ADDRESS}{}", new_name())).ok()
 }
 
-/// True for an address of the form that [`new_address`] makes. libfabric maps the file that an address names,
-/// whatever its content, and trusts the sizes in it.
+/// True for an address in the form of [`new_address`]. libfabric maps the file named by an address, whatever
+/// its content, and trusts the sizes in it.
 pub(crate) fn is_address(address: &[u8]) -> bool {
     let name = address.strip_prefix(ADDRESS.as_bytes()).and_then(|name| name.split(|&byte| byte == 0).next());
     name.and_then(|name| std::str::from_utf8(name).ok()).and_then(number_in).is_some()
@@ -56,11 +56,11 @@ fn file_of(address: &[u8]) -> Option<PathBuf> {
     Some(Path::new(DIRECTORY).join(std::str::from_utf8(name).ok()?))
 }
 
-/// The files of endpoints with these addresses that this process has not mapped. It needs no mapping for its
-/// own.
+/// Returns the files of endpoints with these addresses that this process has not mapped. Its own endpoints
+/// are skipped: they need no mapping.
 pub(crate) fn unmapped(addresses: &[Vec<u8>]) -> Vec<PathBuf> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    // The kernel marks files whose names were removed.
+    // The kernel marks files with removed names.
     let file =
         |line| Some(Path::new(str::trim_end_matches(line, " (deleted)").get(str::find(line, '/')?..)?));
     let mapped: BTreeSet<&Path> = maps.lines().filter_map(file).collect();
@@ -75,7 +75,7 @@ pub(crate) fn unlink(address: &[u8]) {
     }
 }
 
-/// Removes files in `/dev/shm` that killed processes of this user have left.
+/// Removes files left in `/dev/shm` by killed processes of this user.
 ///
 /// Only files with names from [`new_name`] and of this pid namespace: processes of other namespaces cannot be
 /// checked.
@@ -100,8 +100,8 @@ pub(crate) fn remove_leftovers() {
 const WHOLE: u64 = 16 << 20;
 const FIRST: u64 = 4 << 20;
 
-/// Explains that libfabric has no `shm` here for lack of space in `/dev/shm`, and the remedy; none if there
-/// is enough. It wants space for an endpoint for each processor of the host.
+/// Explains that libfabric has no `shm` here for lack of space in `/dev/shm`, with the remedy; none if there
+/// is enough. libfabric wants space for an endpoint for each processor of the host.
 #[must_use]
 pub fn shm_shortage() -> Option<String> {
     // SAFETY: the function has no preconditions.
@@ -113,19 +113,19 @@ pub fn shm_shortage() -> Option<String> {
     )
 }
 
-/// Explains that there is too little space to open the endpoints of this host's ranks; none if there is
-/// enough. A write there without space ends the process (SIGBUS).
+/// Explains a lack of space for opening the endpoints of this host's ranks; none if there is enough. A write
+/// there without space ends the process (SIGBUS).
 pub(crate) fn shortage_before_open(ranks: usize) -> Option<String> {
     shortage_of_ranks(ranks, FIRST)
 }
 
-/// The same after they are opened, estimated from this rank's endpoint, which has this address.
+/// Explains the same after the endpoints are opened, with an estimate from this rank's endpoint at `address`.
 pub(crate) fn shortage_after_open(ranks: usize, address: &[u8]) -> Option<String> {
     let metadata = fs::metadata(file_of(address)?).ok()?;
     shortage_of_ranks(ranks, metadata.len().saturating_sub(512 * metadata.blocks()))
 }
 
-/// Explains that there is too little space for one more endpoint; none if there is enough.
+/// Explains a lack of space for one more endpoint; none if there is enough.
 pub(crate) fn shortage_of_endpoint() -> Option<String> {
     shortage(&format!("an endpoint of shm needs up to {}", mebibytes(WHOLE)), WHOLE)
 }
@@ -136,7 +136,7 @@ fn shortage_of_ranks(ranks: usize, each: u64) -> Option<String> {
 }
 
 fn shortage(who: &str, needed: u64) -> Option<String> {
-    // SAFETY: the struct is numbers, for which zero is a value; the call fills it; the path is a text.
+    // SAFETY: the struct consists of numbers, zero is a value of them; the call fills it; the path is a text.
     let room = unsafe {
         let mut room: libc::statvfs = std::mem::zeroed();
         (libc::statvfs(c"/dev/shm".as_ptr(), &raw mut room) == 0).then_some(room)
@@ -172,10 +172,10 @@ fn pid_namespace() -> Option<u64> {
     fs::metadata("/proc/self/ns/pid").ok().map(|metadata| metadata.ino())
 }
 
-/// Identity of the shared memory that this process can reach: equal for two processes that can use `shm`
+/// Identity of the shared memory that this process can reach: equal for two processes if they can use `shm`
 /// together. Different in different pid namespaces, though they may share `/dev/shm`: `shm` looks up a peer's
-/// pid in its own namespace, and would read and write another process's memory. Processes whose `name` or,
-/// without one, whose `NCCL_HOSTID` differs are treated as on different hosts.
+/// pid in its own namespace, and would read and write another process's memory. Processes with a different
+/// `name` or, without one, a different `NCCL_HOSTID` count as processes of different hosts.
 pub(crate) fn host_identity(name: Option<&str>) -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let folder = fs::metadata(Path::new(DIRECTORY)).map_or(0, |metadata| metadata.dev());

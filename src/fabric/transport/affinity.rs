@@ -2,7 +2,7 @@
 
 /// Affinity mask of this thread, a bit for each processor; empty if the system call fails.
 pub(super) fn thread_affinity() -> Vec<u8> {
-    // SAFETY: the set is numbers, for which zero is a value; the call fills it.
+    // SAFETY: the set consists of numbers, zero is a value of them; the call fills it.
     let set = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         (libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) == 0).then_some(set)
@@ -24,7 +24,7 @@ fn count_processors<'a>(masks: impl Iterator<Item = &'a [u8]>) -> usize {
     all.iter().map(|byte| byte.count_ones() as usize).sum()
 }
 
-/// Number of processors that the ranks with these masks may use together.
+/// Number of processors available to the ranks with these masks together.
 pub(super) fn available_processors<'a>(masks: impl Iterator<Item = &'a [u8]>) -> usize {
     let available = std::thread::available_parallelism().map_or(1, usize::from);
     match count_processors(masks) {

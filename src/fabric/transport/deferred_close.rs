@@ -5,7 +5,7 @@
 //! endpoints of a job are closed together, when this process has no rank of the job left. Until then nothing
 //! polls them, so they move no data to or from the buffers of operations in flight.
 //!
-//! The ranks find each other by a world that may be the program's, so an endpoint uses another one of this
+//! The ranks find each other by a world, perhaps the program's own, so an endpoint uses another one of this
 //! process only after it was found here.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use crate::fabric::transport::endpoint::TaggedEndpoint;
 use crate::lock::lock;
 use crate::world;
 
-/// Stage of an endpoint that is being connected. See [`TaggedEndpoint::announce`].
+/// Stage of an endpoint during its connection. See [`TaggedEndpoint::announce`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub(crate) enum Stage {
     Opened,
@@ -30,7 +30,7 @@ pub(crate) enum Stage {
 /// Endpoints in shared memory of one job in this process.
 #[derive(Default)]
 pub(crate) struct DeferredClose {
-    /// Those of ranks that have left, closed with the last handle.
+    /// Endpoints of ranks that have left, closed with the last handle.
     left: Mutex<Vec<TaggedEndpoint>>,
     /// Stages by address, also of ranks that have left.
     stages: Mutex<BTreeMap<Vec<u8>, Stage>>,
@@ -46,7 +46,7 @@ impl Drop for DeferredClose {
 static JOBS: Mutex<BTreeMap<Vec<u8>, Weak<DeferredClose>>> = Mutex::new(BTreeMap::new());
 
 impl DeferredClose {
-    /// The handle that the ranks of this process share in the job of this name, which is unique.
+    /// Returns the handle shared by the ranks of this process in the job of this unique name.
     pub(crate) fn of_job(name: &[u8]) -> Arc<Self> {
         let mut jobs = lock(&JOBS);
         jobs.retain(|_, closing| closing.strong_count() > 0);
@@ -57,13 +57,13 @@ impl DeferredClose {
         })
     }
 
-    /// Sets the stage of an endpoint whose rank holds this handle.
+    /// Sets the stage of an endpoint. Its rank must hold this handle.
     pub(crate) fn register(&self, address: &[u8], stage: Stage) {
         lock(&self.stages).insert(address.to_vec(), stage);
     }
 
-    /// Checks that an address, if it is one of this process, belongs to an endpoint that is closed together
-    /// with the caller's, and that has reached a stage.
+    /// Checks an address: if it is of this process, its endpoint must be closed together with the caller's,
+    /// and must have reached `stage`.
     pub(crate) fn check(&self, address: &[u8], stage: Stage) -> Result<(), Error> {
         if !shm::is_address(address) {
             let problem = "a world has gathered an address over shm that is not one of this library";

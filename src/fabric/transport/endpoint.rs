@@ -21,7 +21,7 @@ mod operations;
 const BATCH: usize = 16;
 /// A message was longer than the buffer posted for it.
 const ETRUNC: c_int = fabric_sys::FI_ETRUNC as c_int;
-/// Lowest bit of a tag that depends on the length of its message.
+/// Lowest of the tag bits for the length of the message.
 const LENGTH: u32 = 45;
 
 /// Reachability of an endpoint.
@@ -63,13 +63,13 @@ pub(crate) struct TaggedEndpoint {
     pub(super) domain: String,
     rank: usize,
     longest_message: usize,
-    /// The address to tell other ranks.
+    /// The address for other ranks.
     pub(super) address: Vec<u8>,
 }
 
 // SAFETY: the library's objects are bound to no thread (FI_THREAD_DOMAIN asks for one thread at a time within
-// a domain, and this type, which is not Sync, has the domain's only handle); the operations' pointers are
-// this type's own or its callers', who vouch for them.
+// a domain, and this type is not Sync and has the domain's only handle); the operations' pointers are this
+// type's own or vouched for by its callers.
 unsafe impl Send for TaggedEndpoint {}
 
 impl TaggedEndpoint {
@@ -134,8 +134,7 @@ impl TaggedEndpoint {
         self.objects.insert(address).map_err(|code| self.failure("fi_av_insert", Some(peer), code, None))
     }
 
-    /// Announces this endpoint to a peer, whose address is `to`, where the provider needs it before any
-    /// message.
+    /// Announces this endpoint to the peer at address `to`, if the provider needs it before any message.
     ///
     /// From libfabric 2.5 on (and in its main branch of November 2026), two endpoints of `shm` in one process
     /// crash when one sends before the other has read the location of its memory: `smr_map_to_region` does
@@ -151,13 +150,13 @@ impl TaggedEndpoint {
         unsafe { fabric_sys::fi_tinject(self.objects.ep, ptr::null(), 0, to, CTS | RTS) };
     }
 
-    /// Descriptor to sleep on until there is something to do, where the provider has one. None also while a
-    /// call waits for room in the library, which need not make it ready.
+    /// Descriptor to sleep on until there is something to do, if the provider has one. Also none while a call
+    /// waits for room in the library: the room need not make it ready.
     pub(super) fn descriptor(&self) -> Option<RawFd> {
         self.objects.descriptor.filter(|_| self.deferred.is_empty())
     }
 
-    /// True when nothing has arrived of which the descriptor would not tell: the thread may sleep on it.
+    /// True when nothing has arrived that the descriptor does not report: the thread may sleep on it.
     pub(super) fn may_sleep(&self) -> bool {
         self.objects.may_sleep()
     }
@@ -227,13 +226,13 @@ impl TaggedEndpoint {
     }
 }
 
-/// A tag that messages of other lengths do not have (with high probability): with cross-memory attach,
-/// libfabric 1.17's `shm` never returns from a long message that is longer than its receive.
+/// Returns a tag different from the tags of messages of other lengths (with high probability): with
+/// cross-memory attach, libfabric 1.17's `shm` never returns from a long message longer than its receive.
 pub(super) fn with_length(tag: u64, len: usize) -> u64 {
     (tag ^ calls::of_length(len) << LENGTH) & CALLER_BITS
 }
 
-/// The error for a provider that is not available, with those that are.
+/// Returns the error for an unavailable provider, with the names of the available ones.
 fn unavailable(library: &Fabric, provider: &str) -> Error {
     let known = provider::providers().map_or_else(|_| "none".to_owned(), |providers| providers.join(", "));
     let mut problem = format!(

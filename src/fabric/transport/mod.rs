@@ -19,8 +19,8 @@ use crate::world::{Awaited, Reason};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Request(pub(crate) u32);
 
-/// Tagged messages between the ranks of one communicator. Used by one thread. Tags have 62 bits. Once it is
-/// dropped, nothing touches the memory of requests that were not complete.
+/// Tagged messages between the ranks of one communicator. Used by one thread. Tags have 62 bits. After its
+/// drop, nothing touches the memory of incomplete requests.
 pub(crate) trait Transport {
     /// This rank, `0..size`.
     fn rank(&self) -> usize;
@@ -52,23 +52,24 @@ pub(crate) trait Transport {
     ) -> Result<Request, Error>;
     /// Records a call of this rank, for comparison with other ranks when it waits for long.
     fn record(&mut self, entry: CallRecord);
-    /// Compares this rank's calls with those of others; a difference fails on all ranks.
+    /// Compares this rank's calls with the other ranks' calls; a difference fails on all ranks.
     fn compare(&mut self);
-    /// Tells the other ranks that this one has failed, so that they do not wait for it.
+    /// Reports this rank's failure to the other ranks, to end their waits for it.
     fn fail(&self, reason: Reason);
-    /// Tells the other ranks that this operation has waited for `limit`, and returns its error, which names
-    /// those of the awaited ranks that are late.
+    /// Reports this operation's wait of `limit` to the other ranks, and returns its error with the late ranks
+    /// among the awaited.
     fn time_out(&mut self, operation: &str, limit: Duration, awaited: Vec<Awaited>) -> Error;
-    /// Sets the longest wait of an operation, after which [`check`](Self::check) fails; none waits forever.
+    /// Sets the longest wait of an operation; [`check`](Self::check) fails after it. Without a limit it waits
+    /// forever.
     fn set_timeout(&mut self, limit: Option<Duration>);
-    /// Checks, in an operation that waits, that the other ranks are alive, that they call the same
-    /// operations, and that the timeout has not passed.
+    /// Checks, in a waiting operation: the other ranks must be alive and call the same operations, and the
+    /// timeout must not have passed.
     fn check(&mut self) -> Result<(), Error>;
     /// Polls for completions once, and checks from time to time.
     fn progress(&mut self) -> Result<(), Error>;
-    /// Like [`progress`](Self::progress), for a rank that waits for a completion: after a while without one
+    /// Like [`progress`](Self::progress), for a rank waiting for a completion: after a while without one
     /// yields the processor, then checks and sleeps.
     fn wait(&mut self) -> Result<(), Error>;
-    /// True when `request` has completed, which frees it: not to be called again then.
+    /// True when `request` has completed. This frees it: not to be called again then.
     fn is_done(&mut self, request: Request) -> bool;
 }

@@ -24,10 +24,10 @@ use crate::world::{self, Awaited, COMPARE_AFTER, Reason, Wait};
 
 /// Polls without a completion between two checks of the other ranks.
 const POLLS_PER_CHECK: u32 = 1 << 10;
-/// The request of a send that completed when it was posted.
+/// The request of a send already complete when posted.
 const COMPLETE: Request = Request(u32::MAX);
 
-/// Endpoint and address by which a peer is reached.
+/// Endpoint and address to reach a peer.
 #[derive(Clone, Copy)]
 struct Route {
     endpoint: usize,
@@ -39,7 +39,7 @@ pub(crate) struct Network {
     endpoints: Vec<TaggedEndpoint>,
     /// Takes the endpoints in shared memory when this is dropped.
     deferred_close: Arc<DeferredClose>,
-    /// The provider that was asked for.
+    /// The requested provider.
     wanted: Option<String>,
     routes: Vec<Route>,
     hosts: Hosts,
@@ -62,17 +62,17 @@ pub(crate) struct Network {
 
 impl Network {
     /// Connects all ranks of `world`. Collective, with the same `wanted` on all of them: one provider for
-    /// everything, or none for shared memory inside a host and the best network between hosts. Ranks whose
-    /// `host` differs are taken to be on different hosts.
+    /// everything, or none for shared memory inside a host and the best network between hosts. Ranks with a
+    /// different `host` count as ranks of different hosts.
     pub(crate) fn open(
         world: &world::Handle,
         wanted: Option<&str>,
         host: Option<&str>,
     ) -> Result<Self, Error> {
-        // Every rank takes every step; one that fails tells the others, which then fail, too.
+        // Every rank takes every step; a failed rank informs the others, and they fail as well.
         let library = on_all_ranks(world, Fabric::load().map_err(Error::from))?;
         let choice = ProviderChoice::agree(library, world, wanted, host)?;
-        // A number that the first rank of no other job has.
+        // Unique among the first ranks of all jobs.
         let number = RandomState::new().hash_one(std::process::id()).to_le_bytes();
         let job = world.all_gather(&number)?.into_iter().next().unwrap_or_default();
         let endpoints = on_all_ranks(world, open_endpoints(library, world, &choice))?;
@@ -126,8 +126,7 @@ impl Network {
         drop(probe);
         let copies = |host: &[usize]| host.iter().any(|&peer| all[peer].get(size_of::<u64>()) == Some(&1));
         self.uses_cma &= !copies(self.hosts.ranks_of(self.hosts.place(rank).0));
-        // Two ranks need none: a rank only waits for messages that its peer has sent before any unexpected
-        // one.
+        // Two ranks need none: a rank only waits for its peer's messages before any unexpected one.
         let mut ranks_of_hosts = (0..self.hosts.count()).map(|host| self.hosts.ranks_of(host));
         if ranks_of_hosts.any(|host| host.len() > 2 && copies(host)) {
             self.enable_rendezvous();
@@ -157,7 +156,7 @@ impl Network {
         }
     }
 
-    /// Providers, interface and address that this rank uses.
+    /// Providers, interface and address of this rank.
     pub(crate) fn summary(&self) -> TransportSummary {
         let mut summary = TransportSummary { host: world::host().name, ..TransportSummary::default() };
         for endpoint in &self.endpoints {
@@ -184,7 +183,7 @@ impl Network {
         self.endpoints.iter().all(|endpoint| endpoint.provider == "shm")
     }
 
-    /// Replaces an error of a libfabric call by its cause where the world knows it, most often another rank's
+    /// Replaces an error of a libfabric call by its cause if the world knows it, most often another rank's
     /// end.
     #[cold]
     fn explain(&mut self, error: Error) -> Error {
@@ -213,7 +212,7 @@ enum WaitState {
     New,
     /// It has been checked, and the time is measured.
     Waiting,
-    /// This rank's last calls have been compared with those of the others, too.
+    /// This rank's last calls have also been compared with the other ranks' calls.
     Compared,
     /// They have been compared again, since another rank has waited for too long and asks for them.
     Reported,
@@ -252,7 +251,7 @@ fn open_endpoints(
     needed.iter().map(open).collect()
 }
 
-/// The problem with an address that only this host reaches.
+/// Returns the problem with an address that only this host reaches.
 fn loopback_problem(address: &str) -> Option<String> {
     let loopback = ["fi_sockaddr_in://127.", "fi_sockaddr_in6://[::1]"];
     loopback.iter().any(|prefix| address.starts_with(prefix)).then(|| {
@@ -264,7 +263,7 @@ fn loopback_problem(address: &str) -> Option<String> {
     })
 }
 
-/// Fails on all ranks when one of them has failed; that one reports its own error.
+/// Fails on all ranks when one of them has failed; the failed rank reports its own error.
 fn on_all_ranks<T>(world: &world::Handle, own: Result<T, Error>) -> Result<T, Error> {
     let text = own.as_ref().err().map(ToString::to_string).unwrap_or_default();
     let all = world.all_gather(text.as_bytes())?;

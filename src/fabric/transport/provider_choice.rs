@@ -1,4 +1,4 @@
-//! Choice of the providers that carry a job's messages.
+//! Choice of the providers for a job's messages.
 
 use fabric_sys::Fabric;
 
@@ -7,7 +7,7 @@ use crate::fabric::libfabric::provider;
 use crate::fabric::shared_memory::shm;
 use crate::world;
 
-/// Largest number of ranks for which libfabric's `shm` opens an address vector.
+/// Largest number of ranks in an address vector of libfabric's `shm`.
 const MAX_SHM_RANKS: usize = 256;
 
 /// The providers of a job, by the library's names.
@@ -69,11 +69,11 @@ impl ProviderChoice {
     }
 }
 
-/// The providers that each rank's libfabric offers, by rank.
+/// The providers of each rank's libfabric, by rank.
 struct Offers(Vec<Vec<String>>);
 
 impl Offers {
-    /// Collective. A rank that cannot ask offers nothing.
+    /// Gathers the offers. Collective. A rank unable to ask offers nothing.
     fn gather(world: &world::Handle) -> Result<Self, Error> {
         let own = provider::providers().unwrap_or_default().join("\n");
         let all = world.all_gather(own.as_bytes())?;
@@ -81,7 +81,7 @@ impl Offers {
         Ok(Self(all.iter().map(names).collect()))
     }
 
-    /// Returns libfabric's best provider that all ranks have and that reaches other hosts.
+    /// Returns libfabric's best provider for other hosts that all ranks have.
     fn first_network(&self) -> Option<String> {
         self.0.first()?.iter().find(|name| *name != "shm" && self.have(name)).cloned()
     }
@@ -92,14 +92,14 @@ impl Offers {
     }
 }
 
-/// Identity of the network that this thread's sockets use: equal for ranks that share a loopback interface.
+/// Identity of the network of this thread's sockets: equal for ranks with a common loopback interface.
 fn network_identity() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let namespace = std::fs::read_link("/proc/thread-self/ns/net").unwrap_or_default();
     format!("{} {}", boot.trim(), namespace.display())
 }
 
-/// The reason that `shm` cannot be the only provider of a job, if there is one.
+/// Returns the reason against `shm` as the only provider of a job, if any.
 fn shm_problem(ranks: usize, one_host: bool) -> Option<String> {
     let problem = if !one_host {
         "reaches only processes that share /dev/shm and the user, and the ranks of this job do not all"
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
     use crate::world::World;
 
-    /// A world of this many ranks, which all send the same.
+    /// A world of this many ranks with equal messages.
     struct Crowd(usize);
 
     impl World for Crowd {

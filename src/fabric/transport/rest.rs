@@ -1,7 +1,7 @@
-//! Sleep of a rank that has waited for messages for long.
+//! Sleep of a rank after a long wait for messages.
 //!
-//! Where all endpoints have a descriptor that a message makes ready (`tcp` of libfabric 1.19 and later), the
-//! rank sleeps on their descriptors. Otherwise (`shm`) it polls between short sleeps.
+//! If all endpoints have a descriptor made ready by a message (`tcp` of libfabric 1.19 and later), the rank
+//! sleeps on their descriptors. Otherwise (`shm`) it polls between short sleeps.
 
 use std::ptr;
 use std::time::Duration;
@@ -11,13 +11,12 @@ use crate::fabric::spin::{Next, Spin};
 
 /// Polls without a completion before the clock is read.
 const POLLS_BEFORE_CLOCK: u32 = 32;
-/// A sleep on descriptors, between two checks of the other ranks, relative to the time that the rank has
-/// waited.
+/// A sleep on descriptors, between two checks of the other ranks, relative to the rank's waiting time so far.
 const SLEEP: Share = Share { part: 20, least: Duration::from_millis(1), most: Duration::from_millis(10) };
 /// A sleep between two polls of endpoints without a descriptor. A poll and the timer take some 20 us.
 const NAP: Share = Share { part: 200, least: Duration::from_micros(30), most: Duration::from_micros(500) };
-/// Wake-ups in a row by descriptors without a completion, after which a rank sleeps once without them: a
-/// descriptor that is always ready would keep it from sleeping.
+/// Wake-ups in a row by descriptors without a completion, before a rank sleeps once without them: an always
+/// ready descriptor would prevent its sleep.
 const MAX_FUTILE_WAKES: u32 = 64;
 
 /// A part of a time, within limits.
@@ -89,7 +88,7 @@ fn poll(descriptors: &mut [libc::pollfd], limit: Duration) -> bool {
     unsafe { libc::ppoll(start, count, &raw const limit, ptr::null()) > 0 }
 }
 
-/// Runs a short sleep of this thread without the slack of its timers, which is 50 us by default.
+/// Runs a short sleep of this thread without the slack of its timers, 50 us by default.
 fn with_precise_timers<T>(sleep: impl FnOnce() -> T) -> T {
     // SAFETY: reads and sets a number of this thread.
     let slack = unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) };

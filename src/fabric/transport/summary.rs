@@ -3,7 +3,7 @@
 use crate::fabric::Error;
 use crate::world::{self, World};
 
-/// Number of hosts that are listed with their addresses.
+/// Number of hosts listed with their addresses.
 const MOST_HOSTS: usize = 8;
 
 /// The transport of a host's first rank.
@@ -33,8 +33,8 @@ impl TransportSummary {
     }
 }
 
-/// Describes all hosts in one line, which is the same on all ranks. Collective; `first` are the first ranks
-/// of the hosts.
+/// Describes all hosts in one line, the same on all ranks. Collective; `first` are the first ranks of the
+/// hosts.
 pub(crate) fn describe_job(
     world: &dyn World,
     own: &TransportSummary,
@@ -67,7 +67,7 @@ fn line(ways: &[TransportSummary]) -> String {
     intra_host.chain(inter_host).collect::<Vec<_>>().join("; ")
 }
 
-/// Groups summaries by a field, in the order of the first ones; leaves out those where it is empty.
+/// Groups summaries by a field, in the order of the first ones; skips summaries with an empty field.
 fn alike<'a>(
     ways: &'a [TransportSummary],
     of: impl Fn(&'a TransportSummary) -> &'a str,

@@ -1,4 +1,4 @@
-//! Copies of an allocation's memory that cudarc queues on other streams than the allocation's own.
+//! Copies of an allocation's memory, queued by cudarc on other streams than the allocation's own.
 
 use std::iter;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -9,12 +9,12 @@ use crate::lock::lock;
 use crate::nccl::cuda;
 use crate::nccl::error::Error;
 
-/// The streams of the copies: a list that only grows, so that a copy can borrow an element.
+/// The streams of the copies: a list that only grows, since copies borrow its elements.
 ///
-/// cudarc lends a stream for the duration of a call, and queues the copy after the call that orders it. So
-/// the host waits for the copy when cudarc drops the result of [`begin`](Self::begin). cudarc's own object of
-/// the stream would not wait while an error is noted in its context; each stream has a second object here,
-/// where nobody else notes any. If the wait fails, its error is noted there, and the memory is neither
+/// cudarc lends a stream for the duration of a call, and queues the copy after the ordering call. So the host
+/// waits for the copy when cudarc drops the result of [`begin`](Self::begin). cudarc's own object of the
+/// stream would not wait while an error is noted in its context; each stream has a second object here, and
+/// nobody else notes errors there. If the wait fails, its error is noted there, and the memory is neither
 /// used any more nor freed.
 #[derive(Debug, Default)]
 pub(super) struct Copies(OnceLock<Box<CopyStream>>);
@@ -29,12 +29,12 @@ struct CopyStream {
 }
 
 impl Copies {
-    /// Orders a copy that is about to be queued on `stream` after the work of `own`. Dropping the result
-    /// waits for the copy.
+    /// Orders a copy, about to be queued on `stream`, after the work of `own`. Dropping the result waits for
+    /// the copy.
     ///
     /// # Errors
     /// If one of the streams is being captured, or another capture forbids this thread to wait; for a context
-    /// other than the device's primary one; those of [`check`](Self::check).
+    /// other than the device's primary one; the errors of [`check`](Self::check).
     pub(super) fn begin<'a>(
         &'a self,
         own: &CudaStream,
@@ -53,9 +53,9 @@ impl Copies {
                 Some(known) if *known.stream == *stream => return Ok(&known.stream),
                 Some(other) => place = &other.next.0,
                 None => {
-                    // SAFETY: used only by the result of `begin`, which borrows the stream.
+                    // SAFETY: used only by the result of `begin`; it borrows the stream.
                     let stream = unsafe { cuda::second_object(stream) }?;
-                    // Another thread may have been first: the loop goes on from its element.
+                    // Another thread may have been first: the loop continues from its element.
                     let (failure, next) = (Mutex::default(), Self::default());
                     let _ = place.set(Box::new(CopyStream { stream, failure, next }));
                 }
@@ -67,7 +67,7 @@ impl Copies {
     /// waited for later: it may have been destroyed, and its handle used for another one.
     ///
     /// # Errors
-    /// That of the wait.
+    /// The error of the wait.
     #[inline]
     pub(super) fn check(&self) -> Result<(), DriverError> {
         if self.0.get().is_some() { self.check_each() } else { Ok(()) }
@@ -94,7 +94,7 @@ fn prepare(own: &CudaStream, stream: &CudaStream) -> Result<(), Error> {
         cuda::bind(stream.context())?;
         cuda::refuse_captured(cuda::COPY, stream)?;
     }
-    // Like the later wait for the copy: where a capture elsewhere forbids that one, it forbids this one.
+    // Like the later wait for the copy: if a capture elsewhere forbids that wait, it forbids this one.
     cuda::wait_unrelaxed(own)?;
     cuda::bind(stream.context())
 }

@@ -68,13 +68,13 @@ impl Builder<'_> {
         self
     }
 
-    /// Id by which the ranks find each other. A single rank needs none.
+    /// Id for the ranks to find each other. A single rank needs none.
     pub fn id(mut self, id: &UniqueId) -> Self {
         self.ids.push(*id);
         self
     }
 
-    /// Several [ids](Self::id), each created by another rank, with which thousands of ranks connect faster
+    /// Several [ids](Self::id), each created by another rank, for a faster connection of thousands of ranks
     /// (`ncclCommInitRankScalable`, NCCL 2.23). All ranks pass the same ids in the same order.
     pub fn ids(mut self, ids: &[UniqueId]) -> Self {
         self.ids.extend(ids);
@@ -93,8 +93,8 @@ impl Builder<'_> {
     /// # Errors
     /// - Before anything is started: [`Error::Rank`]; [`Error::Argument`] for the number of ids;
     ///   [`Error::TooOld`]; [`Error::Stream`] for a per-thread default stream, or a context other than the
-    ///   device's primary one, which NCCL uses; [`Error::MissingSymbol`] for several ids before NCCL 2.23;
-    ///   [`Error::InsideGroup`]: see [`Communicator::init_all`].
+    ///   device's primary one (NCCL uses this one); [`Error::MissingSymbol`] for several ids before NCCL
+    ///   2.23; [`Error::InsideGroup`]: see [`Communicator::init_all`].
     /// - [`Error::Nccl`], [`Error::Deadline`] if connecting fails.
     pub fn init(self) -> Result<Communicator, Error> {
         Pending::start(INIT, || self.start())?.join()
@@ -131,8 +131,8 @@ impl Builder<'_> {
         let mut ids: Vec<_> = self.ids.iter().map(UniqueId::raw).collect();
         let count = ids.len() as c_int;
         let name = if count == 1 { INIT } else { "ncclCommInitRankScalable" };
-        // SAFETY: see `start_with`; the number of ids is right and at most that of ranks, and NCCL copies
-        // them.
+        // SAFETY: see `start_with`; the number of ids is right and at most the number of ranks, and NCCL
+        // copies them.
         self.start_with(name, |raw, slot, config| unsafe {
             match ids[..] {
                 [id] => Ok(raw.ncclCommInitRankConfig(slot, size, id, rank, config)),

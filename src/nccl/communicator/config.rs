@@ -10,8 +10,8 @@ use nccl_sys::{Version, ncclConfig_t};
 use crate::nccl::settings::{Text, settings};
 use crate::nccl::{error::Error, library::Library};
 
-/// Configuration of a communicator (`ncclConfig_t`). Unset fields have NCCL's defaults; fields that the
-/// loaded library does not support are refused.
+/// Configuration of a communicator (`ncclConfig_t`). Unset fields have NCCL's defaults; fields not supported
+/// by the loaded library are refused.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -42,7 +42,7 @@ settings! { Config for ncclConfig_t {
     collnet(bool) => collnetEnable since Version::new(2, 27, 0);
     /// Policy for thread blocks: a mask of `NCCL_CTA_POLICY_*`. NCCL 2.27, field `CTAPolicy`.
     cta_policy(i32) => CTAPolicy since Version::new(2, 27, 0);
-    /// Thread blocks of kernels that use NVLink SHARP. NCCL 2.27, field `nvlsCTAs`.
+    /// Thread blocks of kernels with NVLink SHARP. NCCL 2.27, field `nvlsCTAs`.
     nvls_ctas(i32) => nvlsCTAs since Version::new(2, 27, 0);
     /// Channels per network peer in send and receive. NCCL 2.28, field `nChannelsPerNetPeer`.
     channels_per_net_peer(i32) => nChannelsPerNetPeer since Version::new(2, 28, 0);
@@ -69,27 +69,25 @@ settings! { Config for ncclConfig_t {
     /// Name of the communicator for logs and profilers. NCCL 2.27, field `commName`.
     name => commName since Version::new(2, 27, 0);
 } unsafe {
-    /// True to let communicators that are split from this one share its resources. NCCL 2.18, field
-    /// `splitShare`.
+    /// True to let communicators split from this one share its resources. NCCL 2.18, field `splitShare`.
     ///
     /// # Safety
-    /// Operations of this communicator and of those that share its resources are never queued at the same
+    /// Operations of this communicator and of others with the same resources are never queued at the same
     /// time by several threads, and none is used after one of them was aborted or revoked: NCCL shares its
     /// queues and its flag of the abort, without a lock.
     split_share(bool) => splitShare since Version::new(2, 18, 0);
-    /// True to let communicators that are shrunk from this one share its resources. NCCL 2.27, field
-    /// `shrinkShare`.
+    /// True to let communicators shrunk from this one share its resources. NCCL 2.27, field `shrinkShare`.
     ///
     /// # Safety
-    /// The same as that of [`Config::split_share`].
+    /// The contract of [`Config::split_share`].
     shrink_share(bool) => shrinkShare since Version::new(2, 27, 0);
     /// Use with CUDA graphs: 0 none, 1 one graph, 2 (default) several graphs, or graphs and other work. NCCL
     /// 2.29, field `graphUsageMode`.
     ///
     /// # Safety
-    /// The communicator is used as the value says: with 0 not in a graph, with 1 in one graph only, whose
-    /// launches are ordered with all its other operations. NCCL does not order them itself, and they share
-    /// its buffers.
+    /// The communicator is used as the value says: with 0 not in a graph, with 1 in one graph only, with its
+    /// launches ordered with all other operations of the communicator. NCCL does not order them itself, and
+    /// they share its buffers.
     graph_usage_mode(i32) => graphUsageMode since Version::new(2, 29, 0);
     /// True to order launches in a captured graph by stream. NCCL 2.30.7, field `graphStreamOrdering`.
     ///
@@ -100,9 +98,9 @@ settings! { Config for ncclConfig_t {
 }}
 
 impl Config {
-    /// Time limit for calls that wait for NCCL's own threads, and for closing, which waits for queued work.
-    /// After it the communicator is aborted and the call fails. Default: none. Calls that block inside NCCL
-    /// ([`Config::blocking`]) ignore it.
+    /// Time limit for calls that wait for NCCL's own threads, and for closing (it waits for queued work).
+    /// After the limit the communicator is aborted and the call fails. Default: none. Calls that block inside
+    /// NCCL ([`Config::blocking`]) ignore it.
     #[must_use]
     pub fn deadline(mut self, limit: Duration) -> Self {
         self.deadline = Some(limit);
@@ -110,7 +108,7 @@ impl Config {
     }
 
     /// True (default) to order operations in symmetric windows after a preceding kernel that triggers
-    /// programmatic launch early, which the kernels of NCCL 2.28.3 to 2.30.6 do not do themselves: see
+    /// programmatic launch early. The kernels of NCCL 2.28.3 to 2.30.6 do not do so themselves: see
     /// `docs/limits.md`. It costs about a microsecond per operation, and nothing with other versions. With
     /// `false`, results can be wrong without an error. Graphs and [`captured`](super::Communicator::captured)
     /// collectives are not ordered.
@@ -120,8 +118,8 @@ impl Config {
         self
     }
 
-    /// False if NCCL works on threads of its own for a communicator that is about to be created. The
-    /// environment variable `NCCL_COMM_BLOCKING`, also from NCCL's configuration file, overrides the setting.
+    /// False if NCCL works on threads of its own for a new communicator. The environment variable
+    /// `NCCL_COMM_BLOCKING`, also from NCCL's configuration file, overrides the setting.
     pub(super) fn is_blocking(&self) -> bool {
         match blocking_of_environment() {
             Some(0) => false,

@@ -19,8 +19,8 @@ use crate::nccl::{allocation::Allocation, cuda, error::Error};
 pub(crate) type StateGuard<'a> = SpinMutexGuard<'a, State, Yield>;
 
 /// NCCL's communicator object, shared by the communicator and its windows, registrations, graphs and abort
-/// handles. NCCL allows one thread at a time per communicator: the mutex is held during every call but an
-/// abort, before which the state becomes `Aborting`.
+/// handles. NCCL allows one thread at a time per communicator: the mutex is held during every call except an
+/// abort; before an abort, the state becomes `Aborting`.
 #[derive(Debug)]
 pub(crate) struct Handle {
     pub(crate) library: Library,
@@ -31,26 +31,26 @@ pub(crate) struct Handle {
     pub(crate) is_blocking: bool,
     /// The same number for all ranks of the communicator in this process, and unique among communicators.
     pub(crate) communicator_key: u64,
-    /// Number of communicators derived from this one: the same on all ranks, which derive them together.
+    /// Number of communicators derived from this one: the same on all ranks, since they derive them together.
     pub(super) derived: AtomicU64,
-    /// Number of windows created so far: the same on all ranks, which create them together.
+    /// Number of windows created so far: the same on all ranks, since they create them together.
     pub(crate) windows: AtomicU64,
     /// Slot for NCCL's handle. Some versions write it from a thread of their own, after the call has
     /// returned.
     pub(super) slot: AtomicPtr<ncclComm>,
     /// Held during every call, almost always without contention. A spin lock halves the uncontended cost: one
-    /// atomic exchange instead of two. An abort, which may wait long, polls instead.
+    /// atomic exchange instead of two. An abort polls instead, since it may wait long.
     pub(super) state: SpinMutex<State, Yield>,
-    /// Number of threads that poll for the guard in order to abort. A spin lock has no queue: a thread that
-    /// makes one call after the other would keep them out.
+    /// Number of threads polling for the guard in order to abort. A spin lock has no queue: a thread with one
+    /// call after the other would keep them out.
     pub(super) aborts: AtomicUsize,
     /// Streams of its operations and graphs: the last is the current one, the others are previous ones.
     streams: Mutex<Vec<Arc<CudaStream>>>,
-    /// Graphs, operators, registrations and windows, which must end before the communicator.
+    /// Graphs, operators, registrations and windows. They must end before the communicator.
     objects: Mutex<Vec<Weak<dyn Object>>>,
-    /// Objects without another owner whose release has failed. Kept until the communicator has ended.
+    /// Objects without another owner, after a failed release. Kept until the communicator has ended.
     pub(crate) kept: Mutex<Vec<Arc<dyn Object>>>,
-    /// Byte that a [fence](Self::fence) writes, if operations need fences.
+    /// Byte written by a [fence](Self::fence), if operations need fences.
     scratch: OnceLock<Allocation>,
     /// Unused streams of [`cuda::track_events`], one for each context object of buffers with events.
     tracking: Mutex<Vec<Arc<CudaStream>>>,
@@ -96,7 +96,7 @@ pub(crate) struct RegisteredMemory {
     /// NCCL's handle of the window or registration, as a number.
     pub(crate) raw: usize,
     pub(crate) symmetric: bool,
-    /// Number of a window in the order of their creation, which is the same on all ranks.
+    /// Number of a window in the order of creation, the same on all ranks.
     pub(crate) number: u64,
     pub(crate) stream: Arc<CudaStream>,
 }
@@ -207,7 +207,7 @@ impl Handle {
         lock(&self.streams).clone()
     }
 
-    /// Adds the communicator's new stream, which is ordered after the previous one.
+    /// Adds the communicator's new stream. It is ordered after the previous one.
     pub(crate) fn add_stream(&self, stream: &Arc<CudaStream>) {
         let mut streams = lock(&self.streams);
         streams.retain(|other| other != stream);
@@ -226,8 +226,8 @@ impl Handle {
         lock(&self.objects).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Registrations and windows. Call it without locks and guards, as for [`objects`](Self::objects), of
-    /// which it drops the others.
+    /// Registrations and windows. Call it without locks and guards, as for [`objects`](Self::objects): it
+    /// drops the other objects.
     pub(crate) fn registered(&self) -> Vec<(RegisteredMemory, Arc<dyn Object>)> {
         self.objects().into_iter().filter_map(|object| Some((object.memory()?, object))).collect()
     }
@@ -239,7 +239,7 @@ impl Handle {
     }
 
     /// Orders an operation on the stream after a preceding kernel that triggers programmatic launch early, if
-    /// the loaded NCCL needs that. Events do not order the two kernels; other work between them does.
+    /// the loaded NCCL needs it. Events do not order the two kernels; other work between them does.
     #[inline]
     pub(crate) fn fence(&self, stream: &CudaStream) -> Result<(), Error> {
         self.scratch.get().map_or(Ok(()), |scratch| self.write(scratch, stream))
@@ -257,8 +257,8 @@ impl Handle {
     #[cold]
     fn write(&self, scratch: &Allocation, stream: &CudaStream) -> Result<(), Error> {
         cuda::bind(&self.context)?;
-        // SAFETY: the byte is allocated until `self` is dropped, which waits for the stream; the stream is
-        // alive.
+        // SAFETY: the byte is allocated until `self` is dropped, and the drop waits for the stream; the
+        // stream is alive.
         unsafe { result::memset_d8_async(scratch.address, 0, 1, stream.cu_stream()) }
             .map_err(Error::cuda("cuMemsetD8Async"))
     }
@@ -278,7 +278,7 @@ impl Handle {
         }
     }
 
-    /// NCCL's handle, valid while the state's guard is held; an error in a state that is not accepted.
+    /// Returns NCCL's handle, valid while the state's guard is held; an error in a state not accepted.
     #[inline]
     pub(crate) fn comm(
         &self,
@@ -303,8 +303,8 @@ impl Handle {
         before
     }
 
-    /// Waits in the state `to`, so that other threads cannot launch graphs. The state is alive again if that
-    /// fails.
+    /// Waits in the state `to`: other threads cannot launch graphs. If the wait fails, the state is alive
+    /// again.
     pub(crate) fn wait_in_state<T>(
         &self,
         operation: &'static str,
@@ -326,7 +326,7 @@ impl Handle {
         self.library.check(operation, call(self.library.raw(), comm)?)
     }
 
-    /// Returns false while NCCL's background work goes on, or its error.
+    /// Returns false while NCCL's background work continues, or its error.
     pub(super) fn is_finished(&self, operation: &'static str) -> Result<bool, Error> {
         let mut code = ncclResult_t::ncclSuccess;
         self.call(operation, State::exists, |raw, comm| {
@@ -338,7 +338,7 @@ impl Handle {
 }
 
 impl Drop for Handle {
-    /// Frees the fence's byte in the order of the last stream, which is ordered after all previous ones.
+    /// Frees the fence's byte in the order of the last stream. It is ordered after all previous ones.
     fn drop(&mut self) {
         if let (Some(scratch), Some(last)) = (self.scratch.get_mut(), lock(&self.streams).pop()) {
             scratch.stream = last;

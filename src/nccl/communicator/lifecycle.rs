@@ -14,7 +14,7 @@ use crate::nccl::{cuda, error::Error, library::CallResult, nccl_group};
 const ABORT: &str = "ncclCommAbort";
 pub(super) const CLOSING: &str = "closing the communicator";
 
-/// Time limit for an abort that waits for a thread inside NCCL.
+/// Time limit of an abort's wait for a thread inside NCCL.
 const ABORT_LIMIT: Duration = Duration::from_secs(5);
 
 /// Aborts a communicator from any thread, for watchdogs. From
@@ -29,8 +29,8 @@ impl AbortHandle {
     /// launched, and the owner's next call returns [`Error::Aborted`]. No effect if the communicator is
     /// already closed or aborted.
     ///
-    /// Operations of other ranks that wait for this one can complete, without an error, with undefined data:
-    /// NCCL's kernels go on without waiting. Tell the other ranks before, and let them abort, too.
+    /// Operations of other ranks waiting for this one can complete, without an error, with undefined data:
+    /// NCCL's kernels continue without waiting. Inform the other ranks before, and let them abort as well.
     ///
     /// # Errors
     /// - [`Error::Busy`] if a thread stays inside a blocking NCCL call with the communicator for 5 s: NCCL
@@ -61,7 +61,7 @@ impl Handle {
         self.finish(operation, code)
     }
 
-    /// Waits for NCCL's own thread if `code` shows that it works on an operation.
+    /// Waits for NCCL's own thread if it works on an operation according to `code`.
     #[cold]
     pub(crate) fn finish(&self, operation: &'static str, code: ncclResult_t) -> Result<(), Error> {
         match code {
@@ -75,8 +75,8 @@ impl Handle {
         let _any = wait_until(self.config.deadline, OPERATION, || self.is_finished(operation));
     }
 
-    /// Waits until NCCL's own thread has finished `operation`. Aborts the communicator at the deadline, so
-    /// that NCCL does not access the operation's buffers after the call.
+    /// Waits until NCCL's own thread has finished `operation`. Aborts the communicator at the deadline: NCCL
+    /// must not access the operation's buffers after the call.
     #[cold]
     pub(crate) fn wait_for_nccl(
         &self,
@@ -91,8 +91,8 @@ impl Handle {
         result.inspect_err(|_| self.wait_for_abort())
     }
 
-    /// Waits for another thread's abort, during which NCCL's own thread may access the buffers of its current
-    /// operation.
+    /// Waits for another thread's abort. During the abort, NCCL's own thread may access the buffers of its
+    /// current operation.
     pub(crate) fn wait_for_abort(&self) {
         let _no_limit = poll(None, SHORT, || (*self.lock() != State::Aborting).then_some(()));
     }
@@ -137,9 +137,9 @@ impl Handle {
         objects
     }
 
-    /// Releases all objects that must end before the communicator is finalized or destroyed: graphs first, so
-    /// that nothing is launched any more, the others after the queued work, so that they stay usable if
-    /// waiting fails. The caller drops the objects afterwards.
+    /// Releases all objects that must end before the communicator is finalized or destroyed: graphs first, to
+    /// prevent further launches, the others after the queued work, to keep them usable if waiting fails. The
+    /// caller drops the objects afterwards.
     pub(super) fn drain_and_release(&self, operation: &'static str) -> Result<Vec<Arc<dyn Object>>, Error> {
         cuda::bind(&self.context)?;
         self.streams().iter().try_for_each(|stream| cuda::refuse_captured(operation, stream))?;
@@ -152,8 +152,8 @@ impl Handle {
     /// See [`Communicator::close`](super::Communicator::close).
     pub(super) fn close(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommDestroy";
-        // Before the objects are listed, so that a graph that another thread is capturing is known by then,
-        // or refused.
+        // Before the objects are listed: a graph under capture by another thread is known by then, or
+        // refused.
         self.replace(State::Alive, State::Finalized);
         let released = self.drain_and_release(CLOSING);
         let _released = released.inspect_err(|_| self.abort_after_failure())?;
@@ -163,7 +163,7 @@ impl Handle {
         *state = State::Closed;
         // SAFETY: the handle is alive, the guard keeps other threads out, and it is not used afterwards.
         let code = unsafe { self.library.raw().ncclCommDestroy(comm) };
-        // Unlocked before the drop: a thread that drops a registration waits for the lock and then frees the
+        // Unlocked before the drop: a thread dropping a registration waits for the lock and then frees the
         // memory.
         drop(state);
         self.after_end(OPERATION, code)
@@ -183,7 +183,7 @@ impl Handle {
         }
     }
 
-    /// The guard is not held while NCCL aborts, so that the owner gets an error meanwhile.
+    /// The guard is not held while NCCL aborts: the owner gets an error meanwhile.
     fn abort_locked(&self, mut state: StateGuard<'_>) -> Result<(), Error> {
         if !state.exists() {
             return Ok(());
@@ -222,9 +222,9 @@ impl Handle {
     }
 }
 
-/// Time for which a wait yields before it sleeps: most waits are short.
+/// Yielding time of a wait before it sleeps: most waits are short.
 const SHORT: Duration = Duration::from_micros(100);
-/// The same for an operation on NCCL's thread, which takes some 100 us.
+/// The same for an operation on NCCL's thread. It takes some 100 us.
 const OPERATION: Duration = Duration::from_millis(1);
 
 /// Polls until the result is true or an error. The outer error means that the limit has passed.

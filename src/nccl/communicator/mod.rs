@@ -30,14 +30,14 @@ pub use suspend::MemoryStatistics;
 /// any thread may use an [`AbortHandle`].
 ///
 /// All [collectives](super::Collectives) run in the order of the calls on the communicator's stream. The host
-/// does not wait for them: synchronise the stream, or use the buffers through cudarc, which orders its work
-/// after them.
+/// does not wait for them: synchronise the stream, or use the buffers through cudarc (it orders its work
+/// after them).
 ///
 /// Dropping it waits for its queued work and destroys it, after its graphs, windows and registrations. It is
 /// aborted instead, with a warning in the log, if NCCL has reported an error, [`Config::deadline`] passes, or
-/// its stream is being captured into a CUDA graph, which waiting would invalidate; and without a warning if
-/// the thread is panicking. [`Communicator::close`] does the same and returns the error. One thread may close
-/// several ranks, one after the other.
+/// its stream is being captured into a CUDA graph (a wait would invalidate the graph); and without a warning
+/// if the thread is panicking. [`Communicator::close`] does the same and returns the error. One thread may
+/// close several ranks, one after the other.
 #[derive(Debug)]
 pub struct Communicator {
     pub(crate) handle: Arc<Handle>,
@@ -50,8 +50,8 @@ pub struct Communicator {
 }
 
 impl Communicator {
-    /// A communicator whose handle NCCL has not written yet. `key` is the same for all its ranks, and unique
-    /// among communicators.
+    /// Creates a communicator whose handle NCCL has not written yet. `key` is the same for all its ranks, and
+    /// unique among communicators.
     fn connecting(library: Library, stream: &Arc<CudaStream>, config: Config, key: impl Hash) -> Self {
         let (handle, stream) = (Handle::new(library, stream, config, key), Arc::clone(stream));
         Self { handle, stream, event: OnceCell::new(), rank: 0, size: 0 }
@@ -71,8 +71,7 @@ impl Communicator {
     ) -> Result<usize, Error> {
         let mut value = 0;
         self.handle.call(operation, State::exists, |raw, comm| {
-            // SAFETY: `call` holds the guard, and the handle is alive; the functions that are passed write
-            // one int.
+            // SAFETY: `call` holds the guard, and the handle is alive; the passed functions write one int.
             Ok(unsafe { function(raw, comm, &mut value) })
         })?;
         Ok(usize::try_from(value).unwrap_or(0))
@@ -93,7 +92,7 @@ impl Communicator {
         &self.stream
     }
 
-    /// NCCL's handle (`ncclComm_t`), for functions that this crate lacks. It must not be destroyed, used by
+    /// NCCL's handle (`ncclComm_t`), for functions missing in this crate. It must not be destroyed, used by
     /// two threads at the same time, or used after the communicator has ended. Null while NCCL is connecting.
     pub fn as_raw(&self) -> ncclComm_t {
         self.handle.raw_handle()
@@ -115,8 +114,8 @@ impl Communicator {
     }
 
     /// Moves the communicator to another stream of its device, ordered after the queued work of the previous
-    /// one. Graphs that were captured before stay on the previous stream; prepared operations are queued on
-    /// the new one.
+    /// one. Graphs captured before stay on the previous stream; prepared operations are queued on the new
+    /// one.
     ///
     /// # Errors
     /// [`Error::Stream`], [`Error::WrongDevice`], [`Error::Cuda`]: the stream is unchanged then.
@@ -153,9 +152,9 @@ impl Communicator {
         AbortHandle(Arc::clone(&self.handle))
     }
 
-    /// Stops all operations of this rank, queued, running or hanging, but keeps the communicator, so that it
-    /// can be split or shrunk (`ncclCommRevoke`, NCCL 2.28.7). The contents of buffers of stopped operations
-    /// are undefined, also on other ranks, where they may complete. All remaining ranks call it.
+    /// Stops all operations of this rank, queued, running or hanging, and keeps the communicator: it can then
+    /// be split or shrunk (`ncclCommRevoke`, NCCL 2.28.7). The contents of buffers of stopped operations are
+    /// undefined, also on other ranks: operations may complete there. All remaining ranks call it.
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.28.7; [`Error::InsideGroup`]; [`Error::Nccl`];
@@ -167,7 +166,7 @@ impl Communicator {
         })
     }
 
-    /// Waits until all ranks' queued work is done and frees resources that only operations need
+    /// Waits until all ranks' queued work is done and frees resources needed only by operations
     /// (`ncclCommFinalize`). All ranks call it. Afterwards the communicator can only be closed or aborted,
     /// even after an error. Its graphs, windows, registrations and scaled sums end first.
     /// [`close`](Self::close) finalizes too; call this to see errors earlier.
@@ -197,14 +196,14 @@ impl Communicator {
     /// # Errors
     /// [`Error::Nccl`] or [`Error::Cuda`] if the queued work has failed, [`Error::Deadline`] if it took
     /// longer than [`Config::deadline`], [`Error::Stream`] while one of its streams is being captured into a
-    /// CUDA graph, which waiting would invalidate: the communicator is aborted then. [`Error::Aborted`] if it
-    /// was aborted before.
+    /// CUDA graph (a wait would invalidate the graph): the communicator is aborted then. [`Error::Aborted`]
+    /// if it was aborted before.
     pub fn close(self) -> Result<(), Error> {
         self.handle.close()
     }
 
-    /// Waits for the queued work. [`Error::Stream`] while a stream is being captured, which cannot be waited
-    /// for.
+    /// Waits for the queued work. [`Error::Stream`] while a stream is being captured: a wait is not possible
+    /// then.
     pub(crate) fn drain(&self) -> Result<(), Error> {
         self.handle.drain(lifecycle::CLOSING)
     }

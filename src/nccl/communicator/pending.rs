@@ -1,4 +1,4 @@
-//! A communicator that is still connecting.
+//! A communicator during its connection.
 
 use std::{mem, sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::log;
 use crate::nccl::{error::Error, library::Library, nccl_group};
 
 /// A communicator that NCCL is creating on a thread of its own. Dropping it aborts the work and, if it is
-/// derived from another communicator, that one too: NCCL cannot abort one without the other.
+/// derived from another communicator, the other as well: NCCL cannot abort one without the other.
 ///
 /// ```no_run
 /// # use std::{sync::Arc, time::Duration};
@@ -45,7 +45,7 @@ struct Origin {
     child: Arc<Handle>,
     /// Previous state of the parent.
     before: State,
-    /// True once NCCL has finished with the parent, which may have begun another operation since.
+    /// True once NCCL has finished with the parent. The parent may have begun another operation since.
     done: bool,
 }
 
@@ -58,7 +58,7 @@ impl Origin {
         self.finish(self.parent.wait_for_nccl(self.operation, limit).map(|()| true))
     }
 
-    /// A parent that was closed meanwhile has finished too.
+    /// A parent closed meanwhile has also finished.
     fn finish(&mut self, result: Result<bool, Error>) -> Result<bool, Error> {
         self.done = match result {
             Err(Error::Aborted { .. }) if *self.parent.lock() == State::Closed => true,
@@ -91,7 +91,8 @@ impl Pending {
         result.map(|()| pending)
     }
 
-    /// Starts several in one NCCL group, which uses their parents until it has ended; none without a library.
+    /// Starts several in one NCCL group. The group uses their parents until it has ended. Starts none without
+    /// a library.
     pub(super) fn start_group<'a, T>(
         library: Option<Library>,
         parents: impl IntoIterator<Item = &'a Handle>,
@@ -148,8 +149,7 @@ impl Pending {
     /// Waits until NCCL has finished, for at most `limit`.
     ///
     /// # Errors
-    /// [`Error::Deadline`] and [`Error::InsideGroup`], both of which abort it. [`Error::Nccl`] if the work
-    /// has failed.
+    /// [`Error::Deadline`] and [`Error::InsideGroup`]: both abort it. [`Error::Nccl`] if the work has failed.
     pub fn wait(self, limit: Duration) -> Result<Communicator, Error> {
         let operation = self.operation;
         self.finish(Some(limit))?.ok_or(Error::Aborted { operation })

@@ -39,7 +39,7 @@ impl Split {
         self
     }
 
-    /// Stream of the new communicator, on the same device. Default: that of the original one.
+    /// Stream of the new communicator, on the same device. Default: the original one's.
     pub fn stream(mut self, stream: &Arc<CudaStream>) -> Self {
         self.stream = Some(Arc::clone(stream));
         self
@@ -52,7 +52,7 @@ impl Split {
     }
 }
 
-/// Ranks that [`Communicator::shrink`] excludes.
+/// Ranks to exclude in [`Communicator::shrink`].
 #[derive(Clone, Debug)]
 #[must_use = "it is a description for `Communicator::shrink`"]
 pub struct Shrink {
@@ -62,14 +62,14 @@ pub struct Shrink {
 }
 
 impl Shrink {
-    /// Excludes these ranks, which work and have no operations in flight (`NCCL_SHRINK_DEFAULT`).
+    /// Excludes these ranks. They work and have no operations in flight (`NCCL_SHRINK_DEFAULT`).
     pub fn without(ranks: &[usize]) -> Self {
         Self { exclude: ranks.to_vec(), abort: false, config: None }
     }
 
-    /// Aborts operations in flight first, for ranks that have died (`NCCL_SHRINK_ABORT`). The contents of
-    /// their buffers are then undefined, also on other ranks, where they may complete. The old communicator
-    /// is then [revoked](Communicator::revoke).
+    /// Aborts operations in flight first, for dead ranks (`NCCL_SHRINK_ABORT`). The contents of the
+    /// operations' buffers are then undefined, also on other ranks: operations may complete there. The old
+    /// communicator is then [revoked](Communicator::revoke).
     pub const fn abort(mut self) -> Self {
         self.abort = true;
         self
@@ -137,8 +137,8 @@ impl Communicator {
         Pending::start(SPLIT, || self.start_split(None, &mut self.guard()))?.join_part().map(drop)
     }
 
-    /// Like [`split`](Self::split), but does not wait on a non-blocking communicator, which accepts no
-    /// operations until it is done.
+    /// Like [`split`](Self::split), but does not wait on a non-blocking communicator. The communicator
+    /// accepts no operations until the split is done.
     pub fn split_pending(&self, split: &Split) -> Result<Pending, Error> {
         Pending::start(SPLIT, || self.start_split(Some(split), &mut self.guard()))
     }
@@ -168,7 +168,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Argument`] for an empty list, this rank, or an invalid one; [`Error::MissingSymbol`] before
-    /// NCCL 2.27; otherwise those of [`split`](Self::split).
+    /// NCCL 2.27; otherwise the errors of [`split`](Self::split).
     pub fn shrink(&self, shrink: &Shrink) -> Result<Self, Error> {
         self.shrink_pending(shrink)?.join()
     }
@@ -226,7 +226,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Rank`] unless the size is larger than this communicator's; otherwise those of
+    /// [`Error::Rank`] unless the size is larger than this communicator's; otherwise the errors of
     /// [`split`](Self::split).
     pub fn grow(&self, grow: &Grow) -> Result<Self, Error> {
         self.grow_pending(grow)?.join()
@@ -303,9 +303,9 @@ impl Communicator {
     }
 
     /// Calls a function that derives a communicator from this one. Its arguments are this one's raw handle,
-    /// the slot of the new one, which stays valid until NCCL has finished, and the configuration or null.
-    /// `number` distinguishes communicators that are created together. If the function stops this one's
-    /// operations, it counts as revoked.
+    /// the slot of the new one, valid until NCCL has finished, and the configuration or null. `number`
+    /// distinguishes communicators created together. If the function stops this one's operations, it counts
+    /// as revoked.
     fn derive(
         &self,
         (operation, number): (&'static str, i64),
@@ -324,7 +324,7 @@ impl Communicator {
         // A revoked communicator can be split and shrunk, but not grown.
         let accepted = |state: State| state.is_alive() || state == State::Revoked && operation != GROW;
         let (comm, state) = guards.comm(parent, accepted, operation)?;
-        // Counted after the local checks: a call that only this rank refuses is no communicator of the
+        // Counted after the local checks: a call refused by this rank only is not a communicator of the
         // others.
         let derived = parent.derived.fetch_add(1, Ordering::Relaxed);
         let key = (parent.communicator_key, derived, operation, number);

@@ -9,7 +9,7 @@ use crate::nccl::{error::Error, nccl_group};
 
 const STATISTICS: &str = "ncclCommMemStats";
 
-/// Device memory that NCCL has allocated for a communicator, in bytes (`ncclCommMemStats`, NCCL 2.29.7).
+/// Device memory allocated by NCCL for a communicator, in bytes (`ncclCommMemStats`, NCCL 2.29.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryStatistics {
@@ -39,8 +39,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::MissingSymbol`] before NCCL 2.29.7; [`Error::Nccl`], among others for communicators that
-    /// share resources; [`Error::InsideGroup`]; [`Error::Deadline`]; [`Error::Aborted`] and
+    /// [`Error::MissingSymbol`] before NCCL 2.29.7; [`Error::Nccl`], among others for communicators with
+    /// shared resources; [`Error::InsideGroup`]; [`Error::Deadline`]; [`Error::Aborted`] and
     /// [`Error::Unusable`]. [`Error::Stream`] while one of its streams is being captured: nothing has changed
     /// then.
     pub fn suspend(&self) -> Result<(), Error> {
@@ -56,11 +56,11 @@ impl Communicator {
         })
     }
 
-    /// Allocates the memory again that [`suspend`](Self::suspend) has released (`ncclCommResume`, NCCL
-    /// 2.29.7). All ranks call it.
+    /// Allocates the memory released by [`suspend`](Self::suspend) again (`ncclCommResume`, NCCL 2.29.7). All
+    /// ranks call it.
     ///
     /// # Errors
-    /// Those of [`suspend`](Self::suspend). No effect if the communicator is not suspended.
+    /// The errors of [`suspend`](Self::suspend). No effect if the communicator is not suspended.
     pub fn resume(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommResume";
         nccl_group::forbid(OPERATION)?;

@@ -17,7 +17,7 @@ use crate::nccl::error::{Error, each_first_error};
 #[derive(Debug)]
 pub(super) struct PrivateStream {
     raw: CUstream,
-    /// Stream on which the graph is launched.
+    /// Stream of the graph's launches.
     stream: Arc<CudaStream>,
     capturing: bool,
 }
@@ -57,7 +57,7 @@ impl PrivateStream {
         streams: impl Iterator<Item = &'a Arc<CudaStream>>,
         graphs: &mut Vec<DeviceGraph>,
     ) -> Result<(), Error> {
-        // Before the end of the capture: it returns an error that cudarc has recorded, if any.
+        // Before the end of the capture: it returns an error recorded by cudarc, if any.
         let event = self.context().new_event(None).map_err(Error::cuda("cuEventCreate"))?;
         cuda::bind(self.context())?;
         self.capturing = false;
@@ -78,7 +78,7 @@ impl PrivateStream {
             result::graph::upload(captured.exec, self.raw).map_err(Error::cuda("cuGraphUpload"))?;
             result::stream::synchronize(self.raw).map_err(Error::cuda("cuStreamSynchronize"))
         });
-        // Also a graph that failed: the caller drops it without its lock.
+        // Also a failed graph: the caller drops it without its lock.
         graphs.push(captured);
         ready
     }
@@ -121,7 +121,7 @@ pub(super) struct DeviceGraph {
     event: CudaEvent,
 }
 
-// SAFETY: handles of the driver, which may be used by any thread; they are only used one at a time.
+// SAFETY: handles of the driver: any thread may use them, and they are only used one at a time.
 unsafe impl Send for DeviceGraph {}
 
 impl DeviceGraph {
@@ -134,8 +134,8 @@ impl DeviceGraph {
         stream.context() == self.stream.context() && !self.streams().any(|own| own == stream)
     }
 
-    /// Refuses to launch while one of its streams is being captured, and after an error that cudarc has
-    /// recorded, since the streams may not be ordered with each other then.
+    /// Refuses to launch while one of its streams is being captured, and after an error recorded by cudarc,
+    /// since the streams may not be ordered with each other then.
     pub(super) fn check(&self, operation: &'static str) -> Result<(), Error> {
         self.stream.context().check_err().map_err(Error::cuda(operation))?;
         cuda::bind(self.stream.context())?;
@@ -143,8 +143,8 @@ impl DeviceGraph {
     }
 
     /// Launches the graph, ordered after the queued work of its buffers' streams. Later work on them, and on
-    /// streams of `written` on the same device, is ordered after it. If that fails, the graph's stream is
-    /// added to `unordered`.
+    /// streams of `written` on the same device, is ordered after it. If the ordering fails, the graph's
+    /// stream is added to `unordered`.
     pub(super) fn launch<'a>(
         &'a self,
         operation: &'static str,
@@ -185,7 +185,7 @@ impl Drop for DeviceGraph {
     }
 }
 
-/// Logs that a graph could not be destroyed.
+/// Logs a failure to destroy a graph.
 pub(super) fn warn_of_graph(destroyed: Result<(), Error>) {
     if let Err(error) = destroyed {
         log::warn(format_args!("destroying a CUDA graph: {error}"));

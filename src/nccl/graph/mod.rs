@@ -23,16 +23,16 @@ use device::{DeviceGraph, PrivateStream, warn_of_graph};
 const CAPTURE: &str = "capturing collectives into a CUDA graph";
 const LAUNCH: &str = "cuGraphLaunch";
 
-/// A CUDA graph of collectives, which launches all of them at the cost of one kernel, any number of times.
+/// A CUDA graph of collectives. It launches all of them at the cost of one kernel, any number of times.
 ///
-/// It owns its buffers together with their [`Memory`](super::Memory), which the program can use between
+/// It owns its buffers together with their [`Memory`](super::Memory). The program can use the memory between
 /// launches: writes on the memory's stream or through cudarc come before the next launch, and later work
 /// comes after the previous launches. Concurrent accesses from another thread see a mixture of old and new
 /// values. Adopt slices of cudarc with `Memory::try_from`.
 ///
 /// The collectives of a device run in the order of the calls, on the stream that the first of its
-/// communicators had at the capture, and are ordered with the streams of the others. The graph ends with the
-/// first communicator that is closed, finalized or aborted: it can no longer be launched then.
+/// communicators had at the capture, and are ordered with the streams of the others. The graph ends when the
+/// first of its communicators is closed, finalized or aborted: it can no longer be launched then.
 ///
 /// For graphs with other kernels and copies, see [`Communicator::captured`].
 ///
@@ -83,8 +83,8 @@ impl GraphState {
         }
     }
 
-    /// Destroys the graphs under the lock, so that a thread that ends another of their communicators waits
-    /// for that. Logs failures without it: a subscriber of the log is the program's code, and may launch the
+    /// Destroys the graphs under the lock: a thread that ends another of their communicators waits for this.
+    /// Logs failures without the lock: a subscriber of the log is the program's code, and may launch the
     /// graph.
     fn destroy(&self) {
         let mut graphs = lock(&self.graphs);
@@ -119,8 +119,8 @@ impl Capture {
         Call::new(communicator, self)
     }
 
-    /// Groups collectives that NCCL launches together, as in a [`group`](super::group()), which several
-    /// communicators of one thread need.
+    /// Groups collectives to be launched together by NCCL, as in a [`group`](super::group()). Several
+    /// communicators of one thread need it.
     pub fn group<T, E>(&self, body: impl FnOnce(&Self) -> Result<T, E>) -> Result<T, E> {
         nested(&self.batch, || body(self))
     }
@@ -137,14 +137,14 @@ impl<'b> sealed::Launch<'b> for &Capture {
 }
 
 impl Graph {
-    /// Captures a graph of the collectives that the closure calls. Nothing runs before
+    /// Captures a graph of the collectives called by the closure. Nothing runs before
     /// [`launch`](Self::launch). All ranks capture the same collectives and launch their graphs equally
     /// often.
     ///
     /// # Errors
     /// The closure's; [`Error::NotOwned`] for a buffer without an owner; [`Error::Argument`] for operations
-    /// of one group that access a buffer that one of them writes, for ranks of one communicator that share a
-    /// GPU, and for a communicator that is non-blocking, by its configuration or `NCCL_COMM_BLOCKING`;
+    /// of one group that access a buffer written by one of them, for ranks of one communicator on one GPU,
+    /// and for a non-blocking communicator, by its configuration or `NCCL_COMM_BLOCKING`;
     /// [`Error::WrongLibrary`]; [`Error::Disagreement`] if ranks of one communicator call different
     /// operations; [`Error::InsideGroup`]; [`Error::Nccl`] and [`Error::Cuda`] if the capture fails.
     pub fn capture<E: From<Error>>(body: impl FnOnce(&Capture) -> Result<(), E>) -> Result<Self, E> {
@@ -167,7 +167,7 @@ impl Graph {
             None => *lock(&state.graphs) = Some(Vec::new()),
         }
         let _never_set_before = state.kept.set(mem::take(&mut batch.kept));
-        // A communicator that ended meanwhile has destroyed the graph.
+        // A communicator has destroyed the graph if it ended meanwhile.
         if state.handles.iter().any(|handle| handle.is_ending()) {
             return Err(Error::Aborted { operation: CAPTURE });
         }
@@ -179,12 +179,12 @@ impl Graph {
     ///
     /// # Errors
     /// [`Error::Cuda`]; [`Error::Aborted`] and [`Error::Unusable`]; [`Error::InsideGroup`]; [`Error::Stream`]
-    /// while a stream is being captured, or after a copy of a buffer that could not be waited for.
+    /// while a stream is being captured, or after a failed wait for a copy of a buffer.
     pub fn launch(&self) -> Result<(), Error> {
         nccl_group::forbid(LAUNCH)?;
         let state = &*self.state;
-        // Including those that were created after the capture. Dropped last: the last owner of one waits for
-        // the communicator.
+        // Including windows created after the capture. Dropped last: the last owner of one waits for the
+        // communicator.
         let receiving = state.handles.iter().filter(|_| state.waits);
         let windows: Vec<_> = receiving.flat_map(|handle| handle.registered()).collect();
         let graphs = lock(&state.graphs);
@@ -201,7 +201,7 @@ impl Graph {
         let result = each_first_error(launched, |graph| graph.launch(LAUNCH, written(), &mut unordered));
         drop(guards);
         drop(graphs);
-        // Memory may be freed in the order of streams that are not ordered after the launch, so wait for it.
+        // Memory may be freed in the order of streams not ordered after the launch, so wait for it.
         each_first_error(unordered, |stream| cuda::bind(stream.context()).and_then(|()| cuda::wait(&stream)))
             .and(result)
     }
@@ -226,7 +226,7 @@ fn refuse_ranks_of_one_device(members: &[Member]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Captures the operations on private streams, one per device, which keeps the order of a device's operations
+/// Captures the operations on private streams, one per device: this keeps the order of a device's operations
 /// for any streams of the communicators. They are launched on the stream of the device's first communicator.
 fn capture(library: Library, batch: &mut Batch<'static>, state: &Arc<GraphState>) -> Result<(), Error> {
     let mut objects = Vec::new();
@@ -235,7 +235,7 @@ fn capture(library: Library, batch: &mut Batch<'static>, state: &Arc<GraphState>
     captured
 }
 
-/// Fills `objects` with those of the communicators, for the caller to drop without the guards.
+/// Fills `objects` with the communicators' objects, for the caller to drop without the guards.
 fn capture_steps(
     library: Library,
     batch: &Batch<'_>,
@@ -273,7 +273,7 @@ fn capture_steps(
             // NCCL's own thread must finish first; an abort would wait for the captures.
             batch.members.iter().for_each(|member| member.handle.wait_for_thread(CAPTURE));
             captures.iter_mut().for_each(PrivateStream::cancel_capture);
-            // An abort, which can be that of this thread, waits for the graph.
+            // An abort, perhaps by this thread, waits for the graph.
             drop(graphs);
             drop(captures);
             batch.wait_for_threads(CAPTURE)?;

@@ -13,7 +13,7 @@ use crate::nccl::{allocation::Owner, communicator::Communicator, cuda, error::Er
 #[derive(Debug)]
 pub struct Access<'a> {
     address: CUdeviceptr,
-    /// Dropped to tell the buffer's owner that the work is queued.
+    /// Dropped to inform the buffer's owner of the queued work.
     queued: Option<SyncOnDrop<'a>>,
     /// True if no other stream can have used the buffer since this one has waited for it.
     is_exclusive: bool,
@@ -27,7 +27,7 @@ impl<'a> Access<'a> {
         Self { address, queued, is_exclusive: false }
     }
 
-    /// The access to a buffer that is borrowed mutably, and whose earlier uses the stream has waited for.
+    /// The access to a mutably borrowed buffer, after the stream has waited for its earlier uses.
     #[inline]
     fn exclusive(address: CUdeviceptr, queued: SyncOnDrop<'a>) -> Self {
         Self { address, queued: Some(queued), is_exclusive: true }
@@ -61,8 +61,8 @@ impl Drop for Access<'_> {
 /// # Safety
 /// - [`read`](Self::read) returns the address of [`len`](Self::len) initialised elements in device memory of
 ///   the context of [`stream`](Self::stream).
-/// - They stay allocated at least until `self` is dropped, and until all work is done that was queued on
-///   [`stream`](Self::stream) before: memory is freed in the order of that stream.
+/// - They stay allocated at least until `self` is dropped, and until all work queued on
+///   [`stream`](Self::stream) before is done: memory is freed in the order of this stream.
 /// - Before NCCL 2.23: ranks on other GPUs of this process can access the memory, if the hardware allows it.
 ///   This holds for memory of `cuMemAlloc` and of the device's pool; memory of `cuMemCreate` needs
 ///   `cuMemSetAccess`.
@@ -85,9 +85,9 @@ pub unsafe trait DeviceBuffer {
     /// Stream in whose order the memory is used and freed.
     fn stream(&self) -> &Arc<CudaStream>;
 
-    /// Returns the address for reading work on `stream`. The caller orders that work after the queued work of
-    /// [`stream`](Self::stream). This method orders it after all other writes that the buffer knows of; it
-    /// then returns a `queued`, and the caller must check that `stream` has not become part of a capture.
+    /// Returns the address for reading work on `stream`. The caller orders this work after the queued work of
+    /// [`stream`](Self::stream). The method orders it after all other writes known to the buffer; it then
+    /// returns a `queued`, and the caller must check that `stream` has not become part of a capture.
     fn read<'a>(&'a self, stream: &'a CudaStream) -> Access<'a>;
 
     /// False if [`read`](Self::read) and `write` never order work by events of cudarc.
@@ -96,7 +96,7 @@ pub unsafe trait DeviceBuffer {
         true
     }
 
-    /// Fails if a copy of the memory that could not be waited for may still be under way.
+    /// Fails if a copy of the memory may still be under way because a wait for it has failed.
     ///
     /// # Errors
     /// [`Error::Stream`], before anything is queued.
@@ -106,7 +106,7 @@ pub unsafe trait DeviceBuffer {
         Ok(())
     }
 
-    /// Owner that keeps the memory allocated without this object, for registrations, windows, graphs and
+    /// Owner to keep the memory allocated without this object, for registrations, windows, graphs and
     /// prepared operations.
     fn owner(&self) -> Option<Owner> {
         None
@@ -126,9 +126,8 @@ pub unsafe trait DeviceBufferMut: DeviceBuffer {
 
 macro_rules! cudarc_buffer {
     ($($type:ty),*) => {$(
-        // SAFETY: cudarc's buffers hold `len` elements in the context of their stream, on which they are
-        // freed; their views borrow them. The caller of CudaStream::alloc guarantees that its buffer is
-        // initialised.
+        // SAFETY: cudarc's buffers hold `len` elements in the context of their stream, and are freed on it;
+        // their views borrow them. The caller of CudaStream::alloc guarantees an initialised buffer.
         unsafe impl<T: Element> DeviceBuffer for $type {
             type Element = T;
 
@@ -172,7 +171,7 @@ unsafe impl<T: Element> DeviceBufferMut for CudaViewMut<'_, T> {
     }
 }
 
-/// A buffer that is used longer than it is borrowed. It has an owner, and therefore no events to wait for.
+/// A buffer used for longer than its borrow. It has an owner, and therefore no events to wait for.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnedBuffer {
     pub(crate) stream: Arc<CudaStream>,
@@ -182,7 +181,7 @@ pub(crate) struct OwnedBuffer {
 }
 
 impl OwnedBuffer {
-    /// A buffer that is read.
+    /// Takes a buffer to read.
     pub(crate) fn new<B: DeviceBuffer + ?Sized>(
         communicator: &Communicator,
         operation: &'static str,

@@ -24,18 +24,18 @@ pub use view::{MemoryView, MemoryViewMut};
 pub use window::{Signal, Window, WindowKind, windows};
 
 /// Device memory of one stream, with shared ownership: registrations, windows, graphs and prepared operations
-/// own it together with this object. From NCCL's allocator ([`alloc`](Self::alloc)), which NCCL's fastest
-/// algorithms can use directly; or adopted, from a slice of cudarc (`Memory::try_from(slice)`) or any other
-/// allocator ([`from_raw`](Self::from_raw)).
+/// own it together with this object. From NCCL's allocator ([`alloc`](Self::alloc)), for direct use by NCCL's
+/// fastest algorithms; or adopted, from a slice of cudarc (`Memory::try_from(slice)`) or any other allocator
+/// ([`from_raw`](Self::from_raw)).
 ///
 /// Typed views of any part of it are buffers of collectives and of cudarc's copies. The memory itself is a
 /// buffer of bytes. A copy on another stream than the memory's makes the host wait for both streams. It fails
 /// while one of them is being captured into a CUDA graph, or a capture elsewhere forbids this thread to wait.
 ///
-/// It is freed once this object and all its other owners are dropped, in the order of its stream; the last
-/// owner waits for that, for memory of [`alloc`](Self::alloc). If it cannot wait, the memory is leaked with a
-/// warning: while its stream is being captured into a CUDA graph, and in a panicking thread while the stream
-/// has work.
+/// It is freed once this object and all its other owners are dropped, in the order of its stream; for memory
+/// of [`alloc`](Self::alloc), the last owner waits for the release. If it cannot wait, the memory is leaked
+/// with a warning: while its stream is being captured into a CUDA graph, and in a panicking thread while the
+/// stream has work.
 ///
 /// ```no_run
 /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error, Memory}};
@@ -81,10 +81,10 @@ impl Memory {
     ///
     /// # Safety
     /// - The memory is initialised, in the stream's context, and aligned for all elements of its views.
-    /// - `stream` is not a per-thread default stream, which is another stream on every thread.
+    /// - `stream` is not a per-thread default stream: this is another stream on every thread.
     /// - It stays allocated until `owner` is dropped (for `()`, as long as this object, its registrations,
-    ///   windows, graphs or prepared operations exist), and then until the work that is queued on `stream` at
-    ///   that time is done.
+    ///   windows, graphs or prepared operations exist), and then until the work queued on `stream` at this
+    ///   time is done.
     /// - Nothing else writes it, or reads it while a collective writes it.
     #[must_use]
     pub unsafe fn from_raw<O: Send + 'static>(
@@ -172,8 +172,8 @@ const ADOPT: &str = "Memory::try_from";
 ///
 /// # Errors
 /// [`Error::Cuda`] if the stream cannot be ordered after earlier uses of the slice; [`Error::Argument`] for a
-/// slice that is not aligned to 8 bytes; [`Error::Stream`] for a slice of a per-thread default stream, or of
-/// a context other than the device's primary one.
+/// slice not aligned to 8 bytes; [`Error::Stream`] for a slice of a per-thread default stream, or of a
+/// context other than the device's primary one.
 impl<T: Element> TryFrom<CudaSlice<T>> for Memory {
     type Error = Error;
 
@@ -185,7 +185,7 @@ impl<T: Element> TryFrom<CudaSlice<T>> for Memory {
         cuda::bind(stream.context())?;
         // The slice may be memory of the capture's graph.
         cuda::refuse_captured(ADOPT, &stream)?;
-        // An error that cudarc has noted may mean that it did not record an earlier use.
+        // An error noted by cudarc may mean a lost record of an earlier use.
         stream.context().check_err().map_err(Error::cuda("an earlier operation of cudarc's"))?;
         // cudarc waits for the events of earlier uses only while it counts a stream.
         let tracks = stream.context().is_event_tracking();

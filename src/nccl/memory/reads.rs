@@ -1,8 +1,8 @@
-//! Order of accesses to cudarc's buffers that can go on at the same time: reads, and writes of views of
+//! Order of accesses to cudarc's buffers that can run at the same time: reads, and writes of views of
 //! different parts.
 //!
 //! cudarc keeps one event for all reads of a slice and one for all writes, and each access records it again:
-//! one on another stream is then forgotten, and the slice can be freed, read or written while it goes on. So
+//! an access on another stream is then forgotten, and the slice can be freed, read or written during it. So
 //! the stream of an access waits for the event before it records it.
 
 use std::mem;
@@ -39,8 +39,8 @@ impl Drop for Recording {
     }
 }
 
-/// Records an access that has been queued, in addition to earlier ones. A failure is noted as by cudarc, and
-/// nothing is recorded then. So it is after an access in a capture, which the stream cannot wait for.
+/// Records a queued access, in addition to earlier ones. A failure is noted as by cudarc, and nothing is
+/// recorded then. The same holds after an access in a capture: the stream cannot wait for it.
 #[cold]
 pub(super) fn record(queued: SyncOnDrop<'_>) {
     let Some((event, stream)) = to_record(&queued) else { return drop(queued) };
@@ -55,7 +55,7 @@ pub(super) fn record(queued: SyncOnDrop<'_>) {
     drop(recording);
 }
 
-/// Calls cudarc for work on `stream` that reads a buffer, and records that in addition to earlier reads.
+/// Calls cudarc for work on `stream` that reads a buffer, and records the read in addition to earlier ones.
 ///
 /// # Errors
 /// The call's, and before it if an earlier access to the buffer is part of a capture.
@@ -75,7 +75,7 @@ pub(crate) fn queue_read<T, R>(
     call()
 }
 
-/// Makes `stream`, which is about to write a buffer, wait for its earlier uses.
+/// Makes `stream` wait for earlier uses of a buffer before it writes the buffer.
 ///
 /// # Errors
 /// If one of them is part of a capture: the stream is then part of it as well.
@@ -89,8 +89,8 @@ pub(crate) fn wait_for_uses<T>(
     cuda::refuse_captured_copy(stream)
 }
 
-/// The event that cudarc is about to record, and on which stream. Where it records nothing, as on a stream
-/// that is being captured without events, no earlier record is lost.
+/// Returns the event of cudarc's next record, and its stream. If cudarc records nothing, as on a stream
+/// captured without events, no earlier record is lost.
 fn to_record<'a>(queued: &SyncOnDrop<'a>) -> Option<(&'a CudaEvent, &'a CudaStream)> {
     match *queued {
         SyncOnDrop::Record(recorded) => {

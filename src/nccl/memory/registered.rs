@@ -1,4 +1,4 @@
-//! Memory that is known to NCCL: registrations, and the common part of registrations and windows.
+//! Memory known to NCCL: registrations, and the common part of registrations and windows.
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -21,8 +21,8 @@ pub(super) struct Functions {
     pub(super) deregister: unsafe fn(&Nccl, ncclComm_t, *mut c_void) -> Result<ncclResult_t, MissingSymbol>,
 }
 
-/// Memory that is registered with NCCL until this is dropped. Owns the memory and the communicator's handle,
-/// so that both outlive it.
+/// Memory, registered with NCCL until this is dropped. Owns the memory and the communicator's handle: both
+/// outlive it.
 #[derive(Debug)]
 pub(super) struct Registered {
     pub(super) communicator: Arc<Handle>,
@@ -65,13 +65,13 @@ impl Registered {
         self.communicator.add(Arc::downgrade(self) as Weak<dyn Object>);
     }
 
-    /// Numbers a window that NCCL is about to create.
+    /// Numbers a new window before NCCL creates it.
     pub(super) fn number_window(&self) {
         let number = self.communicator.windows.fetch_add(1, Ordering::Relaxed);
         self.number.store(number, Ordering::Relaxed);
     }
 
-    /// Leaves it to the communicator, which tries again when it is closed.
+    /// Leaves the release to the communicator: it tries again when it is closed.
     fn defer_to_communicator(&self, error: &Error) {
         log::warn(format_args!("{}: {error}", self.functions.deregister_name));
         let left = Arc::new(Self {
@@ -162,11 +162,11 @@ impl Drop for Registered {
     }
 }
 
-/// Memory that is registered with a communicator (`ncclCommRegister`, NCCL 2.19), whose collectives access it
-/// without intermediate copies. From [`Communicator::register`].
+/// Memory registered with a communicator (`ncclCommRegister`, NCCL 2.19). The communicator's collectives
+/// access it without intermediate copies. From [`Communicator::register`].
 ///
 /// Owns the memory together with the [`Memory`](super::Memory). Dropping it waits for the communicator's work
-/// and deregisters it (`ncclCommDeregister`), as does closing the communicator. If that is not possible, for
+/// and deregisters it (`ncclCommDeregister`), as does closing the communicator. If this is not possible, for
 /// example while the communicator's stream is being captured into a CUDA graph, the memory stays registered
 /// and allocated until the communicator ends.
 #[derive(Debug)]
@@ -187,7 +187,7 @@ impl Communicator {
     ///
     /// Memory of [`Memory::alloc`](super::Memory::alloc) can always be registered. NCCL 2.30.3 and later
     /// refuses memory of the driver's pools (`cuMemAllocAsync`) with [`Error::Nccl`], and so most slices of
-    /// cudarc that `Memory::try_from` has adopted; collectives use it unregistered.
+    /// cudarc adopted by `Memory::try_from`; collectives use it unregistered.
     ///
     /// ```no_run
     /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error, Memory}};
@@ -201,13 +201,13 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.19; [`Error::WrongDevice`]; [`Error::NotOwned`] for a slice of
-    /// cudarc, which `Memory::try_from` adopts; [`Error::InsideGroup`]; [`Error::Nccl`]; [`Error::Aborted`]
-    /// and [`Error::Unusable`].
+    /// cudarc (`Memory::try_from` adopts it); [`Error::InsideGroup`]; [`Error::Nccl`]; [`Error::Aborted`] and
+    /// [`Error::Unusable`].
     pub fn register<B: DeviceBuffer + ?Sized>(&self, buffer: &B) -> Result<Registration, Error> {
         let registered = Registered::new(self, buffer, false, &REGISTRATION)?;
         let ((address, bytes), slot) = (registered.address_and_bytes(), registered.slot.as_ptr());
         self.handle.call(REGISTRATION.register_name, State::is_alive, |raw, communicator| {
-            // While the guard is held: a graph keeps what NCCL knows when it is captured.
+            // While the guard is held: a graph keeps the memory known to NCCL when it is captured.
             registered.add_to_communicator();
             // SAFETY: `call` holds the guard, and the handle is alive; the memory has so many bytes; writes
             // one pointer.

@@ -27,8 +27,8 @@ pub struct MemoryView<'a, T> {
 
 /// A part of a [`Memory`](super::Memory), to read and write. Its methods refuse to reach past its end
 /// ([`Error::View`]).
-// The view inside can be copied: it must not be given away for longer than `self`, whose memory is borrowed
-// mutably, is borrowed.
+// The view inside can be copied. It must not be given away beyond the borrow of `self`, since its memory is
+// borrowed mutably.
 #[derive(Debug)]
 pub struct MemoryViewMut<'a, T>(pub(super) MemoryView<'a, T>);
 
@@ -70,7 +70,7 @@ impl<T: Element> MemoryViewMut<'_, T> {
         self.0.slice(range).map(MemoryViewMut)
     }
 
-    /// Splits it into the elements before `mid` and the rest, which can both be written at the same time.
+    /// Splits it into the elements before `mid` and the rest. Both can be written at the same time.
     pub fn split_at_mut(self, mid: usize) -> Result<(Self, Self), Error> {
         let (before, after) = self.0.split_at(mid)?;
         Ok((Self(before), Self(after)))

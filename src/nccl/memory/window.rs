@@ -18,7 +18,7 @@ const WINDOW: &str = "ncclCommWindowRegister";
 static FUNCTIONS: Functions = Functions {
     register_name: WINDOW,
     deregister_name: "ncclCommWindowDeregister",
-    // SAFETY: by the contract of the field, which is that of this function.
+    // SAFETY: by the contract of the field, equal to this function's.
     deregister: |raw, communicator, window| unsafe {
         raw.ncclCommWindowDeregister(communicator, window.cast())
     },
@@ -56,8 +56,8 @@ impl WindowKind {
 /// Memory that all ranks of a communicator can access, from [`Communicator::window`]. Collectives on the
 /// memory use NCCL's fastest kernels; other ranks write into it with [`put`](crate::nccl::Collectives::put).
 ///
-/// Owns the memory together with the [`Memory`](super::Memory), whose views are passed to collectives.
-/// Deregistered (`ncclCommWindowDeregister`) like a [`Registration`](super::Registration).
+/// Owns the memory together with the [`Memory`](super::Memory). Views of the latter are passed to
+/// collectives. Deregistered (`ncclCommWindowDeregister`) like a [`Registration`](super::Registration).
 ///
 /// ```no_run
 /// # use collectives::nccl::{Collectives, Communicator, Error, Memory, Signal, WindowKind};
@@ -79,15 +79,15 @@ pub struct Window {
 }
 
 impl Communicator {
-    /// Registers memory as a window of all ranks (`ncclCommWindowRegister`, NCCL 2.27), once the work that is
-    /// queued on the memory's stream is done. All ranks call it together, each with memory of the same size:
-    /// a [`Memory`](super::Memory), or a view at the same offset of one; see [`windows`] for several ranks in
+    /// Registers memory as a window of all ranks (`ncclCommWindowRegister`, NCCL 2.27), once the work queued
+    /// on the memory's stream is done. All ranks call it together, each with memory of the same size: a
+    /// [`Memory`](super::Memory), or a view at the same offset of one; see [`windows`] for several ranks in
     /// one thread.
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.27; [`Error::Argument`] for memory in another symmetric window
     /// of the communicator; [`Error::Stream`] while the memory's stream is being captured;
-    /// [`Error::Deadline`]; otherwise those of [`register`](Self::register).
+    /// [`Error::Deadline`]; otherwise the errors of [`register`](Self::register).
     pub fn window<B: DeviceBuffer + ?Sized>(&self, buffer: &B, kind: WindowKind) -> Result<Window, Error> {
         let window = Window::new(self, buffer, kind)?;
         window.start(&mut Guards::lock([&*self.handle]))?;
@@ -100,7 +100,7 @@ impl Communicator {
 /// order.
 ///
 /// # Errors
-/// Those of [`Communicator::window`]; [`Error::WrongLibrary`] for communicators of different libraries;
+/// The errors of [`Communicator::window`]; [`Error::WrongLibrary`] for communicators of different libraries;
 /// [`Error::Disagreement`] for ranks of one communicator with memory of different sizes.
 pub fn windows<'a, B: DeviceBuffer + ?Sized + 'a>(
     memories: impl IntoIterator<Item = (&'a Communicator, &'a B)>,
@@ -124,12 +124,12 @@ pub fn windows<'a, B: DeviceBuffer + ?Sized + 'a>(
     });
     drop(guards);
     grouped?;
-    // Each one, in spite of errors: NCCL may write into every window until it is done with that one.
+    // Each one, in spite of errors: NCCL may write into every window until it is done with it.
     each_first_error(&windows, Window::finish)?;
     Ok(windows)
 }
 
-/// Refuses windows that ranks of one communicator create together, the n-th of each, with different sizes.
+/// Refuses windows of different sizes, created together by ranks of one communicator, the n-th of each.
 fn refuse_different_sizes(windows: &[Window]) -> Result<(), Error> {
     let handle = |window: &Window| Arc::as_ptr(&window.registered.communicator);
     let created_together = |index: usize| {
@@ -196,8 +196,8 @@ impl Window {
         Ok(Self { registered, flags })
     }
 
-    /// Calls NCCL, which writes its handle before the communicator reports success; [finish](Self::finish)
-    /// waits for that.
+    /// Calls NCCL. It writes its handle before the communicator reports success; [finish](Self::finish) waits
+    /// for the handle.
     fn start(&self, guards: &mut Guards<'_>) -> Result<(), Error> {
         let ((address, bytes), slot) =
             (self.registered.address_and_bytes(), self.registered.slot.as_ptr().cast());
@@ -205,11 +205,11 @@ impl Window {
         let (comm, _) = guards.comm(handle, State::is_alive, WINDOW)?;
         self.registered.number_window();
         if handle.is_blocking {
-            // While the guard is held: a graph keeps what NCCL knows when it is captured.
+            // While the guard is held: a graph keeps the memory known to NCCL when it is captured.
             self.registered.add_to_communicator();
         }
-        // SAFETY: the guard is held, and the handle is alive; the length is that of the memory; the slot
-        // lives until the callers have waited for NCCL.
+        // SAFETY: the guard is held, and the handle is alive; the length is the memory's; the slot lives
+        // until the callers have waited for NCCL.
         let code =
             unsafe { handle.library.raw().ncclCommWindowRegister(comm, address, bytes, slot, self.flags) }?;
         handle.library.accept(WINDOW, code).map(drop)
@@ -275,7 +275,7 @@ impl Window {
     }
 }
 
-/// A signal to or from another rank, with which one-sided operations report completion.
+/// A signal to or from another rank, for one-sided operations to report completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal {
     /// The other rank.

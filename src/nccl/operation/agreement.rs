@@ -11,10 +11,10 @@ use crate::DataType;
 use crate::nccl::communicator::RegisteredMemory;
 use crate::nccl::error::Error;
 
-/// Refuses operations that differ between ranks of one communicator: lengths, types, roots, settings, the
-/// order of the collectives, their groups, and their places in registered memory. NCCL would hang, or one
+/// Refuses differences between the operations of ranks of one communicator: lengths, types, roots, settings,
+/// the order of the collectives, their groups, and their places in registered memory. NCCL would hang, or one
 /// rank would write outside of another's buffer. Ranks of other threads and processes cannot be compared.
-/// `are_grouped` is true for consecutive steps that NCCL launches together.
+/// `are_grouped` is true for consecutive steps launched together by NCCL.
 pub(crate) fn check(
     members: &[Member],
     steps: &[Step],
@@ -47,7 +47,7 @@ pub(crate) fn check(
 struct Calls<'a> {
     rank: usize,
     steps: Vec<&'a Step>,
-    /// Numbers of collectives in each group that has any.
+    /// Numbers of collectives in each group with collectives.
     groups: Vec<usize>,
     registered: Vec<RegisteredMemory>,
 }
@@ -57,7 +57,7 @@ impl<'a> Calls<'a> {
         self.steps.iter().copied().filter(|step| step.operation.is_collective())
     }
 
-    /// Compares collectives that both ranks have called. In a graph, others may follow.
+    /// Compares the collectives called by both ranks. In a graph, others may follow.
     fn compare_collectives(&self, other: &Self) -> Result<(), Error> {
         let common = |step: &Step| step.config.as_ref().and_then(CallConfig::select_common);
         self.collectives().zip(other.collectives()).try_for_each(|(one, two)| {
@@ -85,7 +85,8 @@ impl<'a> Calls<'a> {
         Err(Error::Disagreement { operation: "ncclGroupEnd", reason })
     }
 
-    /// Places of a pair of buffers that ranks access of each other in a collective, if the places differ.
+    /// Returns the places of a pair of buffers that ranks access of each other in a collective, if the places
+    /// differ.
     fn find_other_place(&self, own: &Step, other: &Self, step: &Step) -> Option<(Place, Place)> {
         // In place, the part of a rank is at an offset of its own. With a root, ranks may pass different
         // buffers.
@@ -103,7 +104,7 @@ impl<'a> Calls<'a> {
         places.find(|(one, two)| one != two)
     }
 
-    /// Place of a buffer that starts at an address.
+    /// Returns the place of a buffer at an address.
     fn find_place(&self, address: u64) -> Place {
         let contains = |memory: &&RegisteredMemory| memory.raw != 0 && memory.addresses.contains(&address);
         let mut known = self.registered.iter().filter(contains).peekable();
@@ -135,7 +136,7 @@ impl<'a> Calls<'a> {
         let elements = |operation: &Operation| match &operation.kind {
             Kind::Send(to) if sends && *to == peer => Some(operation.count),
             Kind::Recv(from) if !sends && *from == peer => Some(operation.count),
-            // Nothing is sent or received for an empty part, which the other side must know.
+            // Nothing is sent or received for an empty part: the other side must know it.
             Kind::AllToAllV(exchanges) if sends => Some(exchanges[peer].send.len()),
             Kind::AllToAllV(exchanges) => Some(exchanges[peer].receive.len()),
             _ => None,
@@ -147,7 +148,7 @@ impl<'a> Calls<'a> {
 
 type Message = (usize, DataType);
 
-/// Place of a buffer in the memory that NCCL knows. NCCL accesses other ranks' symmetric windows at a rank's
+/// Place of a buffer in the memory known to NCCL. NCCL accesses other ranks' symmetric windows at a rank's
 /// own offset.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
@@ -173,7 +174,7 @@ fn count_collectives(steps: &[&Step]) -> usize {
 }
 
 /// Properties of a collective that must be equal on all ranks: name, elements, type, root and operator.
-/// Operators created by the program have a different number on each rank, so they are left out.
+/// Operators created by the program have a different number on each rank, so they are not included.
 fn described(operation: &Operation) -> (&'static str, usize, DataType, Option<usize>, Option<u32>) {
     let Operation { ref kind, count, data_type, .. } = *operation;
     let op = kind.op().map(|op| op.0).filter(|&op| op <= ncclRedOp_t::ncclAvg.0);

@@ -1,4 +1,4 @@
-//! Batches: operations of a group or graph, which are checked first and passed to NCCL together.
+//! Batches: operations of a group or graph, checked first and passed to NCCL together.
 
 use std::{cell::RefCell, num::NonZeroU64, ops::Range, ptr, sync::Arc};
 
@@ -18,7 +18,7 @@ use crate::nccl::error::{Error, each_first_error};
 use crate::nccl::library::Library;
 use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut, OwnedBuffer};
 
-/// Operations, and the objects that they need until they are done.
+/// Operations, and the objects they need until they are done.
 #[derive(Debug, Default)]
 pub(crate) struct Batch<'env> {
     /// Common library of the communicators; `None` without operations.
@@ -26,14 +26,13 @@ pub(crate) struct Batch<'env> {
     pub(crate) steps: Vec<Step>,
     /// Communicators, without duplicates. Steps and streams refer to them by index.
     pub(crate) members: Vec<Member>,
-    /// Keep the buffers' addresses valid. A batch that is dropped before its work was queued records no
-    /// events: the streams may have become part of a capture, in which cudarc would replace the events of
-    /// earlier work.
+    /// Keep the buffers' addresses valid. A batch dropped before its work was queued records no events: the
+    /// streams may have become part of a capture, and cudarc would replace the events of earlier work there.
     accesses: Vec<Accesses<'env>>,
     has_events: bool,
     pub(crate) others: Vec<OtherStream>,
-    /// Owners of the buffers, registrations and windows that a graph or prepared operations use in every
-    /// launch.
+    /// Owners of the buffers, registrations and windows used in every launch of a graph or of prepared
+    /// operations.
     pub(crate) kept: Vec<Owner>,
     /// Addresses of the buffers of a graph or of prepared operations, each with its member.
     owned: Vec<(usize, Range<u64>)>,
@@ -54,7 +53,7 @@ pub(crate) struct Member {
     pub(crate) rank: usize,
 }
 
-/// An object of a member, which depends on its communicator.
+/// An object of a member. It depends on its communicator.
 #[derive(Debug)]
 pub(crate) struct MemberObject {
     member: usize,
@@ -84,8 +83,8 @@ pub(crate) struct Step {
 }
 
 impl<'env> Batch<'env> {
-    /// Checks an operation as far as possible without NCCL, and orders the communicator's stream after those
-    /// of the buffers.
+    /// Checks an operation as far as possible without NCCL, and orders the communicator's stream after the
+    /// buffers' streams.
     pub(crate) fn record(
         &mut self,
         submission: Submission<'env>,
@@ -119,7 +118,7 @@ impl<'env> Batch<'env> {
             self.kept.extend(registered.into_iter().map(|(_, object)| Arc::new(object) as Owner));
             self.kept.push(buffer.owner);
             owned.push(buffer.addresses);
-            // Including the communicator's own stream, which may change before the graph is captured.
+            // Including the communicator's own stream: it may change before the graph is captured.
             others.push(buffer.stream);
         }
         self.operators.extend(buffers.operator.cloned());
@@ -142,9 +141,9 @@ impl<'env> Batch<'env> {
         self.push(submission, addresses, misaligned, others)
     }
 
-    /// Refuses a buffer that overlaps one of the same group, if one of them is written: operations of a group
-    /// run concurrently. Outside of graphs, borrows ensure this. Only buffers of one owner are compared: for
-    /// raw addresses, the caller of the unsafe constructor guarantees it.
+    /// Refuses an overlap of buffers in one group, if one of them is written: operations of a group run
+    /// concurrently. Outside of graphs, borrows ensure this. Only buffers of one owner are compared: for raw
+    /// addresses, the caller of the unsafe constructor guarantees it.
     fn refuse_overlap(&mut self, operation: &'static str, buffer: &OwnedBuffer) -> Result<(), Error> {
         if self.unfinished == 0 {
             return Ok(());
@@ -192,7 +191,7 @@ impl<'env> Batch<'env> {
         Ok(())
     }
 
-    /// Index of the communicator in the members, to which it is added.
+    /// Returns the index of the communicator in the members. Adds it if it is missing.
     fn member(&mut self, communicator: &Communicator) -> usize {
         let found = self.members.iter().position(|member| Arc::ptr_eq(&member.handle, &communicator.handle));
         found.unwrap_or_else(|| {
@@ -211,7 +210,7 @@ impl<'env> Batch<'env> {
         self.members.iter().enumerate().flat_map(of_member).collect()
     }
 
-    /// Keeps the registrations and windows that the operations use. Some may be newer than the operations.
+    /// Keeps the registrations and windows used by the operations. Some may be newer than the operations.
     pub(crate) fn keep(&mut self, objects: Vec<MemberObject>) {
         for MemberObject { member, memory, object } in objects {
             let Some(memory) = memory else { continue };
@@ -224,7 +223,7 @@ impl<'env> Batch<'env> {
         }
     }
 
-    /// Refuses misaligned places in symmetric windows, of which some may be newer than the operations.
+    /// Refuses misaligned places in symmetric windows. Some windows may be newer than the operations.
     pub(crate) fn refuse_misaligned(&self, objects: &[MemberObject]) -> Result<(), Error> {
         self.steps.iter().try_for_each(|Step { member, operation, misaligned, .. }| {
             let in_symmetric_window = |address: &NonZeroU64| {
@@ -243,8 +242,8 @@ impl<'env> Batch<'env> {
         if self.unfinished == 0 { Ok(()) } else { Err(Error::argument(operation, reason)) }
     }
 
-    /// A capture may have begun since the operations were recorded, or a buffer's events may have made a
-    /// stream part of one.
+    /// Refuses captured streams: a capture may have begun since the operations were recorded, or a buffer's
+    /// events may have made a stream part of one.
     pub(crate) fn refuse_captured(&self, operation: &'static str) -> Result<(), Error> {
         let members = self.members.iter().map(|member| &member.stream);
         for stream in members.chain(self.others.iter().map(|other| &other.stream)) {
@@ -266,7 +265,7 @@ impl<'env> Batch<'env> {
         })
     }
 
-    /// Returns the buffers to cudarc, and makes their streams wait for those of the communicators.
+    /// Returns the buffers to cudarc, and makes their streams wait for the communicators' streams.
     pub(crate) fn release(&mut self) -> Result<(), Error> {
         // Each one, in spite of errors: from now on, memory may be freed in the order of these streams.
         // Before the events of the buffers: waiting for one can make a stream part of a capture.
@@ -315,8 +314,8 @@ impl Step {
         let Self { operation, addresses, .. } = self;
         let (handle, stream) = (&members[self.member].handle, streams[self.member]);
         cuda::bind(&handle.context)?;
-        // SAFETY: checked buffers, which the batch keeps; the guard is held, and the state was found to be
-        // this one.
+        // SAFETY: checked buffers, kept by the batch; the guard is held, and the state was found to be this
+        // one.
         let code =
             unsafe { call_nccl(handle, stream, State::Alive, self.config.as_ref(), operation, *addresses) }?;
         handle.library.accept(operation.name(), code)

@@ -37,7 +37,7 @@ impl<'b, S: DeviceBuffer + ?Sized> Buffers<'b, S, MemoryViewMut<'b, u8>> {
 }
 
 impl<'b, B: DeviceBufferMut + ?Sized> Buffers<'b, B, B> {
-    /// One buffer that is written, and read if the operation reads.
+    /// One buffer, written by the operation, and read if the operation reads.
     #[inline]
     pub(super) fn in_place(buffer: &'b mut B, operator: Option<&'b Arc<Operator>>) -> Self {
         Self::new(None, Some(buffer), operator)
@@ -97,7 +97,8 @@ impl<'b, S: DeviceBuffer + ?Sized, R: DeviceBufferMut + ?Sized> Buffers<'b, S, R
 }
 
 /// Accesses to an operation's buffers, valid while the buffers are borrowed. Dropping them has no effect:
-/// cudarc records the stream's use of the buffers when [those of queued work](Self::queued) are dropped.
+/// cudarc records the stream's use of the buffers when the [accesses of queued work](Self::queued) are
+/// dropped.
 #[derive(Debug)]
 pub(super) struct Accesses<'b> {
     send: ManuallyDrop<Option<Access<'b>>>,
@@ -110,12 +111,12 @@ impl<'b> Accesses<'b> {
     /// True if the stream may wait for events of a buffer.
     #[inline]
     pub(super) fn have_events(&self) -> bool {
-        // Not a loop, which the compiler does not unroll.
+        // Not a loop: the compiler does not unroll it.
         self.send.as_ref().is_some_and(Access::has_events)
             || self.receive.as_ref().is_some_and(Access::has_events)
     }
 
-    /// Address of the buffer that is read, or of the only one.
+    /// Address of the buffer to read, or of the only one.
     #[inline]
     fn source(&self) -> u64 {
         self.send.as_ref().map_or(self.target(), Access::address)
@@ -126,8 +127,8 @@ impl<'b> Accesses<'b> {
         self.receive.as_ref().map_or(0, Access::address)
     }
 
-    /// Address of the buffer, if a place of a rank in it is not a multiple of 4 bytes, in an operation for
-    /// which NCCL has symmetric kernels.
+    /// Address of the buffer, if a place of a rank in it is not a multiple of 4 bytes, in an operation with
+    /// symmetric kernels in NCCL.
     #[inline]
     pub(super) fn misaligned(&self, operation: &Operation) -> Option<NonZeroU64> {
         let (first, part) = (self.source(), (operation.count * operation.data_type.size()) as u64);
@@ -142,8 +143,7 @@ impl<'b> Accesses<'b> {
         if places.is_multiple_of(4) { None } else { NonZeroU64::new(first) }
     }
 
-    /// Accesses of work that is being queued, to be dropped once it is. Dropping has no effect without
-    /// events.
+    /// Accesses of work, to be dropped once the work is queued. Dropping has no effect without events.
     pub(super) fn queued(self) -> Queued<'b> {
         (ManuallyDrop::into_inner(self.send), ManuallyDrop::into_inner(self.receive))
     }
@@ -153,7 +153,7 @@ impl<'b> Accesses<'b> {
 pub(super) type OtherStreams = Vec<Arc<CudaStream>>;
 
 impl Communicator {
-    /// Checks the devices of the buffers, and orders NCCL's stream, which may be `captured`, after their
+    /// Checks the devices of the buffers, and orders NCCL's stream (it may be `captured`) after their
     /// streams. Streams other than NCCL's are added to `others`.
     #[inline(always)]
     pub(super) fn access<'b>(
@@ -188,7 +188,7 @@ impl Communicator {
         if operation.waits() {
             self.add_streams_of_windows(others)?;
         }
-        // Here, it costs half the instructions that it costs before the waits.
+        // Here, it costs half the instructions of a check before the waits.
         buffers.check_copies(name)?;
         let accesses = buffers.accesses(&self.stream);
         if accesses.have_events() {
@@ -208,8 +208,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Checks that a buffer is on this communicator's device, and makes NCCL's stream wait for that of the
-    /// buffer, which is added to `others`.
+    /// Checks that a buffer is on this communicator's device, and makes NCCL's stream wait for the buffer's
+    /// stream. Adds the latter to `others`.
     #[cold]
     pub(super) fn wait_for_other(
         &self,
@@ -231,8 +231,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Adds a context object other than that of the communicator's stream, after making cudarc respect its
-    /// events if `track`.
+    /// Adds a context object other than the communicator's stream's, after making cudarc respect its events
+    /// if `track`.
     #[cold]
     fn add_context(
         &self,
@@ -248,9 +248,8 @@ impl Communicator {
     }
 
     /// Checks that the stream has waited for the events of cudarc's buffers, and that they have not made it
-    /// part of a capture. Fails after an error that cudarc has recorded, since cudarc neither waits nor
-    /// records then. `contexts` are the other context objects of the buffers, which are those of their
-    /// events.
+    /// part of a capture. Fails after an error recorded by cudarc, since cudarc neither waits nor records
+    /// then. `contexts` are the other context objects of the buffers, and so of their events.
     #[cold]
     fn check_events(
         &self,
@@ -263,8 +262,8 @@ impl Communicator {
         if captured { Ok(()) } else { cuda::refuse_captured(operation, &self.stream) }
     }
 
-    /// NCCL's two addresses of an operation. Before NCCL 2.30, refuses offsets in a symmetric window that are
-    /// not a multiple of 4 bytes: their results are wrong with 2.28.9, and right with 2.30.7.
+    /// Returns NCCL's two addresses of an operation. Before NCCL 2.30, refuses offsets in a symmetric window
+    /// unless they are multiples of 4 bytes: their results are wrong with 2.28.9, and right with 2.30.7.
     #[inline]
     pub(super) fn addresses(
         &self,
@@ -278,8 +277,8 @@ impl Communicator {
         Ok((accesses.source() + offsets.0, accesses.target() + offsets.1))
     }
 
-    /// Refuses a place that is not a multiple of 4 bytes in a symmetric window, if the loaded NCCL gives
-    /// wrong results there. `address` is in that window.
+    /// Refuses a place in a symmetric window unless it is a multiple of 4 bytes, if the loaded NCCL gives
+    /// wrong results there. `address` is in the window.
     #[cold]
     pub(super) fn refuse_misaligned(&self, operation: &Operation, address: u64) -> Result<(), Error> {
         let registered = self.handle.registered_at(&(address..address + 1));
@@ -287,7 +286,7 @@ impl Communicator {
         if in_symmetric_window { refuse_misread(self.library(), operation) } else { Ok(()) }
     }
 
-    /// Adds the streams of the communicator's windows, into which other ranks may have written before a
+    /// Adds the streams of the communicator's windows: other ranks may have written into them before a
     /// signal.
     #[cold]
     pub(super) fn add_streams_of_windows(&self, others: &mut OtherStreams) -> Result<(), Error> {
@@ -297,7 +296,7 @@ impl Communicator {
             cuda::refuse_captured(WAIT_SIGNAL, &stream)?;
             others.push(stream);
         }
-        // Created before the operation, so that a failure means that nothing is queued.
+        // Created before the operation: after a failure, nothing is queued.
         if others.is_empty() { Ok(()) } else { self.event().map(drop) }
     }
 }
@@ -313,11 +312,11 @@ pub(super) fn refuse_misread(library: Library, operation: &Operation) -> Result<
     Ok(())
 }
 
-/// Driver function whose failure cudarc has recorded.
+/// Driver function of a failure recorded by cudarc.
 const NOTED: &str = "an earlier operation of cudarc's";
 
 /// Checks that cudarc recorded events on NCCL's streams when the accesses were released. If it did not, after
-/// a noted error, waits for the work of all of them and returns that error.
+/// a noted error, waits for the work of all of them and returns the error.
 pub(super) fn check_recorded<'a>(streams: impl Iterator<Item = &'a CudaStream> + Clone) -> Result<(), Error> {
     // Taken before the waits: the error of several streams can be noted in one context object.
     let noted =

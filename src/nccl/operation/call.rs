@@ -63,14 +63,14 @@ impl Communicator {
         Call::new(self, Immediate { captured: false }).with(config)
     }
 
-    /// Returns the collectives for a stream that is being captured into a CUDA graph by other means than
-    /// [`Graph::capture`](crate::nccl::Graph::capture), which ensures all of the following itself:
+    /// Returns the collectives for a stream during its capture into a CUDA graph by other means than
+    /// [`Graph::capture`](crate::nccl::Graph::capture). `Graph::capture` ensures all of the following itself:
     ///
     /// # Safety
     /// Until the graph and every graph created from it are destroyed, the communicator must not be dropped or
     /// aborted, the buffers must stay allocated, and nothing else may access them while the graph runs. Event
-    /// tracking of cudarc's buffers makes the stream wait for events outside the capture, which ends it:
-    /// disable it first (`CudaContext::disable_event_tracking`).
+    /// tracking of cudarc's buffers makes the stream wait for events outside the capture; this ends the
+    /// capture. Disable event tracking first (`CudaContext::disable_event_tracking`).
     ///
     /// ```no_run
     /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator}};
@@ -108,7 +108,7 @@ impl<'b, L> Call<'b, L> {
 }
 
 impl<'b, L: Launch<'b>> Call<'b, L> {
-    /// Submits a collective from one buffer to another. A buffer that only the root needs may be missing on
+    /// Submits a collective from one buffer to another. A buffer needed only by the root may be missing on
     /// others.
     #[inline(always)]
     pub(super) fn out_of_place<S, R>(

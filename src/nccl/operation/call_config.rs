@@ -30,11 +30,11 @@ pub struct CallConfig {
 }
 
 settings! { CallConfig for ncclCollConfig_t {
-    /// Minimum number of thread blocks, which are NCCL's channels. Field `minCTAs`.
+    /// Minimum number of thread blocks (NCCL's channels). Field `minCTAs`.
     min_ctas(i32) => minCTAs since SINCE;
     /// Maximum number of thread blocks, at most the communicator's. Field `maxCTAs`.
     max_ctas(i32) => maxCTAs since SINCE;
-    /// Maximum number of thread blocks of kernels that use NVLink SHARP. Field `nvlsCTAs`.
+    /// Maximum number of thread blocks of kernels with NVLink SHARP. Field `nvlsCTAs`.
     nvls_ctas(i32) => nvlsCTAs since SINCE;
     /// Size of the thread block clusters, the same for all collectives of a group. Field `cgaClusterSize`.
     cluster_size(i32) => cgaClusterSize since SINCE;
@@ -53,7 +53,7 @@ settings! { CallConfig for ncclCollConfig_t {
 }}
 
 impl CallConfig {
-    /// The settings that all ranks must pass alike; `None` if they are NCCL's defaults.
+    /// Returns the settings that must be the same on all ranks; `None` if they are NCCL's defaults.
     pub(crate) fn select_common(&self) -> Option<Self> {
         let settings = Settings { profiler_tag: None, ..self.settings.clone() };
         Some(Self { settings }).filter(|common| *common != Self::default())

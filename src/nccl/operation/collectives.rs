@@ -17,21 +17,21 @@ use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut, Memory, Signal, Window}
 /// Import the trait to call them.
 ///
 /// Each method returns once the operation is queued on the communicator's stream, without waiting for it. If
-/// a buffer belongs to another stream, the operation is ordered after the work that is queued there, and
-/// before work that is queued there later. All ranks call the same collectives in the same order with the
-/// same type, operator, root and lengths.
+/// a buffer belongs to another stream, the operation is ordered after earlier work queued there, and before
+/// later work queued there. All ranks call the same collectives in the same order with the same type,
+/// operator, root and lengths.
 ///
 /// # Errors
 /// All methods return these errors before anything is queued:
 /// - [`Error::Length`] for buffers of other lengths than documented; [`Error::Argument`] for a root without
-///   the buffer that only the root needs; [`Error::Rank`] for an invalid root or peer;
-///   [`Error::WrongDevice`]; [`Error::WrongCommunicator`] for another communicator's operator;
-///   [`Error::TooOld`] for 8-bit floating-point numbers before NCCL 2.24.
+///   the buffer needed only by the root; [`Error::Rank`] for an invalid root or peer; [`Error::WrongDevice`];
+///   [`Error::WrongCommunicator`] for another communicator's operator; [`Error::TooOld`] for 8-bit
+///   floating-point numbers before NCCL 2.24.
 /// - [`Error::Stream`] for a buffer of a per-thread default stream, and while one of the streams is being
 ///   captured into a CUDA graph.
 /// - [`Error::Misaligned`] for all_reduce, all_gather and reduce_scatter in symmetric windows before NCCL
 ///   2.30, if the offset of the buffer or of a rank's part is not a multiple of 4 bytes.
-/// - [`Error::Cuda`] if cudarc has recorded an error in the context, so that its events no longer order work:
+/// - [`Error::Cuda`] if cudarc has recorded an error in the context (its events no longer order work then):
 ///   the call had no effect, or its work is done.
 /// - [`Error::NotOwned`] in a graph, and for prepared operations, for a buffer without an owner.
 /// - [`Error::InsideGroup`] inside a [`group`](super::group()): use [`Group::on`](super::Group::on).
@@ -41,7 +41,7 @@ pub trait Collectives<'b>: Sized {
     /// Destination of the calls.
     type Launch: Launch<'b>;
 
-    /// Returns the call that these methods complete. Code that is generic over [`Launch`] works for immediate
+    /// Returns the call, to be completed by these methods. Code generic over [`Launch`] works for immediate
     /// calls, groups, prepared operations and graphs.
     fn call(self) -> Call<'b, Self::Launch>;
 
@@ -72,7 +72,7 @@ pub trait Collectives<'b>: Sized {
     }
 
     /// Sets element `i` of the root's `receive` to the reduction of element `i` of all ranks' `send`
-    /// (`ncclReduce`). Both have the same length. The other ranks need no `receive`, which is not written.
+    /// (`ncclReduce`). Both have the same length. The other ranks need no `receive`; it is not written.
     ///
     /// ```no_run
     /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error}};
@@ -116,7 +116,7 @@ pub trait Collectives<'b>: Sized {
         self.call().out_of_place(Kind::Broadcast(root), send, Some(receive), None)
     }
 
-    /// Copies the root's buffer to those of all ranks (`ncclBroadcast`).
+    /// Copies the root's buffer to the buffers of all ranks (`ncclBroadcast`).
     fn broadcast_in_place<B>(self, buffer: &'b mut B, root: usize) -> Result<(), Error>
     where
         B: DeviceBufferMut + ?Sized,
@@ -213,7 +213,7 @@ pub trait Collectives<'b>: Sized {
 
     /// Concatenates all ranks' `send` in the root's `receive`, in rank order (`ncclGather`, or sends and
     /// receives in a group before NCCL 2.28): `receive.len() == size * send.len()`. The other ranks need no
-    /// `receive`, which is not written. However, if the root's is in a symmetric window, all ranks must pass
+    /// `receive`; it is not written. However, if the root's is in a symmetric window, all ranks must pass
     /// theirs, of the same length and at the same offset in the window: otherwise NCCL hangs if it uses the
     /// GPUs' copy engines ([`Config::cta_policy`](crate::nccl::Config::cta_policy)).
     fn gather<S, R>(self, send: &'b S, receive: Option<&'b mut R>, root: usize) -> Result<(), Error>
@@ -255,8 +255,8 @@ pub trait Collectives<'b>: Sized {
         self.call().in_place(Kind::Scatter(root), buffer, None)
     }
 
-    /// Sends the buffer to another rank, which calls [`recv`](Self::recv) with the same type and length
-    /// (`ncclSend`). The stream waits for the other side: to send and receive at the same time, use a
+    /// Sends the buffer to another rank (`ncclSend`). The peer calls [`recv`](Self::recv) with the same type
+    /// and length. The stream waits for the other side: to send and receive at the same time, use a
     /// [`group`](super::group()).
     fn send<S: DeviceBuffer + ?Sized>(self, buffer: &'b S, peer: usize) -> Result<(), Error> {
         self.call().submit(Kind::Send(peer), buffer.len(), Buffers::send_only(Some(buffer)))
@@ -267,14 +267,14 @@ pub trait Collectives<'b>: Sized {
         self.call().submit(Kind::Recv(peer), buffer.len(), Buffers::in_place(buffer, None))
     }
 
-    /// Writes `source`, which must be in a window, into the window of the signal's peer, from element
-    /// `offset` on, and raises the signal there once it has arrived (`ncclPutSignal`, NCCL 2.29). The peer
+    /// Writes `source` into the window of the signal's peer, from element `offset` on, and raises the signal
+    /// there once the data has arrived (`ncclPutSignal`, NCCL 2.29). `source` must be in a window. The peer
     /// waits for it with [`wait_signals`](Self::wait_signals).
     ///
     /// # Safety
-    /// Until the data has arrived, the peer must keep its window and the communicator, and must not use that
-    /// part of the window otherwise, which this rank cannot check. This holds for each launch of a graph, and
-    /// each time that a prepared operation is queued.
+    /// Until the data has arrived, the peer must keep its window and the communicator, and must not use this
+    /// part of the window otherwise. This rank cannot check it. The same holds for each launch of a graph,
+    /// and each queueing of a prepared operation.
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.29; [`Error::View`] if it would reach past the end of a window

@@ -21,7 +21,7 @@ impl Operation {
     /// Calls NCCL's function, or equivalent ones if the library lacks it.
     ///
     /// # Safety
-    /// The addresses are those of the checked buffers, the handle is alive, and no other thread uses it.
+    /// The addresses are the checked buffers' addresses, the handle is alive, and no other thread uses it.
     #[inline(always)]
     pub(super) unsafe fn call(&self, library: Library, arguments: Arguments) -> Result<ncclResult_t, Error> {
         let Arguments { from, to, comm, stream } = arguments;

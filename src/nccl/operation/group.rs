@@ -1,4 +1,4 @@
-//! Groups: several operations, on any number of communicators, that NCCL launches together.
+//! Groups: several operations, on any number of communicators, launched together by NCCL.
 
 use std::{cell::RefCell, marker::PhantomData, time::Duration};
 
@@ -52,9 +52,8 @@ pub fn group<'env, T, E: From<Error>>(body: impl FnOnce(&Group<'env>) -> Result<
 
 /// Like [`group()`], but launches nothing: NCCL only estimates the duration of the operations
 /// (`ncclGroupSimulateEnd`, NCCL 2.22). Returns `None` if NCCL has no estimate. Operations on communicators
-/// of one rank are left out. All ranks simulate the same, since NCCL may connect them for it. Only
-/// all_reduce, reduce, broadcast, all_gather and reduce_scatter are supported, and only blocking
-/// communicators.
+/// of one rank are skipped. All ranks simulate the same, since NCCL may connect them for it. Only all_reduce,
+/// reduce, broadcast, all_gather and reduce_scatter are supported, and only blocking communicators.
 ///
 /// ```no_run
 /// # use collectives::{ReduceOp, nccl::{self, Collectives, Communicator, Error, Memory}};
@@ -68,9 +67,9 @@ pub fn group<'env, T, E: From<Error>>(body: impl FnOnce(&Group<'env>) -> Result<
 /// ```
 ///
 /// # Errors
-/// Those of [`group()`]; [`Error::MissingSymbol`] before NCCL 2.22; [`Error::Argument`] for sends, receives,
-/// and operations composed of them: after simulating those, NCCL (at least up to 2.30) treats unconnected
-/// ranks as connected.
+/// The errors of [`group()`]; [`Error::MissingSymbol`] before NCCL 2.22; [`Error::Argument`] for sends,
+/// receives, and operations composed of them: after simulating these, NCCL (at least up to 2.30) treats
+/// unconnected ranks as connected.
 pub fn simulate<'env, E: From<Error>>(
     body: impl FnOnce(&Group<'env>) -> Result<(), E>,
 ) -> Result<Option<Duration>, E> {
@@ -101,8 +100,8 @@ impl<'env> Group<'env> {
         Call::new(communicator, self)
     }
 
-    /// Nests a group in this one, which launches it: for functions that group operations and may be called
-    /// inside a group or not. If it fails, this whole group is cancelled, even if the error is not
+    /// Nests a group in this one. The outer group launches it. For functions that group operations and may be
+    /// called inside a group or not. If it fails, this whole group is cancelled, even if the error is not
     /// propagated.
     pub fn nested<T, E>(&self, body: impl FnOnce(&Self) -> Result<T, E>) -> Result<T, E> {
         nested(&self.batch, || body(self))
@@ -127,7 +126,7 @@ impl<'env> Group<'env> {
         let ended = nccl_group::run_until(library, || batch.steps.iter().try_for_each(call), name, end);
         drop(guards);
         let finished = match ended {
-            // NCCL's own thread is still launching, and the ordering below must come after that.
+            // NCCL's own thread is still launching, and the ordering below must come afterwards.
             Ok((ncclResult_t::ncclInProgress, ())) => batch.wait_for_threads(name),
             ended => ended.map(drop),
         };

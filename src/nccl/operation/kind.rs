@@ -7,12 +7,12 @@ use nccl_sys::{MissingSymbol, Version, ncclDataType_t, ncclRedOp_t, ncclWaitSign
 use crate::nccl::{error::Error, library::Library, memory::Signal};
 use crate::{DataType, Element, ReduceOp};
 
-/// NCCL's constant of a type, which has the same number.
+/// NCCL's constant of a type. It has the same number.
 pub(super) const fn raw_type(data_type: DataType) -> ncclDataType_t {
     ncclDataType_t(data_type as u32)
 }
 
-/// NCCL's constant of an operator, which has the same number.
+/// NCCL's constant of an operator. It has the same number.
 pub(super) const fn raw_op(op: ReduceOp) -> ncclRedOp_t {
     ncclRedOp_t(op as u32)
 }
@@ -57,8 +57,8 @@ pub(crate) struct Operation {
     pub(crate) data_type: DataType,
     pub(crate) rank: usize,
     pub(crate) size: usize,
-    /// True for a scaled sum over a single rank, for which NCCL has a kernel. NCCL does not make its device
-    /// current before it.
+    /// True for a scaled sum over a single rank. NCCL has a kernel for it, but does not make its device
+    /// current before.
     pub(crate) is_scale: bool,
 }
 
@@ -90,12 +90,12 @@ pub(super) const ALL_TO_ALL_V: &str = "all_to_all_v (ncclSend, ncclRecv)";
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerWindow(pub(crate) ncclWindow_t);
 
-// SAFETY: it is only passed to NCCL, together with the communicator, which one thread uses at a time.
+// SAFETY: it is only passed to NCCL, together with the communicator; one thread at a time uses the latter.
 unsafe impl Send for PeerWindow {}
 // SAFETY: as above.
 unsafe impl Sync for PeerWindow {}
 
-/// Elements of the send buffer that are sent to a rank, and elements of the receive buffer that come from it.
+/// Elements of the send buffer for a rank, and elements of the receive buffer from it.
 #[derive(Clone, Debug)]
 pub(crate) struct Exchange {
     pub(crate) send: Range<usize>,
@@ -178,7 +178,7 @@ impl Operation {
         self.kind.name()
     }
 
-    /// Refuses an operation that the library has no function for, unless it can be composed of others.
+    /// Refuses an operation without a function in the library, unless it can be composed of others.
     pub(crate) fn require(&self, library: Library) -> Result<(), MissingSymbol> {
         match self.kind {
             Kind::Put(..) | Kind::Signal(_) | Kind::WaitSignals(_) => library.raw().require(self.name()),
@@ -197,7 +197,8 @@ impl Operation {
         matches!(self.kind, Kind::Broadcast(_) | Kind::AllGather) || self.kind.op().is_some()
     }
 
-    /// True for a collective with an NCCL function of its own, which has a variant with a configuration.
+    /// True for a collective with an NCCL function of its own. The function has a variant with a
+    /// configuration.
     #[inline]
     pub(crate) const fn is_collective(&self) -> bool {
         self.has_algorithm() || matches!(self.kind, Kind::AllToAll | Kind::Gather(_) | Kind::Scatter(_))

@@ -23,17 +23,16 @@ use crate::nccl::nccl_group::{self, END};
 const PREPARE: &str = "preparing operations";
 const QUEUE: &str = "queueing prepared operations";
 
-/// Operations of one communicator that were checked once, by [`Communicator::prepare`], and can be queued any
-/// number of times, by [`Communicator::queue`]. Queueing passes the stored arguments to NCCL's function, and
-/// costs about 10 ns more than that function, and for each call of `queue` a question to the driver (about 30
-/// ns).
+/// Operations of one communicator, checked once, by [`Communicator::prepare`], and queued any number of
+/// times, by [`Communicator::queue`]. Queueing passes the stored arguments to NCCL's function, and costs
+/// about 10 ns more than the function, and for each call of `queue` a question to the driver (about 30 ns).
 ///
-/// It owns its buffers together with their [`Memory`](crate::nccl::Memory), which the program can use between
-/// the calls of `queue`: a call is ordered after the work that is queued on the memory's stream, and before
-/// work that is queued there later. Concurrent accesses from another thread see a mixture of old and new
+/// It owns its buffers together with their [`Memory`](crate::nccl::Memory). The program can use the memory
+/// between the calls of `queue`: a call is ordered after earlier work queued on the memory's stream, and
+/// before later work queued there. Concurrent accesses from another thread see a mixture of old and new
 /// values.
 ///
-/// It does not keep the communicator, which it can outlive: then it only keeps the buffers.
+/// It does not keep the communicator. If it outlives the communicator, it only keeps the buffers.
 ///
 /// ```no_run
 /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error, Memory}};
@@ -51,7 +50,7 @@ const QUEUE: &str = "queueing prepared operations";
 /// # }
 /// ```
 pub struct Prepared {
-    /// Handle of the communicator, which may have ended.
+    /// Handle of the communicator. The communicator may have ended.
     handle: Arc<Handle>,
     entries: Box<[Entry]>,
     /// Streams of the buffers, without duplicates.
@@ -66,10 +65,10 @@ pub struct Prepared {
     _operators: Vec<Arc<Operator>>,
 }
 
-/// One call, or several that NCCL launches together.
+/// One call, or several launched together by NCCL.
 enum Entry {
     Call(PreparedCall),
-    /// A call with settings, or that is checked each time.
+    /// A call with settings, or with a check each time.
     Special(Box<SpecialCall>),
     Group(Box<[SpecialCall]>),
 }
@@ -87,7 +86,7 @@ struct SpecialCall {
 }
 
 impl Prepared {
-    /// Number of entries: operations outside of groups, and groups that have operations.
+    /// Number of entries: operations outside of groups, and groups with operations.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -118,7 +117,7 @@ impl<'b> Preparation<'b> {
         self.call().with(config)
     }
 
-    /// Groups operations that NCCL launches together, as in a [`group`](super::group()).
+    /// Groups operations to be launched together by NCCL, as in a [`group`](super::group()).
     pub fn group<T, E>(&self, body: impl FnOnce(&Self) -> Result<T, E>) -> Result<T, E> {
         nested(&self.batch, || body(self))
     }
@@ -192,13 +191,13 @@ impl<'b> sealed::Launch<'b> for &Preparation<'_> {
 }
 
 impl Communicator {
-    /// Checks the operations that the closure calls, and keeps their arguments and buffers for
+    /// Checks the operations called by the closure, and keeps their arguments and buffers for
     /// [`queue`](Self::queue). Nothing is queued.
     ///
     /// # Errors
-    /// The closure's; those of the [collectives](Collectives) before anything is queued; [`Error::NotOwned`]
-    /// for a buffer without an owner; [`Error::Argument`] for operations of one group that access a buffer
-    /// that one of them writes; [`Error::InsideGroup`].
+    /// The closure's errors; the errors of the [collectives](Collectives) before anything is queued;
+    /// [`Error::NotOwned`] for a buffer without an owner; [`Error::Argument`] for operations of one group
+    /// that access a buffer written by one of them; [`Error::InsideGroup`].
     pub fn prepare<'b, E: From<Error>>(
         &'b self,
         body: impl FnOnce(&Preparation<'b>) -> Result<(), E>,
@@ -216,7 +215,7 @@ impl Communicator {
     /// [`Error::WrongCommunicator`], [`Error::InsideGroup`], and [`Error::Stream`] while one of the streams
     /// is being captured or a copy of a buffer could not be waited for, before anything is queued;
     /// [`Error::Cuda`]; [`Error::Misaligned`]; [`Error::Nccl`], [`Error::Aborted`], [`Error::Unusable`],
-    /// [`Error::Deadline`] if NCCL could not queue an operation: those before it are queued then.
+    /// [`Error::Deadline`] if NCCL could not queue an operation: earlier ones are queued then.
     pub fn queue(&self, prepared: &Prepared) -> Result<(), Error> {
         self.queue_entries(prepared, &prepared.entries)
     }
@@ -225,7 +224,7 @@ impl Communicator {
     /// with the streams of all of them.
     ///
     /// # Errors
-    /// [`Error::Argument`] if the range reaches past the end; those of [`queue`](Self::queue).
+    /// [`Error::Argument`] if the range reaches past the end; the errors of [`queue`](Self::queue).
     pub fn queue_range(&self, prepared: &Prepared, range: impl RangeBounds<usize>) -> Result<(), Error> {
         let entries = checked_range(range, prepared.len()).ok().and_then(|range| prepared.entries.get(range));
         let entries = entries.ok_or_else(|| {
@@ -250,7 +249,7 @@ impl Communicator {
             cuda::bind_once(&handle.context)?;
         }
         prepared.memories.iter().try_for_each(|memory| memory.check_copies(QUEUE))?;
-        // Once for all entries: a capture that another thread begins during a call is an exception of the
+        // Once for all entries: a capture begun by another thread during a call is an exception of the
         // module.
         cuda::refuse_captured(QUEUE, stream)?;
         if !prepared.waits && prepared.streams.iter().all(|other| Arc::ptr_eq(other, &self.stream)) {
@@ -320,7 +319,7 @@ impl Communicator {
     /// Calls NCCL's function of a prepared operation of this communicator.
     ///
     /// # Safety
-    /// The caller holds the guard of the communicator's state, which is `state`.
+    /// The caller holds the guard of the communicator's state, with the value `state`.
     #[inline(always)]
     unsafe fn pass(
         &self,
@@ -330,7 +329,7 @@ impl Communicator {
     ) -> Result<ncclResult_t, Error> {
         let stream = self.stream.cu_stream() as cudaStream_t;
         // SAFETY: checked buffers of this communicator's device. `Prepared` owns them and is borrowed; once
-        // it is dropped, they are freed in the order of their streams, which wait for this one after the
+        // it is dropped, they are freed in the order of their streams, and these wait for this one after the
         // call. The guard is held.
         unsafe { call_nccl(&self.handle, stream, state, config, operation, *addresses) }
     }

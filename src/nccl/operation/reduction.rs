@@ -32,15 +32,15 @@ impl sealed::Sealed for ReduceOp {}
 impl<'b, T: Element> Reduction<'b, T> for ReduceOp {
     #[inline]
     fn resolve(self, communicator: &Communicator) -> (ncclRedOp_t, Option<&'b Arc<Operator>>) {
-        // The average over a single rank is a copy. NCCL would run a scaling kernel, which it lacks for 8-bit
-        // floating-point numbers, and which skips elements of some lengths.
+        // The average over a single rank is a copy. NCCL would run a scaling kernel: it lacks one for 8-bit
+        // floating-point numbers, and the kernel skips elements of some lengths.
         let copies = self == Self::Avg && communicator.size() == 1;
         (raw_op(if copies { Self::Sum } else { self }), None)
     }
 }
 
 /// Sum of all ranks' inputs, each multiplied by its rank's scalar: for weighted averages or gradient scaling.
-/// Created by [`Communicator::scaled_sum`] and [`Communicator::scaled_sum_on_device`], for that communicator
+/// Created by [`Communicator::scaled_sum`] and [`Communicator::scaled_sum_on_device`], for the communicator
 /// and one element type. All ranks use a scaled sum; their scalars may differ.
 ///
 /// ```no_run
@@ -70,11 +70,11 @@ impl Communicator {
         self.create_op::<T>(ptr::from_mut(&mut scalar).cast(), residence, None)
     }
 
-    /// Like [`scaled_sum`](Self::scaled_sum), with a scalar in device memory that is read whenever a
-    /// collective with the operator runs (`ncclScalarDevice`): a view of a [`Memory`](crate::nccl::Memory).
+    /// Like [`scaled_sum`](Self::scaled_sum), with a scalar in device memory, read whenever a collective with
+    /// the operator runs (`ncclScalarDevice`): a view of a [`Memory`](crate::nccl::Memory).
     ///
     /// # Errors
-    /// Those of [`scaled_sum`](Self::scaled_sum); [`Error::Length`] unless the buffer has exactly one
+    /// The errors of [`scaled_sum`](Self::scaled_sum); [`Error::Length`] unless the buffer has exactly one
     /// element; [`Error::NotOwned`]; [`Error::WrongDevice`]; [`Error::Stream`].
     pub fn scaled_sum_on_device<'c, B>(&'c self, scalar: &'c B) -> Result<ScaledSum<'c, B::Element>, Error>
     where
@@ -108,7 +108,7 @@ impl Communicator {
         let data_type = const { raw_type(T::DATA_TYPE) };
         self.handle.call(CREATE, State::is_alive, |raw, handle| {
             // SAFETY: `call` holds the guard, and the handle is alive; the scalar is one element of this
-            // type, on the host for the length of the call or in device memory that the operator owns; writes
+            // type, on the host for the length of the call or in device memory owned by the operator; writes
             // one number.
             Ok(unsafe { raw.ncclRedOpCreatePreMulSum(&mut op, address, data_type, residence, handle) })
         })?;

@@ -46,14 +46,15 @@ impl<'b> sealed::Launch<'b> for Immediate {
         };
         drop(state);
         if others.is_empty() && !events && matches!(code, Ok(ncclResult_t::ncclSuccess)) {
-            // Fast path. An empty list has nothing to free, which the compiler does not detect.
+            // Fast path. An empty list has nothing to free, but the compiler does not detect this.
             mem::forget(others);
             return Ok(());
         }
         let accesses = accesses.queued();
         let result = code.and_then(|code| handle.finish(name, code));
         // Even after an error, something may have been queued. Before the events of the buffers: waiting for
-        // an earlier one can make this stream part of a capture, which the other streams cannot wait for.
+        // an earlier one can make this stream part of a capture, and the other streams cannot wait for a
+        // captured one.
         let result = result.and(each_first_error(&others, |stream| communicator.make_wait(stream)));
         drop(accesses);
         if events { result.and(check_recorded(iter::once(stream))) } else { result }
@@ -63,8 +64,8 @@ impl<'b> sealed::Launch<'b> for Immediate {
 /// Calls NCCL's function for an operation.
 ///
 /// # Safety
-/// The addresses are those of buffers that were checked and stay valid until the work is done; the caller
-/// holds the guard of the communicator's state, which is `state`.
+/// The addresses are of checked buffers, valid until the work is done; the caller holds the guard of the
+/// communicator's state, with the value `state`.
 #[inline(always)]
 pub(super) unsafe fn call_nccl(
     handle: &Handle,
@@ -74,7 +75,7 @@ pub(super) unsafe fn call_nccl(
     operation: &Operation,
     (source, target): (u64, u64),
 ) -> Result<ncclResult_t, Error> {
-    // Not `Handle::comm`: the name of an operation that was recorded is looked up.
+    // Not `Handle::comm`: the name of a recorded operation is looked up.
     if !state.is_alive() {
         return Err(state.refuse(operation.name()));
     }

@@ -44,7 +44,7 @@ pub(crate) fn combine(contributions: Vec<Contribution>, first: usize) -> Result<
     Ok((!messages.is_empty()).then_some(messages))
 }
 
-/// A rank, or a process of several ranks, that others wait for.
+/// A late rank, or a late process of several ranks.
 #[derive(Default)]
 pub(crate) struct LateRank {
     /// The rank, or the first one of the process.
@@ -58,8 +58,8 @@ pub(crate) struct LateRank {
 
 const MAX_NAMED: usize = 8;
 
-/// Error for a call that some ranks have not reached within `limit`. The first late rank is the failed one;
-/// the reason names the others.
+/// Returns the error for a call that some ranks have not reached within `limit`. The first late rank is the
+/// failed one; the reason names the others.
 pub(crate) fn late_error(call: &str, limit: Duration, late: &[LateRank]) -> Option<Error> {
     let (LateRank { rank, ranks, host, note }, others) = late.split_first()?;
     let last = |note: &str| {

@@ -29,7 +29,7 @@ struct Topic {
 }
 
 impl CallLog {
-    /// Records calls of a rank. Returns the first one that differs from the call of another rank.
+    /// Records calls of a rank. Returns the first difference from the call of another rank.
     pub(crate) fn record(&mut self, rank: usize, topic: u64, calls: Vec<Called>) -> Option<Mismatch> {
         if !self.has_topic(topic) {
             self.0.push_back(Topic { topic, calls: HashMap::new(), reached: HashMap::new(), bytes: 0 });
@@ -61,8 +61,8 @@ impl CallLog {
         Some(Mismatch { rank, called, peer, peer_called: Some(another) })
     }
 
-    /// Awaited ranks that have not reported their calls, nor later ones. Empty if the reports of the rank
-    /// that waits were evicted, since those of others may be gone too.
+    /// Returns the awaited ranks that have not reported their calls, nor later ones. Empty if the reports of
+    /// the waiting rank were evicted: the reports of others may be gone as well.
     pub(crate) fn late(&self, wait: &Wait) -> BTreeSet<usize> {
         let Some(known) = self.0.iter().find(|known| known.topic == wait.topic) else {
             return BTreeSet::new();
@@ -120,7 +120,7 @@ mod tests {
     fn the_first_difference_names_both_ranks() {
         let mut call_log = CallLog::default();
         assert_eq!(call_log.record(2, 7, calls(&[(1, "a"), (2, "b"), (3, "c")])), None);
-        // Another communicator, equal calls, and calls that only one rank has reported.
+        // Another communicator, equal calls, and calls reported by one rank only.
         assert_eq!(call_log.record(1, 8, calls(&[(1, "x")])), None);
         assert_eq!(call_log.record(3, 7, calls(&[(3, "c"), (4, "d")])), None);
         assert_eq!(call_log.record(4, 7, calls(&[(9, "x")])), None);
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(late(0, 7, &[(4, 11, 6), (4, 12, 2)]), nobody);
         assert_eq!(late(0, 7, &[(4, 11, 7), (4, 12, 3), (0, 12, 1)]), [0, 4]);
         assert_eq!(late(0, 7, &[]), nobody);
-        // The rank that waits, or its communicator, is not known.
+        // The waiting rank, or its communicator, is not known.
         assert_eq!(late(3, 7, &all(5)), nobody);
         assert_eq!(late(0, 9, &all(5)), nobody);
     }

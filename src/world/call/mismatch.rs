@@ -1,19 +1,19 @@
-//! Two ranks that called different operations.
+//! Different calls of two ranks.
 
 use std::fmt;
 
 /// The end of the text, after the two calls.
 const RULE: &str = "; all ranks call the same operations in the same order with the same lengths";
 
-/// The call that a rank reports when it leaves.
+/// The call reported by a rank when it leaves.
 pub(crate) const LEFT: &str = "nothing more, and left";
 /// The addition for it.
 const LEFT_EARLY: &str = "; the rank that left had fewer steps, or an error of its own: see its output";
 
-/// Stands for a peer's call that is not known.
+/// Text for an unknown call of the peer.
 const EARLIER: &str = "something else in an operation before";
 
-/// Two ranks that called different operations at the same place.
+/// Different calls of two ranks at the same place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
     /// One of the ranks.

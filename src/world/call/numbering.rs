@@ -27,7 +27,7 @@ impl Numbering {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// Text for the ranks that end with a process: `rank 3 ends`, `ranks 2 to 3 end`.
+    /// Returns the text for the ranks that end with a process: `rank 3 ends`, `ranks 2 to 3 end`.
     pub(crate) fn ends(&self, process: usize) -> String {
         let (first, count) = (self.first(process), self.count());
         if count == 1 {
@@ -37,7 +37,7 @@ impl Numbering {
         }
     }
 
-    /// Returns the rank that a message about `process` names, and the end of that message: `rank` if it
+    /// Returns the rank to name in a message about `process`, and the end of the message: `rank` if it
     /// belongs to the process; otherwise the first rank of the process, and a text with all of them.
     pub(crate) fn name(&self, process: usize, rank: Option<usize>) -> (usize, String) {
         let (first, count) = (self.first(process), self.count());
@@ -48,7 +48,7 @@ impl Numbering {
         }
     }
 
-    /// Error for a failed process, or its failed rank if that is known.
+    /// Returns the error for a failed process, or for its failed rank if known.
     pub(crate) fn failed(&self, process: usize, rank: Option<usize>, host: &str, reason: Reason) -> Error {
         let (rank, ranks) = self.name(process, rank);
         Error::RankFailed { rank, host: host.to_owned(), reason: reason.with_suffix(&ranks) }

@@ -1,18 +1,18 @@
-//! Operations that have waited for other ranks for too long.
+//! Operations with too long a wait for other ranks.
 
 use std::fmt::{self, Write};
 use std::time::Duration;
 
-/// Largest number of ranks that an error names.
+/// Largest number of ranks named in an error.
 pub(crate) const MAX_NAMED: usize = 32;
 
 /// Text before the late ranks.
 const LATE: &str = "; these ranks have not called it, are busy, or have gone on: ";
 
-/// An operation of a rank that has waited for too long ([`World::time_out`](crate::world::World::time_out)).
+/// A wait of a rank that has taken too long ([`World::time_out`](crate::world::World::time_out)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// The rank that waits.
+    /// The waiting rank.
     pub rank: usize,
     /// The communicator, as in [`World::compare`](crate::world::World::compare).
     pub topic: u64,
@@ -20,22 +20,22 @@ pub struct Wait {
     pub operation: String,
     /// Its timeout.
     pub limit: Duration,
-    /// The calls of other ranks that it waits for.
+    /// The awaited calls of other ranks.
     pub awaited: Vec<Awaited>,
 }
 
-/// A call of a rank that another one waits for, numbered as a [`Called`](crate::world::Called).
+/// A call awaited by another rank, numbered as a [`Called`](crate::world::Called).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Awaited {
-    /// The rank that is to call it.
+    /// The rank of the call.
     pub rank: usize,
-    /// The sequence that numbers the call.
+    /// The call's sequence.
     pub place: u64,
     /// Its number in the sequence.
     pub number: u64,
 }
 
-/// An operation that was not complete at its timeout.
+/// An operation incomplete at its timeout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeout {
     /// The operation: `all_reduce`.
@@ -53,7 +53,7 @@ impl fmt::Display for Timeout {
 }
 
 impl Timeout {
-    /// The timeout of a wait for these ranks, of which it keeps the first 32.
+    /// Creates the timeout of a wait for these ranks; keeps the first 32.
     pub(crate) fn new(wait: Wait, late: impl IntoIterator<Item = (usize, String)>) -> Self {
         let late = late.into_iter().take(MAX_NAMED).collect();
         Self { operation: wait.operation, limit: wait.limit, late }
@@ -65,7 +65,7 @@ impl Timeout {
         format!("{operation}: not complete after {seconds} s, the timeout{}", Self::names(late))
     }
 
-    /// The end of the text, which names the late ranks; empty if there are none.
+    /// Returns the end of the text with the late ranks; empty if there are none.
     pub(crate) fn names(late: &[(usize, String)]) -> String {
         let mut text = String::new();
         for (index, (rank, host)) in late.iter().take(MAX_NAMED).enumerate() {

@@ -1,4 +1,4 @@
-//! Launchers of MPI among the processes that have started this one.
+//! Launchers of MPI among the ancestors of this process.
 
 use std::fs;
 use std::path::Path;
@@ -19,10 +19,10 @@ const LAUNCHERS: &[&str] = &[
     "hydra_pmi_proxy",
 ];
 
-/// Number of ancestors that are looked at: a launcher, a shell, and `sudo`, which is two processes.
+/// Number of examined ancestors: a launcher, a shell, and the two processes of `sudo`.
 const MOST: usize = 4;
 
-/// The name of the nearest ancestor of this process that is a launcher of MPI. `proc` is `/proc`.
+/// Returns the name of the nearest ancestor of this process that is a launcher of MPI. `proc` is `/proc`.
 pub(super) fn find_launcher(proc: &Path) -> Option<String> {
     let mut process = "self".to_owned();
     for number in 0..=MOST {
@@ -30,7 +30,7 @@ pub(super) fn find_launcher(proc: &Path) -> Option<String> {
         let status = fs::read_to_string(proc.join(&process).join("stat")).ok()?;
         let (before, after) = status.rsplit_once(')')?;
         let (_, name) = before.split_once('(')?;
-        // The kernel keeps 15 letters of a name, which are all of these.
+        // The kernel keeps 15 letters of a name: all of these.
         if number > 0 && LAUNCHERS.contains(&name) {
             return Some(name.to_owned());
         }

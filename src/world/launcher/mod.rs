@@ -1,4 +1,4 @@
-//! The launcher that started this process.
+//! The launcher of this process.
 
 mod ancestors;
 mod nodelist;
@@ -70,7 +70,7 @@ pub struct Started {
     pub mpi: bool,
 }
 
-/// A launcher, its variables with rank and size, and the variables of which one must be set.
+/// A launcher, its variables with rank and size, and a set of variables, at least one of them set.
 type Signature = (Launcher, &'static [&'static str], &'static [&'static str], &'static [&'static str]);
 
 /// Known launchers, innermost first: torchrun runs under srun, mpirun inside a Slurm job, and all of them in
@@ -98,7 +98,7 @@ const SIGNATURES: &[Signature] = &[
 
 pub(crate) const COMPLETION_INDEX: &str = "JOB_COMPLETION_INDEX";
 
-/// Variables of a pod template that give the number of pods.
+/// Variables of a pod template with the number of pods.
 pub(crate) const POD_SIZES: &[&str] = &["NCCL_BENCH_SIZE", "WORLD_SIZE", "PET_NNODES"];
 
 impl Started {
@@ -126,8 +126,8 @@ impl Started {
         Self { launcher: Launcher::None, rank: None, size: None, mpi: false }
     }
 
-    /// Finds a reason for which this process must not join a world of a kind: it may be one of several
-    /// although it would run alone, or its rank is not known.
+    /// Finds a reason against joining a world of a kind: this process may be one of several although it would
+    /// run alone, or its rank is not known.
     pub(crate) fn find_refusal(&self, kind: Kind) -> Option<Refusal> {
         let find_ancestor = || ancestors::find_launcher(Path::new("/proc"));
         LauncherVariables { started: self, variable: &process_variable, find_ancestor: &find_ancestor }
@@ -139,8 +139,8 @@ impl Started {
         self.launcher == Launcher::None || self.size == Some(1)
     }
 
-    /// Compares the size that the MPI library reports with that of the launcher. With an MPI library that
-    /// does not support the launcher, every process is rank 0 of 1.
+    /// Compares the MPI library's size with the launcher's. If the MPI library does not support the launcher,
+    /// every process is rank 0 of 1.
     ///
     /// # Errors
     /// If they differ. The error names the launcher, the library (`described`, such as `Open MPI 4.1.4`), and

@@ -5,7 +5,7 @@ use crate::world::limits::MAX_NAME;
 /// Returns the first host of Slurm's compressed host list: `gpu01` of `gpu[01-03,7],login`, `r1n1` of
 /// `r[1-2]n[1-4]`.
 ///
-/// Returns `None` if the list is malformed up to the end of that host's name, or the name is longer than 255
+/// Returns `None` if the list is malformed up to the end of the host's name, or the name is longer than 255
 /// bytes.
 pub(crate) fn first_host(mut list: &str) -> Option<String> {
     let mut host = String::new();

@@ -1,4 +1,4 @@
-//! Reasons to refuse a process that may not be the only one of its job.
+//! Reasons to refuse a process, perhaps not the only one of its job.
 
 use std::fmt;
 
@@ -8,18 +8,18 @@ use crate::world::{Error, Kind};
 /// A variable, with its value.
 type Assignment = (&'static str, String);
 
-/// A reason for which this process may be one of several, though it would run alone, or cannot tell its rank.
+/// Reason to refuse a process: it may be one of several though it would run alone, or its rank is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// One variable of a pair is set.
     IncompletePair { set: &'static str, missing: &'static str },
     /// A rank or a size is not a number.
     Malformed(Assignment),
-    /// Two variables of one launcher that cannot both be right.
+    /// Two contradictory variables of one launcher.
     Contradiction(Assignment, Assignment),
     /// A variable of another launcher. `alone` is the variable with a size of 1, if there is one.
     OtherLauncher { found: Assignment, alone: Option<&'static str> },
-    /// The name of an MPI launcher that has started this process, though no variable of it is set.
+    /// The name of an MPI launcher among the ancestors of this process, without any of its variables.
     VariablesRemoved(String),
 }
 
@@ -74,18 +74,18 @@ impl From<Refusal> for Error {
     }
 }
 
-/// The program or person that sets a variable.
+/// Origin of a variable.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SetBy {
     /// A launcher, for each of its processes.
     Launcher,
     /// `srun`, for each task of a step.
     Step,
-    /// A scheduler or a script, for each node or pod, in which a launcher may start ranks.
+    /// A scheduler or a script, for each node or pod. A launcher may start ranks there.
     Node,
 }
 
-/// Variables that show several ranks if they are above the number: 0 for ranks, 1 for sizes and for ranks
+/// Variables that prove several ranks if they are above the number: 0 for ranks, 1 for sizes and for ranks
 /// counted from 1.
 const VARIABLES: &[(&str, usize, SetBy)] = &[
     (COMPLETION_INDEX, 0, SetBy::Node),
@@ -154,12 +154,12 @@ const VARIABLES: &[(&str, usize, SetBy)] = &[
     (HOSTS_OF_SAGEMAKER, 1, SetBy::Node),
 ];
 
-/// A list of hosts, as JSON, which counts as its length.
+/// A list of hosts, as JSON; counts as its length.
 const HOSTS_OF_SAGEMAKER: &str = "SM_HOSTS";
 
-/// Ranks that only launchers set, and the variable with their number of ranks. Such a rank without a size is
-/// one of several, even if it is 0. `SLURM_PROCID` and `SLURM_LOCALID` are not among them: a batch script has
-/// them too.
+/// Rank variables of launchers only, and the variable with their number of ranks. Such a rank without a size
+/// is one of several, even if it is 0. `SLURM_PROCID` and `SLURM_LOCALID` are not among them: a batch script
+/// has them too.
 const RANKS_WITH_SIZES: &[(&str, Option<&str>)] = &[
     ("PMI_RANK", Some("PMI_SIZE")),
     ("PMI_ID", Some("PMI_SIZE")),
@@ -186,7 +186,7 @@ fn number(value: &str) -> Option<usize> {
     value.trim().parse().ok()
 }
 
-/// The variables of a process, and the launcher that they show.
+/// The variables of a process, and their launcher.
 pub(super) struct LauncherVariables<'a> {
     pub started: &'a Started,
     pub variable: &'a dyn Fn(&str) -> Option<String>,
@@ -215,7 +215,7 @@ impl LauncherVariables<'_> {
         (self.variable)(name).is_some()
     }
 
-    /// The first of these variables that is set.
+    /// Returns the first of these variables that is set.
     fn first(&self, names: &[&'static str]) -> Option<Assignment> {
         names.iter().find_map(|&name| Some((name, (self.variable)(name)?)))
     }
@@ -234,7 +234,7 @@ impl LauncherVariables<'_> {
         let several = |name: &str| (self.variable)(name).is_some_and(|size| size.trim() != "1");
         let unknown = launcher == Launcher::None;
         let pod = launcher == Launcher::Kubernetes;
-        // `NCCL_BENCH_SIZE` is not meant for a launcher that started one process.
+        // `NCCL_BENCH_SIZE` is not meant for a launcher with one process.
         let one = size == Some(1) && !pod;
         let halves = [
             // This library's own variables are set on purpose.
@@ -255,8 +255,8 @@ impl LauncherVariables<'_> {
         half.map(|(set, missing, _)| Refusal::IncompletePair { set, missing })
     }
 
-    /// Finds two variables of the launcher that cannot both be right: a rank, or a number of local ranks,
-    /// that does not fit the number of ranks; or a value that is not a number.
+    /// Finds a contradiction between two variables of the launcher: a rank, or a number of local ranks, too
+    /// large for the number of ranks; or finds a value that is not a number.
     fn find_contradiction(&self) -> Option<Refusal> {
         let (ranks, sizes) = self.own_names()?;
         let (rank, size) = (self.first(ranks), self.first(sizes)?);
@@ -275,7 +275,7 @@ impl LauncherVariables<'_> {
         Some(Refusal::Contradiction(rank.or(local)?, size))
     }
 
-    /// Finds a variable of another launcher that shows several ranks, or a rank of unknown size, where this
+    /// Finds a variable of another launcher with several ranks, or with a rank of unknown size, if this
     /// process would be alone.
     fn find_other_launcher(&self) -> Option<Refusal> {
         let launcher = self.started.launcher;
@@ -290,7 +290,7 @@ impl LauncherVariables<'_> {
         Some(Refusal::OtherLauncher { found, alone })
     }
 
-    /// Finds a rank above 0, or a size above 1, that the launcher does not explain.
+    /// Finds a rank above 0, or a size above 1, without an explanation by the launcher.
     fn find_value_above_one(&self) -> Option<Assignment> {
         let launcher = self.started.launcher;
         let mut larger = VARIABLES.iter().filter_map(|&(name, most, origin)| {
@@ -310,7 +310,8 @@ impl LauncherVariables<'_> {
         found.map(|(found, _)| found).or_else(|| self.find_size_of_script_above_one())
     }
 
-    /// Finds a size above 1 that scripts set as well, where other variables show that it is of this process.
+    /// Finds a size above 1 in a variable that scripts set as well, if other variables prove that it is this
+    /// process's.
     fn find_size_of_script_above_one(&self) -> Option<Assignment> {
         // A batch script has its job's identifier; a container may get no more of a step than rank and size.
         let is_task =
@@ -323,7 +324,7 @@ impl LauncherVariables<'_> {
             .find_map(|(name, _)| self.first(&[name]).filter(|(_, value)| number(value) > Some(1)))
     }
 
-    /// True for the task of a step, and for one rank that an MPI launcher started inside a step.
+    /// True for the task of a step, and for a single rank of an MPI launcher inside a step.
     fn is_inside_step(&self) -> bool {
         match self.started.launcher {
             Launcher::Slurm => true,

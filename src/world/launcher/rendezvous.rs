@@ -10,11 +10,11 @@ type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
 /// Default port of torchrun and PyTorch.
 const MASTER_PORT: u16 = 29500;
 
-/// Number of candidates for a derived port, which another program may use.
+/// Number of candidates for a derived port: another program may use it.
 const CANDIDATES: u16 = 8;
 
 impl RendezvousConfig {
-    /// Reads the configuration from the launcher's environment variables. The first row that applies is used:
+    /// Reads the configuration from the launcher's environment variables. The first applicable row is used:
     ///
     /// | launcher | rank and size | rank 0's host | port |
     /// |---|---|---|---|
@@ -29,14 +29,14 @@ impl RendezvousConfig {
     /// job's key.
     ///
     /// # Errors
-    /// If a variable is missing or malformed, which the error names, or the configuration is invalid.
+    /// If a variable is missing or malformed (the error names it), or the configuration is invalid.
     pub fn from_environment() -> Result<Self, Error> {
         Self::from_variables(&process_variable)
     }
 
     pub(crate) fn from_variables(variable: Variable<'_>) -> Result<Self, Error> {
         let launcher = match Started::from_variables(variable).launcher {
-            // A rendezvous is requested, so the variables that distinguish a step from a batch script are not
+            // A rendezvous is requested, so the variables to distinguish a step from a batch script are not
             // needed.
             Launcher::None if variable("SLURM_PROCID").is_some() => Launcher::Slurm,
             launcher => launcher,
@@ -59,7 +59,7 @@ impl RendezvousConfig {
                 .map_err(|error| Error::Environment(format!("NCCL_BENCH_ADDR: {error}")))?;
             (config.hosts, config.ports) = (given.hosts, given.ports);
         }
-        // A value that was read from a file ends with a line break, which other ranks may not have.
+        // A value from a file ends with a line break; other ranks may lack it.
         if let Some(key) = variable("NCCL_BENCH_KEY").as_deref().map(str::trim).filter(|key| !key.is_empty())
         {
             key.clone_into(&mut config.key);
@@ -150,7 +150,7 @@ fn slurm(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
             hosts.push(host);
             break;
         }
-        // The host of srun, which is rank 0's if srun runs inside a batch script.
+        // The host of srun: rank 0's if srun runs inside a batch script.
         hosts.extend(variable("SLURM_LAUNCH_NODE_IPADDR"));
     }
     let job = variable("SLURM_JOB_ID").or_else(|| variable("SLURM_JOBID")).unwrap_or_default();
@@ -194,7 +194,7 @@ fn kubernetes(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
         size,
         hosts: host.into_iter().collect(),
         ports: vec![port(variable)?.unwrap_or(MASTER_PORT)],
-        // Pods of one node have host names of their own, which NCCL uses too: they have no local rank.
+        // Pods of one node have host names of their own, as for NCCL: they have no local rank.
         ..RendezvousConfig::default()
     })
 }

@@ -58,7 +58,7 @@ fn a_pod_of_an_indexed_job_has_an_index_and_variables_of_its_template() {
         (detected(&[]).launcher, detected(&[]).rank, detected(&[]).size),
         (Launcher::Kubernetes, Some(3), None)
     );
-    // A launcher that runs inside the pod takes precedence.
+    // A launcher inside the pod takes precedence.
     for inner in [
         &[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")][..],
         &[("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("PMI_FD", "7")],
@@ -95,7 +95,7 @@ fn an_mpi_that_does_not_support_the_launcher_is_an_error_with_advice() {
          launcher, or let the ranks meet over TCP (`Options::kind = Kind::Tcp`)"
     );
     mpich.agrees_with_mpi("MPICH 4.0.2", 1, 4).unwrap();
-    // Processes of another launcher that MPI does not know of.
+    // Processes of another launcher, unknown to MPI.
     let torchrun = started(&[("RANK", "0"), ("WORLD_SIZE", "2")]);
     let text = torchrun.agrees_with_mpi("Open MPI 4.1.4", 0, 1).unwrap_err().to_string();
     assert!(text.contains("started 2 processes") && text.contains("rank 0 of 1"), "{text}");
@@ -122,7 +122,8 @@ fn find_refusal_of(kind: Kind, variables: &[(&str, &str)], ancestor: Option<&str
     .find_refusal(kind)
 }
 
-/// The variable of another launcher that makes a process refuse to be alone, and the one with its size of 1.
+/// Returns the variable of another launcher that makes a process refuse to be alone, and the variable with
+/// its size of 1.
 fn find_other(variables: &[(&str, &str)]) -> Option<(&'static str, Option<&'static str>)> {
     match find_refusal(variables, None) {
         Some(Refusal::OtherLauncher { found: (name, _), alone }) => Some((name, alone)),
@@ -230,7 +231,7 @@ fn one_task_of_a_launcher_hides_no_launcher_inside_it() {
             assert_eq!(find_refusal(&[around, &[outer]].concat(), None), None, "{outer:?}");
         }
     }
-    // A launcher that sets torchrun's variables, inside mpirun.
+    // A launcher with torchrun's variables, inside mpirun.
     let inside = [&ONE_OF_MPIRUN[..], &[("RANK", "0"), ("WORLD_SIZE", "2")]].concat();
     assert_eq!(find_other(&inside), Some(("WORLD_SIZE", Some("OMPI_COMM_WORLD_SIZE"))));
 }
@@ -281,7 +282,7 @@ fn a_process_of_a_launcher_that_gives_no_size_is_not_taken_for_a_single_one() {
     assert_eq!(found(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8"), ("SLURM_JOB_ID", "77")]), None);
     // torchrun's variables without its rank.
     assert_eq!(found(&[("LOCAL_RANK", "0"), ("GROUP_RANK", "1")]), Some("GROUP_RANK"));
-    // A container that got two variables of a step.
+    // A container with two variables of a step.
     assert_eq!(found(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")]), Some("SLURM_NTASKS"));
     assert_eq!(found(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1")]), None);
     for (set, missing) in
@@ -309,7 +310,7 @@ fn a_left_over_size_of_one_hides_no_other_launcher() {
     }
     let of_mpirun = [("PMIX_NAMESPACE", "of mpirun -np 1"), ("PMIX_RANK", "0")];
     assert_eq!(find_other(&[&LEFT_OVER[..], &of_mpirun].concat()), None);
-    // A left-over size of Open MPI alone is no launcher.
+    // A left-over size of Open MPI alone is not a launcher.
     let torchrun = [("RANK", "1"), ("WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_SIZE", "1")];
     assert_eq!(started(&torchrun).size, Some(2));
     assert_eq!(started(&[("JOB_COMPLETION_INDEX", "1"), ("OMPI_COMM_WORLD_SIZE", "1")]).size, None);

@@ -1,4 +1,4 @@
-//! Agreement of the processes that are left on the world in which they go on.
+//! Agreement of the remaining processes on their next world.
 
 use super::Shrunk;
 use super::question::{View, ask, tell_gone_on};
@@ -14,21 +14,20 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Pause between questions, which doubles.
+/// Pause between questions. It doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LAST_PAUSE: Duration = Duration::from_millis(100);
-/// Pause until a process that gave no answer is asked again.
+/// Pause before a silent process is asked again.
 const SILENT_PAUSE: Duration = Duration::from_secs(1);
-/// Maximum number of processes that are asked at once.
+/// Maximum number of processes asked at once.
 const MAX_QUESTIONS: usize = 32;
 /// Smallest and largest time limit of the rendezvous of a new world.
 const MEET_TIMEOUT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(4));
 
-/// A world of the processes that are left, and this process's place in it.
+/// A world of the remaining processes, and this process's place in it.
 type Formed = (Option<Handle>, Arc<Site>);
 
-/// Agrees with the other processes on a world of those that are left, and makes `ranks` ranks of this
-/// process.
+/// Agrees with the other processes on a world of the remaining ones, and makes `ranks` ranks of this process.
 ///
 /// # Errors
 /// If this process is left out, too few processes are left, or they do not agree in three times `limit`.
@@ -40,7 +39,7 @@ pub(super) fn agree(site: Arc<Site>, ranks: usize, limit: Duration) -> Result<Ve
         let handles = match world {
             None => None,
             Some(world) if ranks == 1 && next.processes.len() > 1 => Some(vec![world]),
-            // If another process has died meanwhile, this one goes on from the new world.
+            // If another process has died meanwhile, this one continues from the new world.
             Some(world) => threads(world, ranks).ok(),
         };
         if let Some(handles) = handles {
@@ -51,7 +50,7 @@ pub(super) fn agree(site: Arc<Site>, ranks: usize, limit: Duration) -> Result<Ve
     }
 }
 
-/// A process that has called.
+/// A process after its call.
 struct Caller<'a> {
     site: &'a Site,
     ranks: usize,
@@ -59,8 +58,7 @@ struct Caller<'a> {
     deadline: Instant,
     start: Instant,
     views: Vec<Option<View>>,
-    /// For each process that gives no answer: the times of the first question without an answer, and of the
-    /// last question.
+    /// For each silent process: the times of the first question without an answer, and of the last question.
     silent: Vec<Option<(Instant, Instant)>>,
 }
 
@@ -133,8 +131,8 @@ impl<'a> Caller<'a> {
         observer.next()
     }
 
-    /// Asks the processes before this one, in batches of growing size, until one has called; those after it
-    /// only if none has.
+    /// Asks the processes before this one, in batches of growing size, until one has called. Asks the
+    /// processes after this one only if none has.
     fn survey(&mut self) {
         let (me, all) = (self.site.me, self.site.processes.len());
         let (mut begin, mut count) = (0, 1);
@@ -173,12 +171,12 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// Waits until this process's service has read the messages that have arrived, and returns true; false if
-    /// that takes too long.
+    /// Waits until this process's service has read all arrived messages, and returns true; false after a time
+    /// limit.
     ///
-    /// The others may have told this process, while it was stopped, that they went on without it, and have
-    /// ended since. The service answers connections in their order. So its answer to a question of this
-    /// process comes after it has read that.
+    /// While this process was stopped, the others may have sent it the news that they continued without it,
+    /// and have ended since. The service answers connections in their order. So it has read the news before
+    /// it answers a question of this process.
     fn read_news(&self) -> bool {
         let me = &self.site.processes[self.site.me];
         !matches!(ask(me, self.site.me, &self.site.key, self.site.processes.len()), View::Silent(_))
@@ -205,7 +203,7 @@ impl<'a> Caller<'a> {
         Ok(Some((Some(world), next)))
     }
 
-    /// Tells the processes that are left out, so that they do not go on once the members have ended.
+    /// Informs the excluded processes: they must not continue once the members have ended.
     fn tell_others(&self, decision: &Decision) {
         let is_member = |other: usize| decision.members.iter().any(|&member| member as usize == other);
         let others: Vec<usize> = (0..self.views.len())
@@ -217,7 +215,7 @@ impl<'a> Caller<'a> {
         });
     }
 
-    /// Joins the world that `leader` forms. `None` if not all members come.
+    /// Joins the world formed by `leader`. `None` if not all members come.
     fn join(&self, leader: usize, decision: &Decision) -> Option<Formed> {
         let rank = decision.members.iter().position(|&member| member as usize == self.site.me)?;
         match tcp::join(&self.meeting(leader, decision, rank), &self.options(), None) {
@@ -288,7 +286,7 @@ impl<'a> Caller<'a> {
         Error::TimedOut(format!("the ranks that are left did not agree within {limit} s: {}", self.states()))
     }
 
-    /// The known states of the others, except those that have ended.
+    /// Returns the known states of the other processes, except ended ones.
     fn states(&self) -> String {
         let texts = self.views.iter().enumerate().filter(|(other, _)| *other != self.site.me);
         let texts = texts.filter_map(|(other, view)| {

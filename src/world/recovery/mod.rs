@@ -1,8 +1,8 @@
-//! Recovery: after a failure, the ranks that are left go on in a new world.
+//! Recovery: after a failure, the remaining ranks continue in a new world.
 //!
-//! Each process has a service (`service`) that tells others if it has called [`Recovery::shrink`]. A process
-//! that has called asks the others (`question`), and decides what to do from their answers alone (`verdict`):
-//! the lowest process that has called forms a world over TCP, and those that find it join it. A world forms
+//! Each process has a service (`service`) that reports its call of [`Recovery::shrink`] to others. After its
+//! call, a process asks the others (`question`), and decides from their answers alone (`verdict`): the lowest
+//! process that has called forms a world over TCP, and the others join it when they find it. A world forms
 //! with all of its members or not at all.
 
 mod agreement;
@@ -18,7 +18,7 @@ use site::Site;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// A rank's preparation to go on after other ranks have failed, made while all ranks live.
+/// A rank's preparation for continuing after other ranks have failed, made while all ranks live.
 ///
 /// ```no_run
 /// use collectives::world::{self, Recovery};
@@ -60,13 +60,13 @@ impl Recovery {
     /// Prepares this rank. A collective call of all ranks of `world`; several ranks of a process call it from
     /// their threads.
     ///
-    /// In a job of several processes, the first call in a process starts a thread that listens on a port of
+    /// In a job of several processes, the first call in a process starts a thread. It listens on a port of
     /// its own, on the loopback interface if all ranks are on one host, until the process ends.
     ///
     /// # Errors
     /// On all ranks, if a process cannot live longer than the world (over MPI, or with
-    /// [`OnFailure::Exit`](super::OnFailure::Exit)), cannot listen or has no address that others can reach,
-    /// or processes have different numbers of ranks. Also if a rank has failed.
+    /// [`OnFailure::Exit`](super::OnFailure::Exit)), cannot listen or has no address in reach of others, or
+    /// processes have different numbers of ranks. Also if a rank has failed.
     pub fn new(world: &Handle) -> Result<Self, Error> {
         let mut introduced = table::introduce(world)?;
         let service = if introduced.processes.len() > 1 {
@@ -79,29 +79,29 @@ impl Recovery {
         };
         let thread = introduced.thread;
         let site = Site::of_process(introduced, service);
-        // The ranks of a process share a site that nobody else keeps: the first may not drop it before the
-        // last has taken it.
+        // The ranks of a process share a site, kept by nobody else: the first may not drop it before the last
+        // has taken it.
         world.barrier()?;
         Ok(Self { site, thread, world: Arc::downgrade(world) })
     }
 
-    /// Goes on without the ranks that are gone: returns a new world of those that are left, renumbered in
-    /// their old order, and the preparation for its failures. Every rank that is left calls it; those that
-    /// wait in the old world get an error there, as by [`World::fail`]. The old world is not used, and its
-    /// handles may live on.
+    /// Continues without the ranks that are gone: returns a new world of the remaining ranks, renumbered in
+    /// their old order, and the preparation for its failures. Every remaining rank calls it; ranks waiting in
+    /// the old world get an error there, as by [`World::fail`]. The old world is not used, and its handles
+    /// may live on.
     ///
-    /// Returns once all processes that are left have called. One that lives and does not call within `limit`
-    /// of the others' calls is left out, as is one that gives no answer for a third of it; both get
-    /// [`Error::LeftOut`] if they call later. A process that has lost one of several ranks is left out with
+    /// Returns once all remaining processes have called. A live process is left out if it does not call
+    /// within `limit` of the others' calls, or if it gives no answer for a third of it; it gets
+    /// [`Error::LeftOut`] if it calls later. A process that has lost one of several ranks is left out with
     /// the others, unless the job has one process only. If another process fails during the call, the others
     /// agree again. The call takes at most three times `limit` and the time of a rendezvous.
     ///
-    /// Only one world can form. Processes go on without those that have left or ended (their port refuses
-    /// connections). They go on without silent ones only if they are more than the silent ones, or as many
-    /// and with the lowest rank among them.
+    /// Only one world can form. Processes continue without processes that have left or ended (their port
+    /// refuses connections). They continue without silent ones only if they are more than the silent ones, or
+    /// as many and with the lowest rank among them.
     ///
     /// # Errors
-    /// [`Error::LeftOut`] if the others go on without this rank. [`Error::TimedOut`] if too many ranks may
+    /// [`Error::LeftOut`] if the others continue without this rank. [`Error::TimedOut`] if too many ranks may
     /// live elsewhere, or the ranks do not agree; then it may be called again. [`Error::Mismatch`] if a call
     /// has returned a world before.
     pub fn shrink(&self, limit: Duration) -> Result<(Handle, Self), Error> {

@@ -18,14 +18,14 @@ const TIMEOUT: Duration = Duration::from_millis(2500);
 /// The state of another process, as far as this one knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum View {
-    /// It has ended (nobody listens at any of its addresses), or has answered that it has left the job.
+    /// It has ended (nobody listens at any of its addresses), or has reported its exit from the job.
     Gone,
     /// It gives no answer, for this reason, and may live.
     Silent(String),
     State(State),
 }
 
-/// Asks process number `index` of the job with `key`, which has `processes` processes.
+/// Asks process number `index` of the job with `key` and `processes` processes.
 pub(super) fn ask(process: &Process, index: usize, key: &str, processes: usize) -> View {
     let by = Instant::now() + TIMEOUT;
     let mut silent = None;
@@ -47,13 +47,13 @@ fn ask_at(address: SocketAddr, index: usize, key: &str, processes: usize, by: In
     if stream.local_addr().ok() == Some(address) {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
-    // A connection that is refused later does not prove that nobody listens.
+    // A later refusal of the connection does not prove that nobody listens.
     let question = Frame::AskShrink(u32::try_from(index).unwrap_or(u32::MAX), key.to_owned());
     converse(&mut stream, &question, processes).map_err(|error| io::Error::other(error.to_string()))
 }
 
-/// Tells process number `index` of the job with `key` that `members` processes go on without it, if it can be
-/// reached.
+/// Informs process number `index` of the job with `key`, if it can be reached: `members` processes continue
+/// without it.
 pub(super) fn tell_gone_on(process: &Process, index: usize, key: &str, members: usize) {
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let news = Frame::GoneOn(number(index), key.to_owned(), number(members)).encode_first();
@@ -87,7 +87,7 @@ fn converse(stream: &mut TcpStream, question: &Frame, processes: usize) -> io::R
     }
 }
 
-/// Decodes an answer, which may be that of any server; `None` if more bytes are needed.
+/// Decodes an answer, perhaps of an unrelated server; `None` if more bytes are needed.
 fn read_answer(decoder: &mut FrameDecoder, processes: usize) -> Result<Option<State>, String> {
     let longest = 4 * processes + 2 * MAX_NAME;
     let Some(answer) = decoder.next_within(longest).map_err(|malformed| malformed.0)? else {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any server may answer at the address of a process that has ended.
+        /// Any server may answer at the address of an ended process.
         #[test]
         fn answers_of_strangers_do_no_harm(
             bytes in prop::collection::vec(any::<u8>(), 0..200),

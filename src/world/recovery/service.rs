@@ -1,6 +1,6 @@
-//! Service of a process: tells other processes its part in jobs that shrink. A thread answers one question
-//! per connection, for as long as the process lives, so that a refused connection proves that the process has
-//! ended.
+//! Service of a process: reports the process's part in shrinking jobs to other processes. A thread answers
+//! one question per connection, as long as the process lives: a refused connection proves the end of the
+//! process.
 
 use crate::lock::lock;
 use crate::world::tcp::poll::Poll;
@@ -16,18 +16,18 @@ use std::time::{Duration, Instant};
 const MAX_CONNECTIONS: usize = 256;
 /// Maximum number of connections accepted between polls.
 const MAX_ACCEPTS: usize = 64;
-/// Sleep of an idle service, which only connections wake.
+/// Sleep of an idle service. Only connections wake it.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// The world in which processes go on.
+/// The next world of some processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Decision {
-    /// True once all members have met, which is final.
+    /// True once all members have met. This is final.
     pub(super) formed: bool,
-    /// Port of the first member, at which they meet.
+    /// Port of the first member, for the rendezvous.
     pub(super) port: u16,
     pub(super) key: String,
-    /// The processes that go on, ascending, by their numbers in the job before.
+    /// The continuing processes, ascending, by their numbers in the job before.
     pub(super) members: Vec<u32>,
 }
 
@@ -38,7 +38,7 @@ pub(super) enum State {
     Idle,
     /// It has called and waits for a decision.
     Calling,
-    /// It goes on in another world, or waits there for the members.
+    /// It continues in another world, or waits there for the members.
     Decided(Decision),
     /// It will not call any more.
     Left,
@@ -47,7 +47,7 @@ pub(super) enum State {
 struct Entry {
     process: u32,
     state: State,
-    /// Number of processes that go on without this one.
+    /// Number of processes that continue without this one.
     gone_on: Option<u32>,
 }
 
@@ -57,12 +57,12 @@ pub(super) struct Service {
     jobs: Mutex<HashMap<String, Entry>>,
 }
 
-/// The services of this process: for jobs of this host alone, which strangers of other hosts cannot reach,
-/// and for others.
+/// The services of this process: for jobs of this host alone, out of reach for strangers on other hosts, and
+/// for other jobs.
 static SERVICES: Mutex<[Option<Arc<Service>>; 2]> = Mutex::new([None, None]);
 
 impl Service {
-    /// The service of this process, which is started by the first call.
+    /// Returns the service of this process. The first call starts it.
     ///
     /// # Errors
     /// If it cannot listen or start a thread.
@@ -102,12 +102,12 @@ impl Service {
         }
     }
 
-    /// Number of processes that go on without this one, if it has been told.
+    /// Number of processes that continue without this one, if it has been informed.
     pub(super) fn gone_on(&self, key: &str) -> Option<u32> {
         lock(&self.jobs).get(key)?.gone_on
     }
 
-    /// Sets the part in a job to [`State::Left`], unless it has gone on in another world.
+    /// Sets the part in a job to [`State::Left`], unless it has continued in another world.
     pub(super) fn leave(&self, key: &str) {
         if let Some(entry) = lock(&self.jobs).get_mut(key)
             && !matches!(&entry.state, State::Decided(decision) if decision.formed)
@@ -145,7 +145,7 @@ impl Decision {
     }
 }
 
-/// A connection of a process that asks, or of a stranger.
+/// A connection of an asking process, or of a stranger.
 struct Conversation<S> {
     stream: S,
     decoder: FrameDecoder,
@@ -159,7 +159,7 @@ impl<S: Read + Write> Conversation<S> {
         Self { stream, decoder: FrameDecoder::new(), reply: Vec::new(), sent: 0, since: now }
     }
 
-    /// Reads and writes what is possible without waiting. Returns `false` once the conversation is over.
+    /// Reads and writes as far as possible without waiting. Returns `false` once the conversation is over.
     fn advance(&mut self, service: &Service) -> bool {
         if self.reply.is_empty() {
             let mut buffer = [0; MAX_HELLO];

@@ -6,7 +6,7 @@ use crate::world::recovery::table::{Introduced, Process};
 use crate::world::{Error, Rejoin};
 use proptest::prelude::*;
 
-/// A stream that has received some bytes, in pieces, and takes up to `room` bytes at a time.
+/// A stream with some received bytes, in pieces, that takes up to `room` bytes at a time.
 struct Script {
     pieces: VecDeque<Vec<u8>>,
     written: Vec<u8>,
@@ -66,7 +66,7 @@ fn a_process_is_told_the_state_of_its_own_job_only() {
     let decision = |formed| Decision { formed, port: 9, key: "new".to_owned(), members: vec![0, 2] };
     service.set("ours", 2, State::Decided(decision(true)));
     assert_eq!(ask(&service, 2, "ours"), Frame::Decided(1, 9, "new".to_owned(), vec![0, 2]));
-    // What others went on with stays known; what has not formed does not.
+    // The formed world of others stays known; an unformed one does not.
     service.leave("ours");
     assert_eq!(ask(&service, 2, "ours"), Frame::Decided(1, 9, "new".to_owned(), vec![0, 2]));
     service.set("ours", 2, State::Decided(decision(false)));
@@ -103,7 +103,7 @@ fn a_process_reads_the_news_of_those_that_have_ended() {
     let ports = [ended.local_addr().unwrap().port(), listener.local_addr().unwrap().port()];
     let service = Arc::new(Service::new(ports[1]));
     let (key, processes) = ("reads the news".to_owned(), vec![process(0, ports[0]), process(1, ports[1])]);
-    // Process 0 tells process 1, whose service does not run, and ends.
+    // Process 0 informs process 1, while the service there does not run, and ends.
     question::tell_gone_on(&processes[1], 1, &key, 1);
     drop(ended);
     let introduced = Introduced { key, processes, me: 1, thread: 0, rejoin: Rejoin::default() };

@@ -27,7 +27,7 @@ pub(super) struct Site {
 /// State of the ranks of this process.
 struct Local {
     threads: Vec<Thread>,
-    /// True while a rank of this process shrinks the job for all that have called.
+    /// True while a rank of this process shrinks the job for all callers.
     running: bool,
     /// True once the job has been shrunk.
     finished: bool,
@@ -41,7 +41,7 @@ enum Thread {
     Done(Result<Shrunk, Error>),
     /// It has dropped its handle.
     Gone,
-    /// The others have gone on without it.
+    /// The others have continued without it.
     LeftOut,
 }
 
@@ -49,7 +49,7 @@ enum Thread {
 static SITES: Mutex<Option<HashMap<String, Weak<Site>>>> = Mutex::new(None);
 
 impl Site {
-    /// The site of this process in a job, which its first rank makes.
+    /// Returns the site of this process in a job. Its first rank makes it.
     pub(super) fn of_process(introduced: Introduced, service: Option<Arc<Service>>) -> Arc<Self> {
         let mut sites = lock(&SITES);
         let sites = sites.get_or_insert_default();
@@ -78,8 +78,8 @@ impl Site {
         Arc::new(site)
     }
 
-    /// The place in the world that the members of a decision go on in, with `ranks` ranks per process; `None`
-    /// if this process is no member.
+    /// Returns the place in the next world of a decision's members, with `ranks` ranks per process; `None` if
+    /// this process is not a member.
     pub(super) fn after(&self, decision: &Decision, ranks: usize) -> Option<Arc<Self>> {
         let members = decision.members.iter().map(|&member| member as usize);
         let me = members.clone().position(|member| member == self.me)?;
@@ -90,14 +90,14 @@ impl Site {
         Some(Self::new(decision.key.clone(), processes, me, self.options.clone(), self.service.clone()))
     }
 
-    /// Sets the state that other processes are told.
+    /// Sets the state reported to other processes.
     pub(super) fn set(&self, state: State) {
         if let Some(service) = &self.service {
             service.set(&self.key, self.me, state);
         }
     }
 
-    /// Number of processes that go on without this one, if it has been told.
+    /// Number of processes that continue without this one, if it has been informed.
     pub(super) fn gone_on(&self) -> Option<usize> {
         Some(self.service.as_ref()?.gone_on(&self.key)? as usize)
     }
@@ -108,23 +108,23 @@ impl Site {
         }
     }
 
-    /// Rank number `thread` of this process will not call.
+    /// Records that rank number `thread` of this process will not call.
     pub(super) fn depart(&self, thread: usize) {
         let before = std::mem::replace(&mut lock(&self.local).threads[thread], Thread::Gone);
         self.changed.notify_all();
-        // Perhaps the new world, which is left without the lock.
+        // Perhaps the new world: it is left without the lock.
         drop(before);
     }
 
-    /// True if rank number `thread` of this process has dropped its handle before the others went on without
-    /// it.
+    /// True if rank number `thread` of this process has dropped its handle before the others continued
+    /// without it.
     #[cfg(test)]
     pub(super) fn has_departed(&self, thread: usize) -> bool {
         matches!(lock(&self.local).threads[thread], Thread::Gone)
     }
 
-    /// Shrinks the job for rank number `thread` of this process. The first rank to call does that for all,
-    /// with `run`, which gets the number of ranks that have called and returns as many results.
+    /// Shrinks the job for rank number `thread` of this process. The first rank to call does so for all, with
+    /// `run`: it gets the number of callers and returns as many results.
     pub(super) fn shrink(
         &self,
         thread: usize,
@@ -161,8 +161,8 @@ impl Site {
         }
     }
 
-    /// Waits until all ranks of this process that are left have called, for three quarters of `limit` at
-    /// most: the other processes wait for this one no longer than `limit`.
+    /// Waits until all remaining ranks of this process have called, for three quarters of `limit` at most:
+    /// the other processes wait for this one no longer than `limit`.
     fn wait_for_threads<'a>(
         &'a self,
         mut local: MutexGuard<'a, Local>,

@@ -19,7 +19,7 @@ pub(super) struct Process {
     /// Its loopback interface, by the kernel and the network namespace: containers of one host may have their
     /// own.
     pub(super) loopback: String,
-    /// Addresses of its service, any of which may be the right one; none in a job of one process.
+    /// Addresses of its service; any of them may be the right one. None in a job of one process.
     pub(super) addresses: Vec<IpAddr>,
     pub(super) port: u16,
 }
@@ -41,7 +41,7 @@ struct Introduction {
     host: Host,
     loopback: String,
     key: String,
-    /// The reason why its process cannot go on after a failure; empty if it can.
+    /// The reason why its process cannot continue after a failure; empty if it can.
     refusal: String,
 }
 
@@ -51,17 +51,18 @@ pub(super) struct Introduced {
     pub(super) processes: Vec<Process>,
     /// This process.
     pub(super) me: usize,
-    /// This rank's number among those of its process.
+    /// This rank's number among the ranks of its process.
     pub(super) thread: usize,
     pub(super) rejoin: Rejoin,
 }
 
-/// Gathers which ranks share a process, and a key for the job. Collective.
+/// Gathers the placement of the ranks in processes, and a key for the job. Collective.
 ///
 /// # Errors
-/// If the gather fails, a process cannot go on after a failure, or processes have different numbers of ranks.
+/// If the gather fails, a process cannot continue after a failure, or processes have different numbers of
+/// ranks.
 pub(super) fn introduce(world: &Handle) -> Result<Introduced, Error> {
-    // A rank that cannot go on after a failure takes part in the gather too, so that all ranks learn it.
+    // A rank that cannot continue after a failure also takes part in the gather, to inform all ranks.
     let prepared = world.rejoin().and_then(|rejoin| Ok((rejoin, token()?, new_key()?)));
     let refusal =
         prepared.as_ref().err().map(|error| error.to_string().replace('\n', " ")).unwrap_or_default();
@@ -117,7 +118,7 @@ fn read_introduction(text: &[u8]) -> Result<Introduction, Error> {
 }
 
 /// True if all processes are on one host and reach each other over its loopback interface. Over another one,
-/// a live process would refuse connections as one that has ended does.
+/// a live process would refuse connections like an ended one.
 pub(super) fn on_one_host(processes: &[Process]) -> bool {
     share_loopback(processes) && processes.iter().all(|process| process.host.id == processes[0].host.id)
 }
@@ -131,7 +132,7 @@ fn loopback() -> String {
     format!("{} {namespace}", machine())
 }
 
-/// Gathers the addresses of all processes' services. Collective. `port` is that of this process, or an error.
+/// Gathers the addresses of all processes' services. Collective. `port` is this process's port, or an error.
 ///
 /// # Errors
 /// If the gather fails, or a process has no service.
@@ -147,7 +148,7 @@ pub(super) fn exchange_addresses(
         _ if local => vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
         Some(address) => vec![address],
         None => match addresses() {
-            // A machine without a network, which is several hosts by `NCCL_HOSTID`.
+            // A machine without a network, but several hosts by `NCCL_HOSTID`.
             none if none.is_empty() && share_loopback(&introduced.processes) => {
                 vec![IpAddr::V4(Ipv4Addr::LOCALHOST)]
             }
@@ -179,7 +180,7 @@ pub(super) fn exchange_addresses(
     Ok(())
 }
 
-/// A key that nobody can guess: 128 random bits.
+/// Returns an unguessable key: 128 random bits.
 pub(super) fn new_key() -> Result<String, Error> {
     let mut bytes = [0; 16];
     let read = File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut bytes));
@@ -216,7 +217,7 @@ mod tests {
             port: 0,
         };
         assert!(on_one_host(&[process("node1", "a 1"), process("node1", "a 1")]));
-        // Containers, and hosts that restored one image of memory.
+        // Containers, and hosts with one restored image of memory.
         assert!(!on_one_host(&[process("node1", "a 1"), process("node1", "a 2")]));
         assert!(!on_one_host(&[process("node1", "a 1"), process("node2", "a 1")]));
         assert_eq!(loopback(), loopback());

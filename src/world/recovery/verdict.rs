@@ -1,26 +1,26 @@
-//! The next step of a process, from what it knows of the others. Without sockets and clocks.
+//! The next step of a process, from its knowledge of the others. Without sockets and clocks.
 
 use super::question::View;
 use super::service::{Decision, State};
 use std::time::Duration;
 
-/// Next step of a process that has called.
+/// Next step of a process after its call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Wait,
-    /// Form a world of these processes, in which this one is the first.
+    /// Form a world of these processes; this one is the first.
     Lead(Vec<usize>),
-    /// Join the world that a process forms.
+    /// Join the world formed by a process.
     Join(usize, Decision),
-    /// The world has formed without this process, which is a member: go on from there.
+    /// The world has formed, and this process is a member although it did not take part: continue from there.
     Follow(Decision),
-    /// A world has formed that this process is no member of.
+    /// A world has formed, and this process is not a member.
     LeftOut(Decision),
-    /// Too few processes are left, compared with those that may live elsewhere: `(left, uncertain)`.
+    /// Too few processes are left, compared with the processes that may live elsewhere: `(left, uncertain)`.
     TooFew(Vec<usize>, Vec<usize>),
 }
 
-/// A process that has called, and what it knows.
+/// A process after its call, and its knowledge.
 pub(super) struct Observer<'a> {
     pub(super) me: usize,
     /// Views of all processes; `None` if not asked yet. The own is ignored.
@@ -28,7 +28,7 @@ pub(super) struct Observer<'a> {
     /// Time since the call.
     pub(super) elapsed: Duration,
     pub(super) limit: Duration,
-    /// Time for which all silent processes have given no answer: the shortest of their silences.
+    /// Silence of all silent processes: the shortest of their silences.
     pub(super) silence: Duration,
 }
 
@@ -83,8 +83,8 @@ impl Observer<'_> {
     }
 }
 
-/// True if `left` may go on without `uncertain`, which may live and go on too. Of two sets that cannot see
-/// each other, this holds for one at most: the larger, or of equal ones that with the lowest process.
+/// True if `left` may continue without `uncertain`: these may live and also continue. Of two sets that cannot
+/// see each other, this holds for one at most: the larger, or of equal ones the set with the lowest process.
 fn is_quorum(left: &[usize], uncertain: &[usize]) -> bool {
     left.len() > uncertain.len() || (left.len() == uncertain.len() && left.first() < uncertain.first())
 }

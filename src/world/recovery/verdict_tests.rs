@@ -63,7 +63,7 @@ fn decisions_are_followed() {
     assert_eq!(next(0, &[None, decided(false, &[1, 2]), calling()], 20), Step::Wait);
     // Nobody decides for processes before it.
     assert_eq!(next(2, &of_one(false, &[0, 1, 2]), 0), Step::Wait);
-    // A member that was not told knows of the world from another member.
+    // An uninformed member knows of the world from another member.
     assert_eq!(
         next(1, &[GONE, None, decided(true, &[0, 1, 2])], 0),
         Step::Follow(decision(true, &[0, 1, 2]))
@@ -79,14 +79,14 @@ fn the_smaller_part_ends() {
 }
 
 proptest! {
-    /// At most one part goes on of processes that are divided in any way, with any of them dead or not
-    /// calling.
+    /// At most one part continues, however the processes are divided, with any of them dead or not calling.
     #[test]
     fn only_one_part_goes_on(parts in prop::collection::vec((0..3_usize, any::<bool>(), any::<bool>()), 1..9)) {
         let mut worlds = Vec::new();
         for me in 0..parts.len() {
             let view = |other: usize| match parts[other] {
-                // A dead process of another part cannot be told from a live one, or is known to be dead.
+                // A dead process of another part cannot be distinguished from a live one, or is known to be
+                // dead.
                 (_, false, known) if known => GONE,
                 (part, ..) if part != parts[me].0 => silent(),
                 (_, false, _) => GONE,

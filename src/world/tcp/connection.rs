@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 /// Maximum number of bytes read from or written to one connection before the others are served.
 pub(crate) const MAX_BYTES_PER_TURN: usize = 1 << 20;
 
-/// A connection to another rank. Sending never blocks: bytes that the socket does not take are queued.
+/// A connection to another rank. Sending never blocks: bytes refused by the socket are queued.
 pub(crate) struct Connection {
     pub(crate) stream: TcpStream,
     queue: Mutex<Queue>,
@@ -20,7 +20,7 @@ pub(crate) struct Connection {
 #[derive(Default)]
 struct Queue {
     frames: VecDeque<Arc<[u8]>>,
-    /// Number of bytes of the first frame that have been sent.
+    /// Number of sent bytes of the first frame.
     sent: usize,
 }
 
@@ -30,7 +30,7 @@ impl Connection {
         Ok(Self { stream, queue: Mutex::default(), open: AtomicBool::new(true) })
     }
 
-    /// Sends or queues a frame. Returns `false` if bytes are queued, which [`Connection::flush`] sends once
+    /// Sends or queues a frame. Returns `false` if bytes are queued; [`Connection::flush`] sends them once
     /// the connection is writable.
     pub(crate) fn send(&self, bytes: &Arc<[u8]>) -> bool {
         if !self.is_open() {
@@ -46,8 +46,7 @@ impl Connection {
         self.drain(&mut lock(&self.queue))
     }
 
-    /// Number of queued frames, and of bytes of the first one that have been sent. Changes with every byte
-    /// sent.
+    /// Number of queued frames, and of sent bytes of the first one. Changes with every byte sent.
     pub(crate) fn backlog(&self) -> (usize, usize) {
         let queue = lock(&self.queue);
         (queue.frames.len(), queue.sent)

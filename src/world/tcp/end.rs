@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const ABORT_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time limit for an aborting thread to wait for the service thread, which ends the process if another
-/// process has failed first. Longer than the service thread takes.
+/// Time limit for an aborting thread's wait for the service thread: it ends the process if another process
+/// has failed first. Longer than the service thread takes.
 const SERVICE_EXIT_TIMEOUT: Duration = Duration::from_secs(15);
 
 impl TcpState {
@@ -26,7 +26,7 @@ impl TcpState {
         }
     }
 
-    /// True while silence of another process is no failure.
+    /// True while silence of another process is not a failure.
     pub(crate) fn ignores_silence(&self) -> bool {
         self.holds_silence.load(Ordering::SeqCst) || self.ending.load(Ordering::SeqCst)
     }
@@ -35,8 +35,8 @@ impl TcpState {
         format!("{error}; {} with it", self.numbering.ends(self.rank))
     }
 
-    /// Reports here and to all others that this process ends the job. Ends this process because of another
-    /// one instead if that is known to have failed.
+    /// Reports here and to all others that this process ends the job. If another process is known to have
+    /// failed, ends this process for its failure instead.
     pub(crate) fn announce_end(&self, code: i32, rank: Option<usize>, message: &str) {
         self.exit_if_peer_failed();
         process_exit::claim();
@@ -66,7 +66,8 @@ impl TcpState {
         process_exit::report_once(&line);
     }
 
-    /// Tells all others that this rank aborts the job, and waits up to a second until the frames are sent.
+    /// Reports to all others that this rank aborts the job, and waits up to a second until the frames are
+    /// sent.
     pub(crate) fn flush_abort(&self, code: i32, rank: Option<usize>, reason: Reason) {
         self.broadcast(&self.own_frame(code, rank, reason));
         let deadline = Instant::now() + ABORT_FLUSH_TIMEOUT;

@@ -1,4 +1,4 @@
-//! A world over TCP: every rank is connected to rank 0, which forwards messages.
+//! A world over TCP: every rank is connected to rank 0, and rank 0 forwards messages.
 
 mod connection;
 mod end;
@@ -37,12 +37,12 @@ pub(crate) use rendezvous::{listen, read_some};
 
 /// Joins a world over TCP.
 ///
-/// All ranks connect to rank 0, and a thread of each rank watches the connections. A rank whose process ends
-/// without leaving the job, or that is silent for longer than [`Options::dead_after`], is dead: the
+/// All ranks connect to rank 0, and a thread of each rank watches the connections. A rank is dead if its
+/// process ends without leaving the job, or if it is silent for longer than [`Options::dead_after`]: the
 /// operations of all others return [`Error::RankFailed`] with its rank and host, and [`Options::on_failure`]
 /// applies. Rank 0 stops listening once all ranks are connected.
 ///
-/// When rank 0 leaves, it stays connected for up to a minute to ranks that have not left, and forwards their
+/// When rank 0 leaves, it stays connected to the remaining ranks for up to a minute, and forwards their
 /// failures. If all ranks leave together, it does not wait.
 ///
 /// # Errors
@@ -96,8 +96,8 @@ pub(crate) fn join(
     Ok(Tcp { state, position, spin, description, service: Some(service) })
 }
 
-/// Local rank and local size of a rank: those of its launcher, or counted by host if the launcher gives none
-/// or two ranks of a host have the same, as with two launchers on one host.
+/// Returns local rank and local size of a rank: from its launcher, or counted by host if the launcher gives
+/// none or two ranks of a host have the same, as with two launchers on one host.
 fn local_position(members: &[Member], rank: usize) -> (usize, usize) {
     let neighbours: Vec<usize> =
         (0..members.len()).filter(|&other| members[other].host.id == members[rank].host.id).collect();
@@ -229,7 +229,7 @@ impl World for Tcp {
 
     fn before_exit(&self, hook: ExitHook) {
         let replaced = lock(&self.state.exit_hook).replace(hook);
-        // Without the lock: what a hook owns is the program's, and its drop may set another hook.
+        // Without the lock: a hook owns data of the program, and their drop may set another hook.
         drop(replaced);
     }
 
@@ -254,7 +254,7 @@ impl World for Tcp {
         let mut addresses = connections
             .filter_map(|connection| Some(connection.stream.local_addr().ok()?.ip().to_canonical()));
         let first = addresses.next();
-        // Ranks of rank 0's host can be connected over the loopback interface, those of other hosts are not.
+        // Ranks of rank 0's host can be connected over the loopback interface, ranks of other hosts are not.
         let address = addresses
             .find(|address| !address.is_loopback())
             .filter(|_| first.is_some_and(|first| first.is_loopback()));
@@ -277,7 +277,7 @@ impl Tcp {
     }
 }
 
-/// Exit code of processes that exit because the rank of this thread has failed.
+/// Returns the exit code of processes that exit because the rank of this thread has failed.
 fn failure_code() -> i32 {
     if thread::panicking() { process_exit::PANICKED } else { 1 }
 }
@@ -288,7 +288,7 @@ impl Drop for Tcp {
             process_exit::suppress_report();
             let reason = Reason::Died("it panicked".to_owned());
             let error = self.state.rank_failed(self.state.rank, reason.clone());
-            // Ignored if there is an earlier failure; the others are told in either case.
+            // Ignored if there is an earlier failure; the others are informed in either case.
             let _ = self.state.failure.set(Failure { error, code: process_exit::PANICKED, own: true });
             self.state.flush_abort(process_exit::PANICKED, None, reason);
         }

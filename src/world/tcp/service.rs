@@ -20,15 +20,15 @@ const EXIT_GRACE: Duration = Duration::from_secs(1);
 /// Time limit for closing a world while peers do not receive queued frames or do not leave.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time limit for rank 0 to stay after it has left a job without a failure: it still forwards the failures of
-/// ranks that have not left, which would otherwise wait for a failed rank forever.
+/// the remaining ranks. Otherwise they would wait for a failed rank forever.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for the hook of [`World::before_exit`](crate::world::World::before_exit).
 const EXIT_HOOK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest data of a note, in bytes.
 pub(super) const MAX_NOTE_DATA: usize = 4 << 20;
 const EXIT_HOOK_POLL: Duration = Duration::from_millis(20);
-/// A poll that returns this much later than a heartbeat's time after the one before means that the machine or
-/// this process was suspended, so silence does not show that peers are dead.
+/// Delay of a poll, beyond a heartbeat's time after the poll before, as a sign of a suspended machine or
+/// process. The silence of peers then does not prove their death.
 const STALL_THRESHOLD: Duration = Duration::from_secs(2);
 
 pub(crate) struct Peer<'a> {
@@ -55,7 +55,7 @@ struct Service<'a> {
     closing: Option<Closing>,
     /// Return of the last poll.
     polled: Instant,
-    /// The time for which this process did not run before that, if it was stopped.
+    /// Duration of a stop of this process before the last poll, if any.
     stalled: Option<Duration>,
 }
 
@@ -89,8 +89,7 @@ pub(crate) fn run(state: &TcpState, woken: &UnixStream, decoders: Vec<FrameDecod
         service.send_heartbeat(now);
         service.poll(woken, now);
         if state.rank == 0 {
-            // After up to 1 MiB from each rank was read, so that a delay of this thread alone makes no rank
-            // late.
+            // After up to 1 MiB from each rank was read: a delay of this thread alone makes no rank late.
             state.end_time_out(now);
         }
     }
@@ -108,7 +107,7 @@ impl<'a> Service<'a> {
                 Some(Peer::new(rank, connection.as_ref()?, decoder, start))
             })
             .collect();
-        // Frames that arrived together with the end of the rendezvous.
+        // Frames from the end of the rendezvous.
         for peer in &mut peers {
             handle_frames(state, peer);
         }
@@ -166,7 +165,7 @@ impl<'a> Service<'a> {
         let Some(closing) = &mut self.closing else { return false };
         let open = self.peers.iter().filter(|peer| peer.connection.is_open());
         let backlog: Vec<(usize, usize)> = open.map(|peer| peer.connection.backlog()).collect();
-        // A peer that still receives a long all_gather gets all of it.
+        // A peer still receiving a long all_gather gets all of it.
         if backlog != closing.backlog {
             closing.deadline = closing.deadline.max(now + CLOSE_TIMEOUT);
             closing.backlog = backlog;
@@ -230,8 +229,7 @@ impl<'a> Service<'a> {
         let turn = polled.saturating_duration_since(self.polled);
         self.polled = polled;
         let stalled_now = (turn > state.options.heartbeat + STALL_THRESHOLD).then_some(turn);
-        // The poll that a stop interrupted may return what was ready before the stop; the next one returns
-        // the rest.
+        // A poll interrupted by a stop may return the events before the stop; the next one returns the rest.
         let stalled = stalled_now.or(self.stalled);
         self.stalled = stalled_now;
         for (peer, entry) in self.peers.iter_mut().zip(entries) {
@@ -251,8 +249,8 @@ impl<'a> Service<'a> {
     }
 }
 
-/// Fails a peer that was silent for longer than [`Options::dead_after`](crate::world::Options::dead_after)
-/// before the poll. Data that arrived since then is read after the next one.
+/// Fails a peer after a silence longer than [`Options::dead_after`](crate::world::Options::dead_after) before
+/// the poll. Later data is read after the next poll.
 fn check_silence(state: &TcpState, peer: &Peer<'_>, polled: Instant) {
     let Some(dead_after) = state.options.dead_after.filter(|_| !state.ignores_silence()) else { return };
     if peer.connection.is_open() && polled.saturating_duration_since(peer.last_received) > dead_after {
@@ -263,7 +261,7 @@ fn check_silence(state: &TcpState, peer: &Peer<'_>, polled: Instant) {
     }
 }
 
-/// Reads what has arrived from a peer. `stalled` is the time for which this process did not run before.
+/// Reads the arrived data of a peer. `stalled` is the duration of a stop of this process before.
 fn read_frames(state: &TcpState, peer: &mut Peer<'_>, buffer: &mut [u8], stalled: Option<Duration>) {
     let mut total = 0;
     while total < MAX_BYTES_PER_TURN && peer.connection.is_open() {
@@ -359,7 +357,7 @@ fn handle_frame(state: &TcpState, peer: &mut Peer<'_>, frame: Frame) -> bool {
 }
 
 /// Closes the connection to a departed peer once it is no longer needed. The other ranks stay connected to
-/// rank 0, which forwards failures, until the job has failed or they leave too.
+/// rank 0, for the failures it forwards, until the job has failed or they also leave.
 fn close_if_departed(state: &TcpState, peer: &Peer<'_>) {
     let unneeded = state.rank == 0 || state.failure_sent.load(Ordering::SeqCst);
     if peer.departed && unneeded && peer.connection.is_open() && peer.connection.flush() {

@@ -1,4 +1,4 @@
-//! State that a rank shares with its service thread.
+//! State shared by a rank and its service thread.
 
 use super::connection::Connection;
 use super::wire::{Frame, MAX_FRAME, Member};
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Approximate maximum size of the calls that rank 0 forwards to each rank when it leaves, in bytes.
+/// Approximate maximum size of the calls forwarded by a leaving rank 0 to each rank, in bytes.
 const MAX_FORWARDED_BYTES: usize = 64 << 10;
 
 pub(crate) struct TcpState {
@@ -38,23 +38,22 @@ pub(crate) struct TcpState {
     pub(super) stopping: Mutex<()>,
     /// True once this process ends for a reason of its own.
     pub(super) ending: AtomicBool,
-    /// True while silence of another process is no failure.
+    /// True while silence of another process is not a failure.
     pub(super) holds_silence: AtomicBool,
-    /// True once the failure is queued for the ranks that this one tells of it.
+    /// True once the failure is queued for the ranks informed by this one.
     pub(crate) failure_sent: AtomicBool,
     pub(crate) closing: AtomicBool,
     /// Time limit of a collective call, from its first rank to its last.
     pub(crate) limit: Mutex<Option<Duration>>,
     /// Notes by rank; at rank 0 only.
     pub(crate) notes: Mutex<Vec<Note>>,
-    /// Messages of other processes that [`World::take_posted`](crate::world::World::take_posted) has not
-    /// taken yet.
+    /// Messages of other processes not yet taken by [`World::take_posted`](crate::world::World::take_posted).
     pub(crate) posted: Mutex<Vec<(usize, Vec<u8>)>>,
-    /// Calls reported by ranks; at the other ranks those that a leaving rank 0 has forwarded.
+    /// Calls reported by ranks; at the other ranks, the calls forwarded by a leaving rank 0.
     call_log: Mutex<CallLog>,
-    /// True once ranks that wait are to report their calls.
+    /// True once waiting ranks are to report their calls.
     pub(crate) wants_calls: AtomicBool,
-    /// Time at which the job ends because a rank has waited for too long, the process of that rank, and its
+    /// End of the job because a rank has waited for too long: the time, the process of the rank, and its
     /// wait; at rank 0 only.
     timed_out: Mutex<Option<(Instant, usize, Wait)>>,
     /// Latest calls of each rank of this process, with their topic; not at rank 0.
@@ -143,27 +142,27 @@ impl TcpState {
         }
     }
 
-    /// Number of the current or next collective call, and the result of the last one, which is taken.
+    /// Returns the number of the current or next collective call, and takes the result of the last one.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn take_result(&self) -> (u64, Option<CallResult>) {
         let mut call = lock(&self.call);
         (call.number, call.result.take())
     }
 
-    /// Fails all operations of this rank, and at rank 0 those of all others, unless this process ends for a
-    /// reason of its own. Only the first failure counts.
+    /// Fails all operations of this rank, and at rank 0 the operations of all others, unless this process
+    /// ends for a reason of its own. Only the first failure counts.
     pub(crate) fn fail(&self, error: Error, code: i32) {
         let failure = Failure { error: error.clone(), code, own: false };
         self.stop_unless_ending(failure, &Frame::Failed(code, error));
     }
 
-    /// Fails all operations of this rank because of a failure that rank 0 has sent to all.
+    /// Fails all operations of this rank because of a failure sent by rank 0 to all.
     pub(crate) fn follow(&self, error: Error, code: i32) {
         let failure = Failure { error: error.clone(), code, own: false };
         self.stop(lock(&self.stopping), failure, &Frame::Failed(code, error));
     }
 
-    /// Like [`TcpState::fail`], for a failure of this process or its rank `rank`. Tells rank 0.
+    /// Like [`TcpState::fail`], for a failure of this process or its rank `rank`. Informs rank 0.
     pub(crate) fn fail_own(&self, code: i32, rank: Option<usize>, reason: Reason) {
         let error = self.own_failure(rank, reason.clone());
         let frame = self.own_frame(code, rank, reason);
@@ -202,7 +201,7 @@ impl TcpState {
         }
         self.stop_reason.get_or_init(|| failure.error.clone());
         // Sent before `failure` is set: a thread that sees it may end the process, and the others would
-        // report that process dead.
+        // report the process as dead.
         if self.rank == 0 || failure.own {
             self.broadcast(frame);
         }
@@ -294,7 +293,7 @@ impl TcpState {
         self.publish_result(call, messages);
     }
 
-    /// Time by which all ranks must have arrived at the current call; at rank 0 only.
+    /// Deadline for the arrival of all ranks at the current call; at rank 0 only.
     pub(crate) fn call_deadline(&self) -> Option<Instant> {
         let limit = (*lock(&self.limit))?;
         let started = lock(&self.call).started?;
@@ -350,7 +349,8 @@ impl TcpState {
         notes.iter().skip(1).filter_map(|note| Some((note.clone(), note.came?.elapsed()))).collect()
     }
 
-    /// Tells the others that this rank leaves. Rank 0 stops comparing calls, so it forwards the latest ones.
+    /// Reports to the others that this rank leaves. Rank 0 stops comparing calls, so it forwards the latest
+    /// ones.
     pub(crate) fn send_goodbye(&self) {
         if self.rank == 0 {
             for (rank, topic, calls) in lock(&self.call_log).newest(MAX_FORWARDED_BYTES) {
@@ -360,7 +360,7 @@ impl TcpState {
         self.broadcast(&Frame::Goodbye);
     }
 
-    /// Compares the latest calls of this process with those that rank 0 has forwarded.
+    /// Compares the latest calls of this process with the calls forwarded by rank 0.
     pub(crate) fn compare_own_calls(&self) {
         for (&rank, (topic, calls)) in lock(&self.last_calls).iter() {
             if lock(&self.call_log).has_topic(*topic) {
@@ -369,7 +369,7 @@ impl TcpState {
         }
     }
 
-    /// Records calls of a rank, and fails the job if they differ from those of another.
+    /// Records calls of a rank, and fails the job if they differ from another rank's calls.
     pub(crate) fn record_calls(&self, rank: usize, topic: u64, calls: Vec<Called>) {
         let difference = lock(&self.call_log).record(rank, topic, calls);
         if let Some(mismatch) = difference {
@@ -377,7 +377,7 @@ impl TcpState {
         }
     }
 
-    /// Has all ranks that wait report their calls, to end the job soon because of a wait of `process`; at
+    /// Makes all waiting ranks report their calls, to end the job soon because of a wait of `process`; at
     /// rank 0 only. Later waits change nothing.
     pub(crate) fn begin_time_out(&self, process: usize, wait: Wait) {
         let mut timed_out = lock(&self.timed_out);
@@ -409,7 +409,7 @@ impl TcpState {
         self.record_abort(process, 1, rank, Reason::TimedOut(Timeout::new(wait, late)));
     }
 
-    /// A departed rank that others wait for. Nobody waits once rank 0 itself leaves.
+    /// Returns a departed rank that others wait for. Nobody waits once rank 0 itself leaves.
     fn departed_rank(&self, call: &CallState) -> Option<usize> {
         (call.count > 0 && !self.closing.load(Ordering::SeqCst))
             .then(|| (0..self.size).find(|&rank| call.departed[rank] && call.contributions[rank].is_none()))?
@@ -443,7 +443,7 @@ impl TcpState {
         self.publish_result(call, messages);
     }
 
-    /// Marks a rank that has left without a failure.
+    /// Marks a rank as departed without a failure.
     pub(crate) fn mark_departed(&self, rank: usize) {
         let mut call = lock(&self.call);
         call.departed[rank] = true;

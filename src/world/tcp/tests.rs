@@ -12,7 +12,7 @@ fn positions(members: &[(&str, Option<(u32, u32)>)]) -> Vec<(usize, usize)> {
     (0..members.len()).map(|rank| local_position(&members, rank)).collect()
 }
 
-/// A rank that begins to wait after rank 0 has left compares its calls with the latest ones of rank 0.
+/// A rank compares its calls with the latest ones of rank 0 if it begins to wait after rank 0 has left.
 #[test]
 fn calls_are_compared_with_those_of_a_rank_0_that_has_left() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -82,7 +82,7 @@ fn the_first_reason_of_an_end_is_the_only_one() {
     assert!(state.failure.get().is_none());
     let sent = other.read(&mut [0; 1024]).map_err(|error| error.kind());
     assert_eq!(sent, Err(io::ErrorKind::WouldBlock), "the others read it");
-    // The others end because of a failure that rank 0 has sent.
+    // The others end because of a failure sent by rank 0.
     state.follow(error.clone(), 3);
     assert_eq!(state.begin_end(), Err((error, 3)));
 
@@ -92,7 +92,7 @@ fn the_first_reason_of_an_end_is_the_only_one() {
     assert_eq!(state.begin_end(), Err((error, 1)));
     assert!(!state.ignores_silence());
 
-    // A failure of its own is no other reason.
+    // A failure of its own is not another reason.
     let (state, _other) = root();
     state.fail_own(1, None, "lost its device".into());
     assert_eq!(state.begin_end(), Ok(()));
@@ -234,7 +234,7 @@ fn a_hook_that_is_replaced_is_dropped_without_the_lock() {
     let config = RendezvousConfig::new(0, 1, &address).unwrap();
     let world = Arc::new(join(&config, &Options::default(), Some(listener)).unwrap());
     let (done, end) = mpsc::channel();
-    // Not joined before: a thread that waits for its own lock never ends.
+    // Not joined before: a thread waiting for its own lock never ends.
     let setting = thread::spawn(move || {
         let owned = SetsHook(Arc::downgrade(&world));
         world.before_exit(Box::new(move |_, _| drop(owned)));

@@ -1,8 +1,8 @@
 //! `cargo xtask bindings fabric`: the types and constants of libfabric's headers, by bindgen.
 //!
-//! The headers are those of a crate with libfabric's source, so that every machine generates the same
-//! bindings. The source is libfabric 1.22. Newer versions only append to structs and tables of functions, so
-//! the bindings describe the beginning of theirs (the tests of `fabric-sys` compare the layouts with
+//! The headers come from a crate with libfabric's source: every machine generates the same bindings. The
+//! source is libfabric 1.22. Newer versions only append to structs and tables of functions, so the bindings
+//! describe the beginning of their structs and tables (the tests of `fabric-sys` compare the layouts with
 //! installed headers).
 
 use std::path::{Path, PathBuf};
@@ -66,7 +66,7 @@ pub(super) fn generate() -> Result<(PathBuf, String)> {
     Ok((cache::repository()?.join("fabric-sys/src/bindings.rs"), bindings))
 }
 
-/// The folder that holds `rdma/fabric.h`: cargo downloads the crate into its own cache.
+/// Returns the folder with `rdma/fabric.h`: cargo downloads the crate into its own cache.
 fn headers() -> Result<PathBuf> {
     let (name, version) = SOURCE;
     let package = tempfile::tempdir()?;

@@ -11,7 +11,7 @@ use nccl_sys::{API, FLOOR};
 use crate::cache;
 use crate::wheels::{self, NCCL_OF_BINDINGS};
 
-/// The part of CUDA that nccl.h needs: size_t, handles, and a version that enables bfloat16.
+/// The part of CUDA needed by nccl.h: size_t, handles, and a version with bfloat16.
 const CUDA_RUNTIME: &str = "
 #include <stddef.h>
 #define CUDART_VERSION 12000
@@ -65,7 +65,7 @@ pub(crate) fn parse(header: &str, kind: CodegenConfig) -> Result<String> {
     Ok(bindings.to_string())
 }
 
-/// Declarations of functions that every supported NCCL has, and of newer ones, in the order of [`API`].
+/// Declarations of the functions in every supported NCCL, and of newer ones, in the order of [`API`].
 fn by_presence(declarations: &str) -> Result<String> {
     let mut declared: BTreeMap<&str, &str> = BTreeMap::new();
     for declaration in declarations.split("pub fn ").skip(1) {

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::source::{Path, RustFile};
 
-/// From and to, with the first line that names `to`.
+/// Edges: from and to, with the first line that names `to`.
 pub(super) type Edges = BTreeMap<(Path, Path), usize>;
 
-/// The edges from the product's modules to those that their paths name, without their ancestors and
-/// descendants. A path to a re-export leads to the module that re-exports.
+/// Returns the edges from the product's modules to the modules named in their paths, without their ancestors
+/// and descendants. A path to a re-export leads to the re-exporting module.
 pub(super) fn edges(files: &[RustFile]) -> Edges {
     let product = files.iter().filter(|file| !file.is_test());
     let modules: BTreeMap<_, _> = product.map(|file| (&file.module, file)).collect();
@@ -39,7 +39,7 @@ pub(super) fn circles(edges: &Edges) -> BTreeSet<BTreeSet<&Path>> {
     circles
 }
 
-/// The modules that edges lead to from `start`, directly or through others.
+/// Returns the modules reached by edges from `start`, directly or through others.
 fn reached<'a>(start: &'a Path, edges: &'a Edges) -> BTreeSet<&'a Path> {
     let mut found = BTreeSet::new();
     let mut waiting = vec![start];

@@ -107,7 +107,7 @@ pub(super) fn functions_above(tree: &Tree, tests: bool, limit: usize) -> String 
         .collect()
 }
 
-/// The faults that `--check` finds, or nothing.
+/// Returns the faults for `--check`, or an empty text.
 pub(super) fn faults(tree: &Tree) -> String {
     let mut faults = functions_above(tree, false, 80);
     let docs: usize = tree.0.iter().map(|file| file.docs.len()).sum();

@@ -8,14 +8,14 @@ use syn::spanned::Spanned as _;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Block, Expr, ExprLit, Item, Lit, Meta, Signature, Token, punctuated::Punctuated};
 
-/// Configurations that no product is built with.
+/// Configurations of tests only.
 const TEST_CONFIGURATIONS: [&str; 4] = ["test", "doctest", "loom", "fuzzing"];
-/// A feature that only tests enable, for records and hosts that several crates' tests use.
+/// A feature enabled only by tests, for records and hosts shared by several crates' tests.
 const TEST_FEATURE: &str = "sample";
-/// First words that a doc comment must not have.
+/// Forbidden first words of a doc comment.
 const DOC_STARTS: [&str; 5] = ["What", "Whether", "How", "As", "Of"];
 
-/// Largest length of a line, as in `rustfmt.toml`, which does not wrap comments.
+/// Largest length of a line, as in `rustfmt.toml`. rustfmt does not wrap comments.
 pub(super) const COLUMNS: usize = 110;
 
 /// Names from the package to a module or an item.
@@ -35,9 +35,9 @@ pub(super) struct RustFile {
     /// The module of a file under `src/`; empty for others.
     pub(super) module: Path,
     pub(super) lines: usize,
-    /// Numbers of the lines that are compiled for tests only.
+    /// Numbers of the lines compiled for tests only.
     pub(super) test_lines: BTreeSet<usize>,
-    /// Modules in other files that are compiled for tests only.
+    /// Modules in other files, compiled for tests only.
     pub(super) test_modules: Vec<Path>,
     pub(super) functions: Vec<Function>,
     /// Line and name of each type.
@@ -50,7 +50,7 @@ pub(super) struct RustFile {
     pub(super) references: Vec<(usize, Path)>,
 }
 
-/// Comment lines that are too long, except in tables and examples of code.
+/// Returns the lines of too long comments, except in tables and examples of code.
 fn find_long_comments(text: &str) -> Vec<usize> {
     let mut is_example = false;
     let mut long = Vec::new();
@@ -91,13 +91,13 @@ impl RustFile {
         self.test_lines.len() == self.lines
     }
 
-    /// The doc comments that begin with one of [`DOC_STARTS`].
+    /// Returns the doc comments that begin with one of [`DOC_STARTS`].
     pub(super) fn doc_starts(&self) -> impl Iterator<Item = &(usize, String)> {
         let first = |text: &str| text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or("").to_owned();
         self.docs.iter().filter(move |(_, text)| DOC_STARTS.contains(&&*first(text)))
     }
 
-    /// Adds the paths in `use`, code and macros. Those in the braces of a `use` begin with `prefix`.
+    /// Adds the paths in `use`, code and macros. Paths in the braces of a `use` begin with `prefix`.
     fn add_references(&mut self, tokens: TokenStream, scope: &[String], prefix: &[String]) {
         let colon = |token: &TokenTree| matches!(token, TokenTree::Punct(punct) if punct.as_char() == ':');
         let mut tokens = tokens.into_iter().peekable();

@@ -51,7 +51,7 @@ impl<B: Backend> Net<B> {
         }
     }
 
-    /// Without the normalisation, whose averages depend on how a batch is divided.
+    /// Without the normalisation: its averages depend on the division of a batch.
     pub(crate) fn forward(&self, input: Tensor<B, 2>) -> Tensor<B, 2> {
         let hidden = self.hidden.iter().fold(input, |value, layer| activation::tanh(layer.forward(value)));
         self.out.forward(hidden)

@@ -1,6 +1,6 @@
 //! Training with burn; gradients are averaged by burn's own collectives between processes, over WebSockets.
 //!
-//! Its collectives find a gradient's counterpart by the identity of its parameter, which is random in each
+//! Its collectives find a gradient's counterpart by the identity of its parameter, but this is random in each
 //! process; and they have no broadcast between processes. So the ranks exchange their parameters by a file.
 
 use std::env;
@@ -20,7 +20,7 @@ use compare::burn_net::{Cpu, Layers, Net};
 use compare::{Options, Ranks as _, Training, measure};
 use tokio::runtime::Runtime;
 
-/// Port of the orchestrator; that of rank r is `PORT + 1 + r`.
+/// Port of the orchestrator; rank r has `PORT + 1 + r`.
 const PORT: u16 = 29_650;
 
 struct Burn {

@@ -16,10 +16,10 @@ pub(super) fn schedule<'a>(parameters: Hierarchical<'a>) -> Schedule<Hierarchica
         Algorithm::Bruck => (spec.at.ranks * spec.segments().largest(), Hierarchical::round_of_packed),
         _ => (0, Hierarchical::round_of_blocks),
     };
-    // SAFETY: blocks on their own are received where this rank does not have them yet, and sent from where it
-    // has them; the own one, which is copied meanwhile, from the source. Packed ones are received behind
-    // those that are sent, or in the other lanes' parts of the scratch memory, and copied to the target in
-    // the end. Segments are disjoint.
+    // SAFETY: single blocks are received at places where this rank does not have them yet, and sent from
+    // places where it has them; the own block is sent from the source, and copied meanwhile. Packed blocks
+    // are received behind the sent ones, or in the other lanes' parts of the scratch memory, and copied to
+    // the target in the end. Segments are disjoint.
     unsafe { Schedule::new(parameters, spec.pipeline(), rounds, scratch_len, round).ordered() }
 }
 
@@ -30,7 +30,7 @@ impl Hierarchical<'_> {
         match self.between {
             Algorithm::Direct => 1,
             Algorithm::Bruck => hosts.next_power_of_two().ilog2() as usize,
-            // The ring, which serves every number of hosts.
+            // The ring serves every number of hosts.
             _ => hosts - 1,
         }
     }
@@ -50,8 +50,8 @@ impl Hierarchical<'_> {
         if rank == self.spec.at.rank { source(start) } else { target(rank * self.spec.bytes() + start) }
     }
 
-    /// Sends this lane's blocks of host `sent` to host `to`, and receives those of host `received` from host
-    /// `from`.
+    /// Sends this lane's blocks of host `sent` to host `to`, and receives the blocks of host `received` from
+    /// host `from`.
     fn pass(
         &self,
         (sent, to): (usize, usize),
@@ -95,7 +95,7 @@ impl Hierarchical<'_> {
                 self.pass((sent, here.above(1)), (received, here.below(1)), (start, len), round);
             }
         }
-        // What came in the round before.
+        // Blocks received in the round before.
         let Some(step) = number.checked_sub(self.first() + 1) else { return };
         let distances = if direct { 1..hosts.count() } else { step + 1..step + 2 };
         for other in here.others() {
@@ -118,7 +118,7 @@ impl Hierarchical<'_> {
         }
     }
 
-    /// The blocks of all hosts, from this one's on, those of each lane in a part of the scratch memory.
+    /// The blocks of all hosts, from this one's on, with a part of the scratch memory for each lane.
     fn packed(&self, lane: usize, len: usize) -> PackedBlocks<'_> {
         let of = |lane, start| PackedBlocks { here: self.here, lane, start, block: len };
         of(lane, (0..lane).map(|lane| of(lane, 0).len()).sum())

@@ -8,7 +8,7 @@ use crate::fabric::hosts::HostPosition;
 pub(crate) fn schedule(here: HostPosition<'_>) -> Schedule<HostPosition<'_>> {
     let between = between(&here);
     let scratch_len = between.scratch_len.max(here.neighbours().len());
-    // SAFETY: receives bytes of scratch memory that are not sent, a byte of its own from each rank.
+    // SAFETY: receives unsent bytes of scratch memory, a byte of its own from each rank.
     unsafe { Schedule::new(here, Pipeline::WHOLE, between.rounds + 2, scratch_len, round) }
 }
 

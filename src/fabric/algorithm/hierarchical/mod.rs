@@ -1,4 +1,5 @@
-//! Algorithms for several ranks per host, where messages between hosts cost far more than those inside one.
+//! Algorithms for several ranks per host, if messages between hosts cost far more than messages inside a
+//! host.
 //!
 //! Traffic between hosts is divided among *lanes*, each of one rank of every host
 //! ([`Hosts`](crate::fabric::hosts::Hosts)): J. L. Träff and S. Hunold, "Decomposing MPI Collectives for
@@ -11,7 +12,7 @@
 //! There is no hierarchical all_to_all, gather or scatter: all_to_all and gather were measured to take up to
 //! 1.6 times the time of flat algorithms above 32 KiB, and 0.8 to 1 below; scatter 0.8 to 1.4.
 //!
-//! Costs are those between hosts, for `h` hosts with `q` ranks each and `q` lanes.
+//! Costs concern messages between hosts, for `h` hosts with `q` ranks each and `q` lanes.
 
 mod all_gather;
 pub(crate) mod barrier;
@@ -54,8 +55,8 @@ impl<'a> Hierarchical<'a> {
     }
 }
 
-/// The blocks of a lane, one after the other in scratch memory: those of this host first, then those of the
-/// hosts above, around the end.
+/// The blocks of a lane, one after the other in scratch memory: the blocks of this host first, then the
+/// blocks of the hosts above, around the end.
 struct PackedBlocks<'a> {
     here: HostPosition<'a>,
     lane: usize,
@@ -65,7 +66,7 @@ struct PackedBlocks<'a> {
 }
 
 impl PackedBlocks<'_> {
-    /// Bytes of the blocks of `count` hosts, from the one at `distance` on.
+    /// Bytes of the blocks of `count` hosts, from the host at `distance` on.
     fn len_of(&self, distance: usize, count: usize) -> usize {
         let blocks = |distance| self.here.hosts.bundle(self.here.above(distance), self.lane).len();
         (distance..distance + count).map(blocks).sum::<usize>() * self.block

@@ -5,13 +5,13 @@ use crate::fabric::algorithm::{Location, Round, RoundFunction, Schedule, scratch
 use crate::fabric::selection::Algorithm;
 
 /// The ranks of a host reduce the blocks that each of their lanes sends to other hosts, and every lane
-/// reduces those between hosts: the messages of the reduce_scatter between hosts, and h-1 blocks from each
-/// rank.
+/// reduces these blocks between hosts: the messages of the reduce_scatter between hosts, and h-1 blocks from
+/// each rank.
 ///
 /// With the ring, the blocks sent in a round are reduced inside the host in the round before. Otherwise all
 /// blocks are reduced inside the host first, in scratch memory, and then go to all hosts at once (pairwise),
-/// or those of several hosts together by recursive halving, which so serves any number of hosts: lg h
-/// messages between hosts, rounded up.
+/// or the blocks of several hosts together by recursive halving, thus for any number of hosts: lg h messages
+/// between hosts, rounded up.
 pub(super) fn schedule<'a>(parameters: Hierarchical<'a>) -> Schedule<Hierarchical<'a>> {
     let Hierarchical { here, spec, .. } = parameters;
     let (most, neighbours) = (parameters.most(), here.neighbours().len());
@@ -38,7 +38,7 @@ impl Hierarchical<'_> {
         match self.between {
             Algorithm::Pairwise => 2,
             Algorithm::RecursiveHalving => 1 + hosts.next_power_of_two().ilog2() as usize,
-            // The ring, which serves every number of hosts.
+            // The ring serves every number of hosts.
             _ => hosts,
         }
     }
@@ -47,8 +47,8 @@ impl Hierarchical<'_> {
         source(rank * self.spec.bytes() + start)
     }
 
-    /// Sends the blocks of the hosts at `distances` to the lanes of this host that carry them. Those for this
-    /// rank's lane are received at `arrivals`, `apart` bytes from sender to sender.
+    /// Sends the blocks of the hosts at `distances` to their lanes on this host. Blocks for this rank's lane
+    /// are received at `arrivals`, `apart` bytes from sender to sender.
     fn exchange(
         &self,
         distances: impl Iterator<Item = usize> + Clone,
@@ -80,7 +80,7 @@ impl Hierarchical<'_> {
         }
     }
 
-    /// The blocks of all hosts, from this one's on, of the lane that carries this rank's.
+    /// The blocks of all hosts, from this one's on, of the lane for this rank's blocks.
     fn packed_blocks(&self, len: usize) -> PackedBlocks<'_> {
         PackedBlocks { here: self.here, lane: self.here.index % self.here.hosts.lanes, start: 0, block: len }
     }
@@ -91,7 +91,7 @@ impl Hierarchical<'_> {
         if position == 0 { target(start) } else { scratch(others + position * len) }
     }
 
-    /// Sends ranks without a lane their results, which start at `others`.
+    /// Sends ranks without a lane their results, from `others` on.
     fn give(&self, others: usize, (start, len): (usize, usize), round: &mut Round) {
         let here = self.here;
         let lane = here.index % here.hosts.lanes;

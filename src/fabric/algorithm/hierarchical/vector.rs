@@ -84,12 +84,12 @@ impl Hierarchical<'_> {
         if self.collective == Collective::Reduce { 2 * self.result() } else { 0 }
     }
 
-    /// Location of the host's partial result for this rank's chunk, which starts at `start` in the vector.
+    /// Location of the host's partial result for this rank's chunk, at `start` in the vector.
     fn partial(&self, start: usize) -> Location {
         if self.collective == Collective::Reduce { scratch(0) } else { target(start) }
     }
 
-    /// True on the root of a broadcast, which has the vector in its source.
+    /// True on the root of a broadcast: its source is the vector.
     fn is_sender(&self) -> bool {
         self.collective == Collective::Broadcast && self.spec.at.is_root()
     }
@@ -187,7 +187,7 @@ impl Hierarchical<'_> {
         }
     }
 
-    /// Sends each lane's chunk to all ranks that do not have it.
+    /// Sends each lane's chunk to all ranks without it.
     fn gather(&self, chunks: Split, round: &mut Round) {
         let (here, lanes) = (self.here, chunks.parts());
         let own = self.number(here.index);

@@ -28,7 +28,7 @@ impl CollectiveCheck {
         (0..count).map(|index| T::reduced(&values(index), self.op)).collect()
     }
 
-    /// Runs it out of place and in place, and checks all memory that it may and may not write.
+    /// Runs it out of place and in place, and checks all memory inside and outside of its output.
     pub(super) fn check<T: Value>(&self, collectives: Rank<'_>) {
         match self.collective {
             Collective::ReduceScatter => self.check_reduce_scatter::<T>(collectives),
@@ -98,8 +98,8 @@ impl CollectiveCheck {
         if random.is_multiple_of(3) { 0 } else { random % (2 * self.count + 1) }
     }
 
-    /// Ranges of these lengths with gaps between them, in an order that depends on the seed; and the end of
-    /// the last.
+    /// Ranges of these lengths with gaps between them, in an order determined by the seed; and the end of the
+    /// last.
     fn ranges(&self, lengths: &[usize]) -> (Vec<Range<usize>>, usize) {
         let mut ranges = vec![0..0; lengths.len()];
         let mut end = 0;

@@ -99,19 +99,19 @@ struct Cost {
     bytes: usize,
     /// Sum of all ranks.
     total: usize,
-    /// Rounds in which something is sent.
+    /// Rounds with a send.
     rounds: usize,
 }
 
 /// Bytes of a rank's block; a vector has one for each rank.
 const BLOCK: usize = 64;
 
-/// The number of each rank's host, for ranks that do not share any.
+/// Returns the number of each rank's host, with a host for each rank.
 fn apart(ranks: usize) -> Vec<usize> {
     (0..ranks).collect()
 }
 
-/// All messages of an operation. Every one that is sent is received, in the same round.
+/// Returns all messages of an operation. Every sent message is received, in the same round.
 fn messages(
     hosts: &[usize],
     options: SelectionOptions,
@@ -181,7 +181,7 @@ fn promised(collective: Collective, algorithm: Algorithm, p: usize, b: usize) ->
     };
     let (n, power) = (p * b, p.is_power_of_two());
     let lg = p.next_power_of_two().ilog2() as usize;
-    // The numbers from the root on, and how many ranks are below each.
+    // The numbers from the root on, and the number of ranks below each.
     let subtrees = (1..p).map(|number: usize| (1 << number.trailing_zeros()).min(p - number));
     let alike = |messages, bytes, rounds| Some(Cost { messages, bytes, total: p * bytes, rounds });
     let rooted = |messages, bytes, total, rounds| Some(Cost { messages, bytes, total, rounds });
@@ -199,7 +199,7 @@ fn promised(collective: Collective, algorithm: Algorithm, p: usize, b: usize) ->
             alike(p - 1, (p - 1) * b, 1)
         }
         (AllToAll | AllToAllV, Pairwise) => alike(p - 1, (p - 1) * b, p - 1),
-        // The parts whose distance has a bit set travel in that bit's step.
+        // In the step of a bit, the parts with this bit in their distance travel.
         (AllToAll, Bruck) => {
             let parts: usize = (1..p).map(|distance: usize| distance.count_ones() as usize).sum();
             assert!(!power || parts == p / 2 * lg);

@@ -8,7 +8,7 @@ use crate::fabric::hosts::Hosts;
 /// By rank, its host's number.
 type Placement = Vec<usize>;
 
-/// The ranks of one host after those of the other, as many on each.
+/// Places the ranks host by host, as many on each.
 fn blocks(hosts: usize, each: usize) -> Placement {
     (0..hosts * each).map(|rank| rank / each).collect()
 }
@@ -48,7 +48,7 @@ const COLLECTIVES: [Collective; 5] = [
     Collective::Reduce,
 ];
 
-/// True when a case's count is that of a rank's block, rather than of the vector.
+/// True when a case's count is the size of a rank's block, rather than of the vector.
 fn has_blocks(collective: Collective) -> bool {
     use Collective::{AllReduce, Broadcast, Reduce};
     !matches!(collective, AllReduce | Broadcast | Reduce)
@@ -98,7 +98,7 @@ fn every_algorithm_between_hosts_in_every_placement() {
     }
 }
 
-/// Many segments, on a network on which an unexpected message blocks those behind it.
+/// Many segments, on a network that blocks the messages behind an unexpected one.
 #[test]
 fn segments_in_flight_do_not_wait_for_each_other_in_a_circle() {
     for (placement, seed) in [(blocks(2, 2), 1), (in_turn(3, 2), 2), (vec![0, 0, 1, 1, 1], 3)] {
@@ -260,14 +260,14 @@ fn hosts_exchange_as_little_as_promised() {
                 assert_eq!(found, expected, "{collective}, {between} between {h} hosts of {q}");
             }
         }
-        // A rank that has several chunks does not receive them again.
+        // A rank with several chunks does not receive them again.
         let found = traffic(&in_turn(h, q), hierarchical(Broadcast, Ring), Broadcast, n);
         assert_eq!(found.bytes, (h - 1) * n);
         assert!(found.hops < lg + h, "{found:?}");
     }
 }
 
-/// Short messages cross between hosts once, whatever the placement, and from one rank of each host.
+/// Short messages cross between hosts once, with any placement, and from one rank of each host.
 #[test]
 fn short_messages_go_through_one_rank_of_each_host_and_wait_for_one_message() {
     for placement in placements() {
@@ -280,8 +280,8 @@ fn short_messages_go_through_one_rank_of_each_host_and_wait_for_one_message() {
     }
 }
 
-/// The rules for several ranks per host send no more between hosts than those for a network, and fewer bytes
-/// or messages, or fewer that depend on each other; short messages never have longer chains.
+/// The rules for several ranks per host send no more between hosts than the rules for a network, and fewer
+/// bytes or messages, or fewer dependent messages; short messages never have longer chains.
 #[test]
 fn the_table_spares_the_network_between_hosts() {
     for placement in [blocks(4, 2), in_turn(4, 2), in_turn(3, 3), blocks(3, 4), vec![0, 1, 0, 2, 1, 0, 2]] {
@@ -305,8 +305,8 @@ fn the_table_spares_the_network_between_hosts() {
                 let what = format!("{collective} of {bytes} on {placement:?}: {flat:?} {two_levels:?}");
                 assert!(two_levels.hops <= flat.hops || bytes > ranks * 8, "{what}");
                 assert!(two_levels.bytes <= flat.bytes, "{what}");
-                // Where ranks take hosts in turn, the tree of a network reaches one rank of each host first,
-                // too.
+                // If ranks take hosts in turn, the tree of a network also reaches one rank of each host
+                // first.
                 let tree = collective == Collective::Broadcast && other.algorithm == Algorithm::Binomial;
                 let as_good = tree && placement == in_turn(4, 2) && two_levels.hops == flat.hops;
                 let fewer = has_blocks(collective) && two_levels.messages < flat.messages;

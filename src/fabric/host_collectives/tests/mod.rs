@@ -30,7 +30,7 @@ fn with_algorithm(
 
 /// Reference for an element type, independent of the tested code.
 trait Value: Element {
-    /// A value from a random number, such that sums and products of a few are exact.
+    /// A value from a random number, with exact sums and products of a few.
     fn exact(random: u64, op: ReduceOp) -> Self;
     fn reduced(values: &[Self], op: ReduceOp) -> Self;
 }
@@ -107,7 +107,7 @@ fn random(seed: u64, rank: usize, index: usize) -> u64 {
     value
 }
 
-/// The algorithms for ranks that do not share hosts.
+/// Returns the algorithms for ranks on hosts of their own.
 fn flat(collective: Collective, ranks: usize) -> impl Iterator<Item = Algorithm> {
     let serves = move |algorithm: &Algorithm| {
         *algorithm != Algorithm::Hierarchical && algorithm.serves(collective, ranks)
@@ -154,7 +154,7 @@ struct Case {
     count: usize,
     seed: u64,
     options: SelectionOptions,
-    /// By rank, its host's number, where ranks share hosts.
+    /// By rank, its host's number, if ranks share hosts.
     hosts: Option<(Vec<usize>, Delivery)>,
 }
 
@@ -293,7 +293,7 @@ proptest! {
     }
 }
 
-/// Cases that random ones could leave out: every algorithm, type and operator on every number of ranks.
+/// Cases possibly missing among random ones: every algorithm, type and operator on every number of ranks.
 #[test]
 fn every_algorithm_on_every_number_of_ranks() {
     for ranks in 1..=9 {
@@ -323,7 +323,7 @@ fn every_algorithm_on_every_number_of_ranks() {
     }
 }
 
-/// Sums that depend on the order of additions are the same on all ranks, to the bit.
+/// Sums dependent on the order of additions are the same on all ranks, to the bit.
 #[test]
 fn all_ranks_get_the_same_bits() {
     const COUNT: usize = 1001;
@@ -397,7 +397,7 @@ fn an_algorithm_that_cannot_serve_is_refused() {
     );
 }
 
-/// After a failure no request is left that could touch the caller's buffers.
+/// After a failure no request is left to touch the caller's buffers.
 #[test]
 fn an_error_or_a_panic_in_flight_closes_the_transport_first() {
     for breaks in [Break::Error { polls: 3 }, Break::Panic { polls: 3 }] {

@@ -43,7 +43,7 @@ proptest! {
         on_every_rank(ranks, seed, with_algorithm(collective, algorithm, options), |_, collectives| {
             let check = |operation: &CollectiveCheck, collectives: Rank<'_>| for_type!(data_type, check(operation, collectives));
             check(&operation, collectives);
-            // Ranks that are early do not disturb the others.
+            // Early ranks do not disturb the others.
             check(&CollectiveCheck { seed: seed ^ 1, root: (seed >> 8) as usize % ranks, ..operation }, collectives);
         });
     }
@@ -53,7 +53,7 @@ fn check<T: Value>(operation: &CollectiveCheck, collectives: Rank<'_>) {
     operation.check::<T>(collectives);
 }
 
-/// Cases that random ones could leave out: every algorithm on every number of ranks, with roots all over.
+/// Cases possibly missing among random ones: every algorithm on every number of ranks, with different roots.
 #[test]
 fn every_other_algorithm_on_every_number_of_ranks() {
     for ranks in (1..=9).chain([12, 16]) {
@@ -98,7 +98,7 @@ fn every_type_and_operator_reduces_exactly() {
     }
 }
 
-/// Number of messages that a rank sends and receives in an operation, as documented.
+/// Number of messages sent and received by a rank in an operation, as documented.
 #[test]
 fn ranks_send_as_few_messages_as_promised() {
     use Algorithm::{Binomial, Bruck, Direct, Pairwise, RecursiveHalving, Ring};
@@ -110,8 +110,8 @@ fn ranks_send_as_few_messages_as_promised() {
         (ReduceScatter, Ring, 14, 14),
         (Broadcast, Direct, 7, 1),
         (Broadcast, Binomial, 3, 1),
-        // The root scatters to 3 and passes its neighbour the 7 chunks that this one does not get so; the
-        // leaf, number 7, gets its own chunk so, and the 7 others from its neighbour.
+        // The root scatters to 3, and passes the 7 remaining chunks to its neighbour; the leaf, number 7,
+        // gets its own chunk from the scatter, and the 7 others from its neighbour.
         (Broadcast, Ring, 3 + 7, 1 + 7),
         (Reduce, Binomial, 3, 1),
         (Reduce, Pairwise, 14 + 7, 14 + 1),
@@ -154,8 +154,8 @@ fn ranks_send_as_few_messages_as_promised() {
     }
 }
 
-/// Messages between two ranks, of which there are not as many between any others, do not mix with those of
-/// collectives.
+/// Messages between two ranks do not mix with messages of collectives. The pairs have different numbers of
+/// messages.
 #[test]
 fn pairs_exchange_messages_between_collectives() {
     for ranks in 1..=5 {
@@ -182,7 +182,7 @@ fn pairs_exchange_messages_between_collectives() {
                 assert_eq!(sum, [ranks as i64]);
                 collectives.barrier().unwrap();
             }
-            // In the order in which they were sent, though all are there before the first is received.
+            // In the order of the sends, although all are there before the first is received.
             if ranks > 1 && rank == 0 {
                 (0..5_i64).for_each(|number| collectives.send(&[number], 1).unwrap());
             }
@@ -198,8 +198,8 @@ fn pairs_exchange_messages_between_collectives() {
     }
 }
 
-/// A root that reads nothing may be ahead of the others: messages that they have not read yet must stay, in
-/// the shared segment and between operations without it.
+/// A root that reads nothing may be ahead of the others: messages not yet read must stay, in the shared
+/// segment and between operations without it.
 #[test]
 fn roots_in_shared_memory_do_not_overtake_readers() {
     let options = with_algorithm(

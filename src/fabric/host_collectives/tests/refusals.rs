@@ -1,4 +1,4 @@
-//! Arguments that do not fit, alone or together with those of other ranks.
+//! Unsuitable arguments, alone or together with other ranks' arguments.
 
 use std::ops::Range;
 use std::sync::Barrier;
@@ -127,7 +127,7 @@ fn ranks_that_disagree_about_the_length_find_out_and_keep_their_memory() {
         }),
     ];
     for (name, operation) in cases {
-        // Without a shared segment, which has a test of its own.
+        // Without a shared segment: it has a test of its own.
         let ends = simulated::network(2, 1);
         thread::scope(|scope| {
             for (rank, mut end) in ends.into_iter().enumerate() {
@@ -180,8 +180,8 @@ fn ranks_that_disagree_about_the_length_find_out_and_keep_their_memory() {
     }
 }
 
-/// A world of the program's can hide that the options differ: the pieces of the messages then have different
-/// lengths.
+/// A world of the program's can hide a difference of the options: the pieces of the messages then have
+/// different lengths.
 #[test]
 fn a_rank_with_another_plan_reads_no_message() {
     let ends = simulated::network(2, 1).into_iter().zip(shared::shared_segments(2));
@@ -204,7 +204,7 @@ fn a_rank_with_another_plan_reads_no_message() {
     });
 }
 
-/// Tags count messages modulo 32: the 33rd message of a pair has the type that the receiver expects of the
+/// Tags count messages modulo 32: the 33rd message of a pair has the type expected by the receiver for the
 /// first.
 #[test]
 fn a_later_message_of_the_same_shape_is_not_taken_for_an_earlier_one() {

@@ -1,5 +1,5 @@
 //! A network of threads for tests: messages from different peers arrive late and in any order, and every
-//! misuse of a buffer that is in flight is found.
+//! misuse of a buffer in flight is found.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hasher};
@@ -27,7 +27,7 @@ struct SimulatedNetwork {
     delivery: Delivery,
     pairs: Vec<Mutex<PairQueue>>,
     open: AtomicUsize,
-    /// Ranks that have reported a failure, and their reasons.
+    /// Ranks with a reported failure, and their reasons.
     failures: Mutex<Vec<(usize, Reason)>>,
     between: InterHostCounters,
 }
@@ -45,20 +45,20 @@ struct InterHostCounters {
 pub(crate) struct Traffic {
     pub(crate) messages: usize,
     pub(crate) bytes: usize,
-    /// Length of the longest chain of messages that depend on each other.
+    /// Length of the longest chain of dependent messages.
     pub(crate) hops: usize,
 }
 
 #[derive(Default)]
 struct PairQueue {
     queue: VecDeque<QueuedMessage>,
-    /// Number of the queue's messages that have arrived.
+    /// Number of the queue's arrived messages.
     arrived: usize,
 }
 
 struct QueuedMessage {
     tag: u64,
-    /// Length of the chain of messages between hosts that ends with this one.
+    /// Length of the chain of messages between hosts up to this one.
     hops: usize,
     payload: Payload,
 }
@@ -113,7 +113,7 @@ pub(crate) struct Simulated {
     requests: Vec<RequestState>,
     receives: Vec<Receive>,
     random: u64,
-    /// Length of the longest chain of messages between hosts that this rank has received.
+    /// Length of the longest chain of messages between hosts received by this rank.
     hops: usize,
     polls: u32,
     pub(crate) breaks: Break,
@@ -123,7 +123,7 @@ pub(crate) struct Simulated {
     pub(crate) posted: Arc<AtomicUsize>,
 }
 
-// SAFETY: the pointers of posted receives are used by the thread that owns the transport.
+// SAFETY: the pointers of posted receives are used by the transport's thread.
 unsafe impl Send for Simulated {}
 
 /// Handling of unexpected messages.
@@ -186,7 +186,7 @@ impl Simulated {
         move || network.open.load(Ordering::SeqCst)
     }
 
-    /// Returns a function for the ranks that have reported a failure, and their reasons.
+    /// Returns a function for the ranks with a reported failure, and their reasons.
     pub(crate) fn failures(&self) -> impl Fn() -> Vec<(usize, Reason)> + Send + 'static {
         let network = Arc::clone(&self.network);
         move || network.failures.lock().unwrap().clone()
@@ -223,7 +223,7 @@ impl Simulated {
         &self.network.pairs[from * self.network.size + to]
     }
 
-    /// Lets a message from `peer` arrive, and completes the receives that it or an earlier one is for.
+    /// Lets a message from `peer` arrive, and completes the receives for it or an earlier one.
     fn deliver(&mut self, peer: usize) -> Result<(), Error> {
         let network = Arc::clone(&self.network);
         let mut pair = network.pairs[peer * network.size + self.rank].lock().unwrap();
@@ -253,7 +253,7 @@ impl Simulated {
                 Payload::Copied(payload) => data.copy_from_slice(&payload),
                 Payload::InPlace { address, len, hash: before, done } => {
                     // SAFETY: the sender keeps the memory valid and unchanged until it is done, and removes
-                    // the message, whose lock is held here, when it closes before.
+                    // the message when it closes before; the message's lock is held here.
                     let payload = unsafe { slice::from_raw_parts(address as *const u8, len) };
                     assert_eq!(hash(payload), before, "a posted send buffer was changed");
                     data.copy_from_slice(payload);
@@ -367,7 +367,7 @@ impl Transport for Simulated {
             std::thread::yield_now();
             return Ok(());
         }
-        // Something from a peer that this rank waits for, which may be something else.
+        // A message from a peer with a posted receive, perhaps another message than the awaited one.
         let Some(peers) = NonZero::new(self.receives.len()) else { return Ok(()) };
         self.deliver(self.receives[(random >> 8) as usize % peers].peer)
     }

@@ -12,7 +12,7 @@ pub enum EndpointType {
     Rdm,
     /// `FI_EP_MSG`: a reliable connection to one peer.
     Msg,
-    /// `FI_EP_DGRAM`: datagrams, which may be lost.
+    /// `FI_EP_DGRAM`: datagrams; they may be lost.
     Dgram,
 }
 
@@ -42,8 +42,8 @@ impl EndpointType {
 /// A capability of an endpoint: a bit of `fi_info::caps`. `FI_TAGGED` and `tagged` are parsed, in upper or
 /// lower case.
 ///
-/// Only those of [`Capability::ALL`] exist: a bit that this build does not know may have another meaning in
-/// the next libfabric.
+/// Only the values of [`Capability::ALL`] exist: a bit unknown to this build may have another meaning in the
+/// next libfabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Capability {
     name: &'static str,
@@ -51,7 +51,7 @@ pub struct Capability {
 }
 
 impl Capability {
-    /// All capabilities that every libfabric from 1.17 on knows. First the kinds of transfers, then their
+    /// All capabilities known to every libfabric from 1.17 on. First the kinds of transfers, then their
     /// modifiers.
     pub const ALL: [Self; 25] = [
         Self::new("FI_MSG", fabric_sys::FI_MSG),
@@ -92,7 +92,7 @@ impl Capability {
     }
 }
 
-/// Implements `Display`, `FromStr` and `Serialize` for a type whose values have names with this prefix.
+/// Implements `Display`, `FromStr` and `Serialize` for a type; the names of its values have this prefix.
 macro_rules! prefixed {
     ($type:ty, $prefix:literal) => {
         impl fmt::Display for $type {

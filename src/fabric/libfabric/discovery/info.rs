@@ -6,21 +6,21 @@ use fabric_sys::Version;
 
 use super::{Capability, EndpointType};
 
-/// Requirements on an [`Info`]; fields that are empty match anything.
+/// Requirements on an [`Info`]; empty fields match anything.
 ///
-/// All modes and kinds of registration (`mode`, `mr_mode`) are accepted, so none is missing because of them:
-/// [`Info`] has those that a provider needs.
+/// All modes and kinds of registration (`mode`, `mr_mode`) are accepted, so no entry is missing because of
+/// them: [`Info`] has the provider's requirements.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Hints {
-    /// libfabric's name of a provider: `tcp`, `efa`, `verbs;ofi_rxm`. It also matches those built on it:
+    /// libfabric's name of a provider: `tcp`, `efa`, `verbs;ofi_rxm`. It also matches providers built on it:
     /// `tcp` also `tcp;ofi_rxm`.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub provider: Option<String>,
     /// The type of endpoints.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub endpoint: Option<EndpointType>,
-    /// Capabilities that endpoints must have.
+    /// Required capabilities of endpoints.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Vec::is_empty"))]
     pub capabilities: Vec<Capability>,
     /// The name of a domain, upper or lower case: a network interface or a device.
@@ -39,7 +39,7 @@ pub struct Hints {
 
 /// One way to use libfabric on this machine: a provider with a fabric, a domain, and a type of endpoints.
 ///
-/// Names are libfabric's own, so that names that only a newer library knows are included.
+/// Names are libfabric's own, and include names known only to a newer library.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -60,7 +60,7 @@ pub struct Info {
     pub protocol_version: u32,
     /// The format of addresses: `FI_SOCKADDR_IN`.
     pub address_format: String,
-    /// The address that endpoints get, where it is an internet address or a text.
+    /// The address of endpoints, if it is an internet address or a text.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub address: Option<String>,
     /// Capabilities of endpoints: `FI_MSG`, `FI_TAGGED`.
@@ -80,34 +80,34 @@ pub struct Info {
     pub address_vector: String,
     /// Ordering guarantees of messages: `FI_ORDER_SAS`.
     pub message_order: BTreeSet<String>,
-    /// Longest message that can be injected (its buffer is reusable after the call), in bytes.
+    /// Longest message for injection (its buffer is reusable after the call), in bytes.
     pub inject_bytes: usize,
     /// The longest message, in bytes.
     pub max_message_bytes: usize,
-    /// Sends that may be in flight.
+    /// Maximum number of sends in flight.
     pub transmit_size: usize,
-    /// Receives that may be posted.
+    /// Maximum number of posted receives.
     pub receive_size: usize,
-    /// The most buffers that one send gathers.
+    /// Maximum number of buffers gathered by one send.
     pub transmit_segments: usize,
-    /// The most buffers that one receive scatters to.
+    /// Maximum number of buffers filled by one receive.
     pub receive_segments: usize,
-    /// The most remote buffers of one RMA operation.
+    /// Maximum number of remote buffers of one RMA operation.
     pub rma_segments: usize,
-    /// Length of the completion data that a message can carry, in bytes.
+    /// Length of a message's completion data, in bytes.
     pub completion_data_bytes: usize,
     /// The length of a registration's key, in bytes.
     pub key_bytes: usize,
-    /// The most endpoints of a domain.
+    /// Maximum number of endpoints of a domain.
     pub max_endpoints: usize,
-    /// The most completion queues of a domain.
+    /// Maximum number of completion queues of a domain.
     pub max_completion_queues: usize,
-    /// The device, where the provider reports it.
+    /// The device, if the provider reports it.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub nic: Option<Nic>,
 }
 
-/// A network device: `fid_nic`. Fields that the provider does not report are none.
+/// A network device: `fid_nic`. Fields not reported by the provider are none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

@@ -8,7 +8,7 @@ use fabric_sys::{fi_ops, fid};
 
 use super::*;
 
-/// Set where a test is run once more, in a process that it ends.
+/// Set in a second run of a test, in a process ended by the test.
 const SECOND: &str = "COLLECTIVES_TEST_SECOND_SIDE";
 
 /// The objects of an endpoint of `tcp`.
@@ -25,7 +25,7 @@ unsafe extern "C" fn refuse_to_close(_: *mut fid) -> c_int {
     -fabric_sys::FI_EBUSY
 }
 
-/// The functions of an object that cannot be closed.
+/// The functions of an unclosable object.
 fn unclosable() -> fi_ops {
     let size = size_of::<fi_ops>();
     fi_ops {

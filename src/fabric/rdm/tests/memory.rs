@@ -49,10 +49,10 @@ fn memory_of_a_peer_is_written_and_read() {
     }
 }
 
-/// A peer that writes when endpoint and region are gone changes nothing but memory of regions.
+/// A write of a peer after the end of endpoint and region changes only memory of regions.
 #[test]
 fn what_is_written_late_over_shm_is_written_to_no_other_memory() {
-    // Long enough to go straight to the address, and one that the allocator would use again.
+    // Long enough to go straight to the address, and for the allocator to use the memory again.
     const LEN: usize = 40_000;
     play(
         what_is_written_late_over_shm_is_written_to_no_other_memory,
@@ -61,7 +61,7 @@ fn what_is_written_late_over_shm_is_written_to_no_other_memory() {
             let there = described(&mut one, to_other);
             one.farewell(&[to_other], 2).unwrap();
             line.read_exact(&mut [0]).unwrap();
-            // It may get an error for the region that is gone, or not.
+            // It may get an error for the removed region, or not.
             let _late = one.scope(|scope| scope.write(&[1; LEN], there, 0).map(drop));
             line.write_all(&[1]).unwrap();
         },
@@ -103,8 +103,7 @@ fn memory_that_is_registered_is_sent_received_written_and_read() {
     let description = memory.unwrap().description();
     assert_eq!(description[16..], 100_u64.to_le_bytes(), "{description:?}");
     assert!(!alone.is_direct(), "shm promises nothing");
-    // Those that the tests run with are built without CUDA.
-    // SAFETY: the array outlives the endpoint.
+    // The libraries of the tests are built without CUDA. SAFETY: the array outlives the endpoint.
     let refused = unsafe { alone.register_cuda(0, own.as_mut_ptr().expose_provenance() as u64, 100) };
     let text = refused.unwrap_err().to_string();
     assert!(text.contains("has no CUDA: it was built without it"), "{text}");

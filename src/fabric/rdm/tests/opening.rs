@@ -1,4 +1,4 @@
-//! Options that can and cannot be had.
+//! Available and unavailable options.
 
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ fn a_domain_is_chosen_by_its_name() {
 fn a_local_address_that_is_not_there_is_told() {
     let text = |options: Options| Endpoint::open(&options).err().unwrap().to_string();
     let from = |source: &str| Options { source: Some(source.to_owned()), ..options("tcp") };
-    // A name without an address, an address of no host, and where something else is not there, either.
+    // A name without an address, an address of no host, and a case with something else missing.
     let (nowhere, alien) = ("nowhere.invalid", "203.0.113.9");
     for (source, asked) in [
         (nowhere, from(nowhere)),
@@ -88,12 +88,12 @@ fn a_local_address_that_is_not_there_is_told() {
         assert!(told.contains(&format!("it has no local address '{source}' to bind to; choose")), "{told}");
         assert!(told.contains("nccl-bench fabric info -p ") && told.contains(" -t rdm -v"), "{told}");
     }
-    // A provider that is not there lacks more than the address.
+    // A missing provider lacks more than the address.
     let told = text(Options { provider: "verbs;nothing".to_owned(), ..from(nowhere) });
     assert!(told.contains("see `nccl-bench fabric info -p 'verbs;nothing' -t rdm`"), "{told}");
 }
 
-/// A program's own world, whose checks panic.
+/// A program's own world with panicking checks.
 struct Panicking;
 
 impl World for Panicking {

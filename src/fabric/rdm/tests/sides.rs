@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Set where a test is run once more, for its second side.
+/// Set in a second run of a test, for its second side.
 pub(super) const SECOND: &str = "COLLECTIVES_TEST_SECOND_SIDE";
 
 pub(super) fn options(provider: &str) -> Options {
@@ -26,13 +26,13 @@ pub(super) fn acquainted([mut one, mut other]: [Endpoint; 2]) -> [(Endpoint, Pee
     [(one, other_peer), (other, one_peer)]
 }
 
-/// Over what [`sides`] are played. A second side is there for `shm` alone.
+/// Returns the providers for [`sides`]. Only `shm` has a second side.
 pub(super) fn providers() -> Vec<&'static str> {
     if env::var_os(SECOND).is_some() { vec!["shm"] } else { vec!["tcp", "shm"] }
 }
 
-/// Both sides of a test, with a line between them: in threads, or over `shm` in processes, of which the
-/// second runs the same test up to here.
+/// Both sides of a test, with a line between them: in threads, or over `shm` in processes; the second process
+/// runs the same test up to here.
 pub(super) fn sides<T: Fn()>(
     _test: T,
     provider: &str,
@@ -83,7 +83,7 @@ pub(super) fn play<T: Fn()>(
     );
 }
 
-/// Tells the other side the endpoint's address and learns that of the other's.
+/// Sends the endpoint's address to the other side and receives the other's.
 pub(super) fn meet(mut endpoint: Endpoint, mut line: &UnixStream) -> (Endpoint, Peer) {
     let mut length = [0];
     line.write_all(&[endpoint.address().len() as u8]).unwrap();
@@ -95,7 +95,7 @@ pub(super) fn meet(mut endpoint: Endpoint, mut line: &UnixStream) -> (Endpoint, 
     (endpoint, peer)
 }
 
-/// Tells the other side where a region is.
+/// Sends the description of a region to the other side.
 pub(super) fn describe(endpoint: &mut Endpoint, peer: Peer, description: [u8; RemoteRegion::BYTES]) {
     endpoint.scope(|scope| scope.send(peer, DESCRIPTION, &description).map(drop)).unwrap();
 }

@@ -30,7 +30,7 @@ pub(super) fn open(name: &str) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path(name))
 }
 
-/// Creates a file for a segment that only this user can open. Returns its name, too.
+/// Creates a file for a segment, accessible to this user only. Returns also its name.
 pub(super) fn create(ranks: usize) -> io::Result<(String, File)> {
     let name = shm::new_name();
     let new = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path(&name))?;

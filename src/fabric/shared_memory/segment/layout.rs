@@ -18,12 +18,12 @@ use super::CAPACITY;
 use super::model::{AtomicU64, MessageCell};
 use super::sleepers::Sleepers;
 
-/// Longest message in a slot, in bytes: with the header nine cache lines, so that slots spread over the sets
-/// of a cache.
+/// Longest message in a slot, in bytes: with the header nine cache lines, to spread slots over the sets of a
+/// cache.
 pub(super) const SLOT_CAPACITY: usize = if cfg!(loom) { 8 } else { 9 * 64 - 32 };
 /// Slots of each rank.
 pub(super) const SLOTS: u64 = if cfg!(loom) { 1 } else { 64 };
-/// Buffers of each rank for messages that are too long for a slot.
+/// Buffers of each rank for messages too long for a slot.
 pub(super) const LONG_BUFFERS: usize = if cfg!(loom) { 1 } else { 4 };
 
 /// A rank's message in one operation.
@@ -31,7 +31,7 @@ pub(super) const LONG_BUFFERS: usize = if cfg!(loom) { 1 } else { 4 };
 pub(super) struct MessageSlot {
     /// Number of the operation, written after everything else.
     pub(super) sequence: AtomicU64,
-    /// Signature of the call, which also tells the message's length.
+    /// Signature of the call; it implies the message's length.
     pub(super) call: AtomicU64,
     /// Hash of the calls before.
     pub(super) history: AtomicU64,
@@ -50,12 +50,12 @@ pub(super) struct MessageCell<const LEN: usize>(UnsafeCell<[u8; LEN]>);
 
 #[cfg(not(loom))]
 impl<const LEN: usize> MessageCell<LEN> {
-    /// Pointer for the rank that writes.
+    /// Pointer for the writing rank.
     pub(super) fn write_ptr(&self) -> *mut u8 {
         self.0.get().cast()
     }
 
-    /// Pointer for the ranks that read.
+    /// Pointer for the reading ranks.
     pub(super) fn read_ptr(&self) -> *const u8 {
         self.0.get().cast_const().cast()
     }
@@ -69,17 +69,17 @@ pub(super) struct RankState {
     pub(super) started: AtomicU64,
     /// Number of operations begun without the segment.
     pub(super) skipped: AtomicU64,
-    /// Signature of the last of those.
+    /// Signature of the last operation without the segment.
     pub(super) call: AtomicU64,
     /// 1 once an operation has failed.
     pub(super) failed: AtomicU64,
     /// The segment's number, or [`CLAIMED`] once a rank has the area.
     claim: AtomicU64,
-    /// Ranks that sleep until this one publishes something.
+    /// Ranks asleep until this one publishes something.
     pub(super) sleepers: Sleepers,
 }
 
-/// No segment's number, which is odd, and not the zero of other files.
+/// Different from the odd numbers of segments, and from the zero of other files.
 const CLAIMED: u64 = 2;
 
 impl RankState {
@@ -95,7 +95,7 @@ impl RankState {
         self.claim.store(number, Ordering::Relaxed);
     }
 
-    /// Claims the area of the segment with this number for the only rank that writes it.
+    /// Claims the area of the segment with this number for its only writer.
     ///
     /// # Errors
     /// [`AlreadyExists`](io::ErrorKind::AlreadyExists) if another rank has claimed it;
@@ -134,7 +134,7 @@ pub(super) struct Mapping {
 
 #[cfg(not(loom))]
 impl Mapping {
-    /// Maps a file, which must be as long as the segment for this number of ranks.
+    /// Maps a file. It must be as long as the segment for this number of ranks.
     pub(super) fn new(file: &File, ranks: usize) -> io::Result<Self> {
         // SAFETY: a new mapping of a file of this length, at an address of the system's choice.
         let memory = unsafe {
@@ -152,7 +152,7 @@ impl Mapping {
 
     pub(super) fn area(&self, rank: usize) -> &RankArea {
         debug_assert!(rank < self.ranks);
-        // SAFETY: the mapping, which begins at a page, has an area for each rank, and lives as long as this;
+        // SAFETY: the mapping begins at a page, has an area for each rank, and lives as long as this;
         // everything in it is an atomic or in a cell.
         unsafe { self.start.add(rank).as_ref() }
     }

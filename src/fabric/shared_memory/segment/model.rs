@@ -1,5 +1,5 @@
-//! The segment under loom, a model checker: its memory guarantees only the orderings that are asked for, and
-//! it tries every interleaving of the threads (with a bounded number of preemptions). Run by `make loom`.
+//! The segment under loom, a model checker: its memory guarantees only the requested orderings, and it tries
+//! every interleaving of the threads (with a bounded number of preemptions). Run by `make loom`.
 //!
 //! Words and messages are loom's instead of shared memory; the rest is the segment's code. Each test also
 //! runs with one ordering removed, and must then fail: all of them are needed.
@@ -17,8 +17,8 @@ use super::sleepers::Sleepers;
 use super::{CAPACITY, SharedSegment};
 
 thread_local! {
-    /// The ordering that is removed in this run: the name of the word, or "fence", and the ordering.
-    /// Thread-local, as loom runs all threads of a model in one thread of the system.
+    /// The removed ordering of this run: the name of the word, or "fence", and the ordering. Thread-local, as
+    /// loom runs all threads of a model in one thread of the system.
     static REMOVED: Cell<Option<(&'static str, Ordering)>> = const { Cell::new(None) };
 }
 
@@ -56,11 +56,11 @@ impl AtomicU64 {
     }
 }
 
-/// A word that ranks may sleep on.
+/// A word for sleeping ranks.
 pub(super) struct AtomicU32 {
     name: &'static str,
     word: loom::sync::atomic::AtomicU32,
-    /// True while a thread sleeps. The lock is the kernel's, under which it compares the word.
+    /// True while a thread sleeps. The lock is the kernel's, held while it compares the word.
     asleep: loom::sync::Mutex<bool>,
 }
 
@@ -86,8 +86,7 @@ impl AtomicU32 {
     }
 }
 
-/// The kernel's futex. A thread that sleeps is only marked, so that a wake-up that is missed can be seen at
-/// the end.
+/// The kernel's futex. A sleeping thread is only marked, to detect a missed wake-up at the end.
 pub(super) mod futex {
     use std::time::Duration;
 
@@ -167,7 +166,7 @@ fn area() -> RankArea {
     }
 }
 
-/// Segments for ranks that are threads of a model.
+/// Segments for ranks in threads of a model.
 pub(crate) fn shared_segments(ranks: usize) -> Vec<SharedSegment> {
     let parts: Arc<[RankArea]> = (0..ranks).map(|_| area()).collect();
     (0..ranks).map(|rank| SharedSegment::new(Mapping(Arc::clone(&parts)), rank, ranks, false)).collect()
@@ -293,7 +292,7 @@ mod tests {
     fn what_was_read_of_a_rank_that_failed_meanwhile_is_not_trusted() {
         let body = || {
             let [first, second] = <[SharedSegment; 2]>::try_from(shared_segments(2)).ok().unwrap();
-            // A buffer that another rank reads by cross-memory attach. Its owner reuses it after a failure.
+            // A buffer read by another rank through cross-memory attach. Its owner reuses it after a failure.
             let buffer = loom::sync::Arc::new(loom::sync::atomic::AtomicU64::new(1));
             let owned = buffer.clone();
             let thread = loom::thread::spawn(move || {

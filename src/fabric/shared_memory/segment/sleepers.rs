@@ -1,15 +1,16 @@
-//! Sleep of ranks that have waited for long, and their wake-up by the rank that they wait for.
+//! Sleep of ranks after a long wait, and their wake-up by the awaited rank.
 //!
-//! A rank that begins to sleep counts itself at the rank that it waits for, and that rank, when it has
-//! published something, wakes those that are counted. What it publishes is stored and then the counter loaded
-//! without a fence between the two, which would cost every operation 20 cycles or more. So a rank that counts
-//! itself in the nanoseconds between these two may be overlooked, once in a wait, as it stays counted until
-//! the wait ends; it then sleeps for its time limit, [`LONGEST_SLEEP`](super::LONGEST_SLEEP). (`membarrier`
-//! in the sleeper would close that gap, but interrupts all processors that run a rank, which compute.)
+//! Before it sleeps, a rank counts itself at the awaited rank. The awaited rank wakes the counted ranks
+//! whenever it has published something. It stores the published word and loads the counter without a fence
+//! between the two: a fence would cost every operation 20 cycles or more. So a rank may be overlooked if it
+//! counts itself in the nanoseconds between store and load; it then sleeps for its time limit,
+//! [`LONGEST_SLEEP`](super::LONGEST_SLEEP). This happens once in a wait at most, because the rank stays
+//! counted until the wait ends. (`membarrier` in the sleeper would close the gap, but would interrupt the
+//! computation of the ranks on all their processors.)
 //!
-//! Once a rank is counted, no wake-up is missed: it loads the epoch (`Acquire`) before it looks for the last
-//! time at what it waits for, and sleeps only if the epoch is still the same, which the kernel compares; the
-//! other rank publishes before it changes the epoch (`Release`).
+//! Once a rank is counted, no wake-up is missed: it loads the epoch (`Acquire`) before its last look at the
+//! awaited word, and sleeps only if the epoch is still the same (compared by the kernel); the other rank
+//! publishes before it changes the epoch (`Release`).
 
 #[cfg(not(loom))]
 use std::sync::atomic::AtomicU32;
@@ -19,13 +20,13 @@ use std::time::Duration;
 #[cfg(loom)]
 use super::model::AtomicU32;
 
-/// Ranks that wait for a rank and sleep, in that rank's area. All zeros is a valid value.
+/// The sleeping ranks that wait for a rank, in the area of that rank. All zeros is a valid value.
 #[repr(C)]
 pub(super) struct Sleepers {
-    /// Number of ranks that sleep or are about to. The end of a process that is killed leaves it too large,
-    /// which costs the others calls of the kernel that wake nobody.
+    /// Number of ranks asleep or about to sleep. A killed process leaves it too large: other ranks then make
+    /// calls of the kernel that wake nobody.
     count: AtomicU32,
-    /// Changed before the ranks are woken; the word that they sleep on.
+    /// Changed before the ranks are woken; the word of their futex.
     epoch: AtomicU32,
 }
 
@@ -40,7 +41,7 @@ impl Sleepers {
         futex::is_asleep(&self.epoch)
     }
 
-    /// Wakes all that sleep. To be called after something was published.
+    /// Wakes all sleeping ranks. To be called after something was published.
     #[inline]
     pub(super) fn wake(&self) {
         if self.count.load(Ordering::Relaxed) != 0 {
@@ -61,7 +62,7 @@ impl Sleepers {
     }
 }
 
-/// A rank that is counted.
+/// A counted rank.
 pub(super) struct Sleeper<'a>(&'a Sleepers);
 
 impl Sleeper<'_> {

@@ -1,4 +1,4 @@
-//! Segments whose ranks are driven one after the other, or are threads.
+//! Segments with ranks driven one after the other, or in threads.
 
 use std::fs;
 
@@ -42,7 +42,7 @@ fn a_root_is_ahead_as_far_as_there_is_room_and_no_message_is_lost() {
         let mut shared_segments = shared_segments(3);
         let [root, others @ ..] = &mut shared_segments[..] else { panic!("three segments") };
         assert_eq!(ahead(root, len), room, "{len}");
-        // The root waits until all have read a message, which they show by beginning the next operation.
+        // The root waits until all have read a message. They show it by beginning the next operation.
         assert_eq!(follow(&mut others[0], len), vec![1; len]);
         assert_eq!(follow(&mut others[0], len), vec![2; len]);
         assert_eq!(follow(&mut others[1], len), vec![1; len]);
@@ -81,8 +81,8 @@ fn long_messages_among_short_ones_keep_their_places() {
     }
 }
 
-/// Checks for many operations, on the processor that runs the test, what `model.rs` proves for a few. With an
-/// ordering missing, weakly ordered processors (ARM) now and then read messages that are not complete.
+/// Checks for many operations, on the processor of the test, the properties proved by `model.rs` for a few.
+/// If an ordering is missing, weakly ordered processors (ARM) sometimes read incomplete messages.
 #[test]
 fn threads_read_whole_messages_of_every_length_while_others_write_the_next_ones() {
     const OPERATIONS: usize = 2000;
@@ -142,7 +142,7 @@ impl<F: Fn(&mut Vec<Vec<u8>>) + Send + Sync> World for Lying<F> {
 
 #[test]
 fn two_ranks_do_not_get_one_area() {
-    // Two of three ranks say that they are rank 1, each in a world without the other.
+    // Two of three ranks claim to be rank 1, each in a world without the other.
     let made = world::on_ranks(3, |world| {
         let rank = world.rank();
         let left_out = if rank == 2 { 1 } else { 2 };
@@ -151,14 +151,14 @@ fn two_ranks_do_not_get_one_area() {
     });
     let text = "two ranks of a world of 2 ranks say that they are rank 1";
     let failed = |rank: usize| made[rank].as_ref().is_err_and(|error| error.to_string() == text);
-    // Rank 0 learns of it from the one that it knows.
+    // Rank 0 learns of it from its only peer.
     assert!(failed(1) ^ failed(2), "{made:?}");
     assert_eq!((failed(0), &made[2 - usize::from(failed(2))]), (failed(1), &Ok(true)), "{made:?}");
 }
 
 #[test]
 fn only_the_files_of_segments_are_opened() {
-    // Of another process, for tests that look for files of this one.
+    // A name of another process: other tests look for files of this one.
     let name = format!("collectives-1-1-{:016x}", shm::number_in(&shm::new_name()).unwrap());
     let elsewhere = tempfile::NamedTempFile::new().unwrap();
     let here = std::path::Path::new(shm::DIRECTORY).join(&name);
@@ -171,7 +171,7 @@ fn only_the_files_of_segments_are_opened() {
         let made = world::on_ranks(2, |world| {
             let rank = world.rank();
             let rename = |all: &mut Vec<Vec<u8>>| {
-                // Rank 1 is told this name.
+                // Rank 1 gets this name.
                 if rank == 1 && all[0].len() > 1 {
                     all[0] = told.as_bytes().to_vec();
                 }

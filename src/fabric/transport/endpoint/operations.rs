@@ -2,18 +2,18 @@
 //!
 //! # Long messages in shared memory
 //! When the `shm` provider copies, a long unexpected message blocks all later messages to the same rank. With
-//! three ranks or more, ranks that wait for such later ones can deadlock. So there long messages use a
-//! rendezvous: a receiver that has posted its buffer sends an empty message with the tag's [`CTS`] bit (clear
-//! to send), which the sender waits for. A sender that has waited for long sends one with the [`RTS`] bit
-//! (request to send) and its message's length, so that a receiver that expects a short message reports the
+//! three ranks or more, ranks waiting for such later messages can deadlock. So there long messages use a
+//! rendezvous: after a receiver has posted its buffer, it sends an empty message with the tag's [`CTS`] bit
+//! (clear to send), and the sender waits for it. After a long wait, the sender sends a message with the
+//! [`RTS`] bit (request to send) and its message's length: a receiver of a short message then reports the
 //! mismatch.
 //!
 //! # Headers of TCP
-//! Linux copies data to send with `rep movsb`, which is 16 times slower on some processors (measured on AMD's
+//! Linux copies data to send with `rep movsb`. It is 16 times slower on some processors (measured on AMD's
 //! Zen 4) when the target lies 1 to 15 bytes after the source modulo 4096. The target usually begins with a
 //! page and the provider's header of 24 bytes, and long vectors lie 16 bytes after the start of a page when
-//! `malloc` allocates them: 8 bytes before their target. Completion data, which is never read, makes the
-//! header 32 bytes long, and the distance a multiple of 16 for all vectors with `malloc`'s alignment.
+//! `malloc` allocates them: 8 bytes before their target. Completion data, never read, makes the header 32
+//! bytes long, and the distance a multiple of 16 for all vectors with `malloc`'s alignment.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -30,7 +30,7 @@ pub(super) const RTS: u64 = 1 << 62;
 /// Tag bits of the caller.
 pub(super) const CALLER_BITS: u64 = RTS - 1;
 
-/// Polls without a completion after which waiting senders send requests.
+/// Polls without a completion before waiting senders send requests.
 const POLLS_BEFORE_RTS: u32 = 1 << 16;
 
 /// The next call of the library for an operation.
@@ -50,7 +50,7 @@ pub(super) enum LibraryCall {
 }
 
 impl LibraryCall {
-    /// Calls of one queue to one peer keep their order; those of different queues do not wait for each other.
+    /// Calls of one queue to one peer keep their order; calls of different queues do not wait for each other.
     pub(super) const QUEUES: usize = 3;
 
     const fn queue(self) -> usize {
@@ -102,8 +102,8 @@ pub(super) struct Slots(Vec<*mut PostedOperation>);
 impl Drop for Slots {
     fn drop(&mut self) {
         for &slot in &self.0 {
-            // SAFETY: made by `Box::into_raw`, dropped once; the endpoint that knew the address is closed, as
-            // its owner declares it before this.
+            // SAFETY: made by `Box::into_raw`, dropped once; the endpoint with the address is closed, as its
+            // owner declares it before this.
             drop(unsafe { Box::from_raw(slot) });
         }
     }
@@ -148,7 +148,7 @@ impl TaggedEndpoint {
         index
     }
 
-    /// Posts a receive of exactly `len` bytes from rank `peer`, whose address is `address`.
+    /// Posts a receive of exactly `len` bytes from rank `peer` at `address`.
     ///
     /// # Safety
     /// The memory must be writable and left alone until the operation is complete or the endpoint closed.
@@ -171,7 +171,7 @@ impl TaggedEndpoint {
         Ok(index)
     }
 
-    /// Posts a send to rank `peer`, whose address is `address`. None when it is already complete.
+    /// Posts a send to rank `peer` at `address`. Returns `None` when it is already complete.
     ///
     /// # Safety
     /// The memory must be readable and left unchanged until the operation is complete or the endpoint closed.
@@ -273,9 +273,9 @@ impl TaggedEndpoint {
         Ok(true)
     }
 
-    /// Notes that an operation is complete.
+    /// Records the end of an operation.
     fn complete(&mut self, slot: *mut PostedOperation) {
-        // SAFETY: one of the slots, which the library is done with.
+        // SAFETY: one of the slots; the library is done with it.
         unsafe {
             (*slot).done = true;
             if (*slot).detached {
@@ -349,14 +349,14 @@ impl TaggedEndpoint {
         }
     }
 
-    /// The message of an operation that failed; true for a receive.
+    /// Returns the message of a failed operation; true for a receive.
     pub(super) fn failed(&self, context: *mut c_void) -> Option<(TaggedMessage, bool)> {
         let slot = *self.slots.0.iter().find(|slot| slot.cast::<c_void>() == context)?;
         // SAFETY: one of the slots.
         unsafe { Some(((*slot).message, (*slot).call == LibraryCall::Receive)) }
     }
 
-    /// Called after polls without a completion. Senders that have waited for long send requests.
+    /// Called after polls without a completion. After a long wait, senders send requests.
     pub(super) fn on_idle(&mut self) -> Result<(), Error> {
         if self.awaiting_cts == 0 {
             return Ok(());
@@ -382,7 +382,7 @@ impl TaggedEndpoint {
         Ok(())
     }
 
-    /// True when the operation is complete, which frees its number.
+    /// True when the operation is complete. This frees its number.
     pub(crate) fn is_done(&mut self, index: u32) -> bool {
         // SAFETY: only this type, borrowed exclusively, uses this part of a slot.
         let done = unsafe { (*self.slots.0[index as usize]).done };

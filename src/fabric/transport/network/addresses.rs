@@ -1,8 +1,8 @@
 //! Exchange of the ranks' addresses.
 //!
-//! Any program can implement [`World`](crate::world::World), and libfabric relies on the addresses: it would
-//! look up one that was not inserted outside of its tables, and it uses the memory of an endpoint of this
-//! process where it is.
+//! Any program can implement [`World`](crate::world::World), and libfabric relies on the addresses: for an
+//! address that was not inserted, it would read outside of its tables, and it uses the memory of an endpoint
+//! of this process in place.
 
 use super::{Network, Route, on_all_ranks};
 use crate::fabric::error::Error;
@@ -12,7 +12,7 @@ use crate::fabric::transport::provider_choice::ProviderChoice;
 use crate::world;
 
 impl Network {
-    /// Tells the other ranks of this process how far this one has come.
+    /// Reports this rank's stage to the other ranks of this process.
     pub(super) fn register(&self, stage: Stage) {
         let in_memory = self.endpoints.iter().filter(|endpoint| endpoint.provider == "shm");
         in_memory.for_each(|endpoint| self.deferred_close.register(&endpoint.address, stage));
@@ -61,7 +61,7 @@ impl Network {
         Ok((routes.into_iter().map(|route| route.unwrap_or(nowhere)).collect(), in_memory))
     }
 
-    /// Reads the announcements of all other ranks, which have announced themselves by now. `peers` are their
+    /// Reads the announcements of all other ranks. They have announced themselves by now. `peers` are their
     /// addresses in shared memory.
     pub(super) fn read_announcements(&mut self, peers: &[Vec<u8>]) -> Result<(), Error> {
         let announced = peers.iter().try_for_each(|peer| self.deferred_close.check(peer, Stage::Announced));
@@ -73,10 +73,10 @@ impl Network {
         on_all_ranks(&self.world, read)
     }
 
-    /// Removes the name of this rank's shared memory once all its peers have mapped it, which libfabric does
-    /// when it gets an address: the memory of ranks that are killed from then on is freed at once. `peers`
-    /// are the peers' addresses in shared memory. Collective. Fails on all ranks if memory that a rank has
-    /// not mapped has lost its name: it cannot be mapped any more.
+    /// Removes the name of this rank's shared memory once all its peers have mapped it (libfabric does so
+    /// when it gets an address): from then on, the memory of killed ranks is freed at once. `peers` are the
+    /// peers' addresses in shared memory. Collective. Fails on all ranks if memory not yet mapped by a rank
+    /// has lost its name: it cannot be mapped any more.
     pub(super) fn remove_names(&self, peers: &[Vec<u8>]) -> Result<(), Error> {
         let unmapped = shm::unmapped(peers);
         let lost = unmapped.iter().find(|file| !file.exists());

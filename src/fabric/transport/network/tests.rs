@@ -134,7 +134,7 @@ fn providers_by_name() -> Vec<String> {
     provider::providers().unwrap()
 }
 
-/// The files of a process's endpoints that are still there.
+/// The remaining files of a process's endpoints.
 fn own_files_in_dev_shm(pid: u32) -> Vec<String> {
     let own = format!("-{pid}-");
     fs::read_dir("/dev/shm")

@@ -165,7 +165,7 @@ fn keys_with_control_characters_are_refused() {
     assert_eq!(keyed("\n").unwrap().key, "");
     let text = keyed("our\njob").unwrap_err().to_string();
     assert!(text.contains("control character '\\n'") && text.contains("NCCL_BENCH_KEY"), "{text}");
-    // Keys that are derived from launchers' identifiers.
+    // Keys derived from launchers' identifiers.
     let torchrun =
         [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("TORCHELASTIC_RUN_ID", "a\x1bb")];
     assert!(message(&torchrun).contains("control character '\\u{1b}'"));

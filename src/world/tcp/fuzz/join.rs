@@ -1,16 +1,16 @@
-//! A rank that joins.
+//! A joining rank.
 
 use super::{KEY, SIZE, Script, member, received};
 use crate::world::RendezvousConfig;
 use crate::world::tcp::rendezvous::{Handshake, JoinError};
 use crate::world::tcp::wire::{Frame, Member};
 
-/// Plays the input as the bytes that a server at rank 0's address sends to a joining rank, in pieces. Returns
-/// the outcome.
+/// Plays the input as the bytes of a server at rank 0's address to a joining rank, in pieces. Returns the
+/// outcome.
 ///
 /// # Panics
-/// If the rank joins another job, the outcome depends on the pieces, too much is buffered, or a server that
-/// is not rank 0 causes a fatal error.
+/// If the rank joins another job, the outcome depends on the pieces, too much is buffered, or a server other
+/// than rank 0 causes a fatal error.
 pub fn join(data: &[u8]) -> String {
     let mut script = Script::new(data);
     let cut = script.number();

@@ -55,7 +55,7 @@ fn hello(rank: usize, size: usize, key: &str, name: &str) -> Vec<u8> {
     Frame::Hello(rank as u32, size as u32, key.to_owned(), member(name)).encode_first()
 }
 
-/// A decoder of a new connection that has received these bytes.
+/// Returns a decoder of a new connection with these received bytes.
 fn received(bytes: &[u8]) -> FrameDecoder {
     let mut decoder = FrameDecoder::new();
     decoder.push(bytes);

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 pub struct Outcome {
     /// Reasons for rejected connections.
     pub rejections: BTreeSet<String>,
-    /// Number of ranks of the input that were accepted.
+    /// Number of accepted ranks of the input.
     pub accepted: usize,
 }
 
@@ -129,7 +129,7 @@ impl Job<'_> {
         }
     }
 
-    /// Polls until nothing is ready, one pending connection at a time, so that every rejection is recorded.
+    /// Polls until nothing is ready, one pending connection at a time, to record every rejection.
     fn poll(&mut self) {
         self.poll_up_to(1);
     }

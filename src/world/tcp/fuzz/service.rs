@@ -34,8 +34,8 @@ struct Call {
 /// from rank 0.
 ///
 /// # Panics
-/// If a rank is blamed for a failure that it has not caused, an error has no effect, or a result contains
-/// other messages than the contributions.
+/// If a rank is blamed for a failure of another cause, an error has no effect, or a result contains other
+/// messages than the contributions.
 pub fn service(data: &[u8]) {
     let mut script = Script::new(data);
     let rank = script.number() % 2;
@@ -128,7 +128,7 @@ fn next_action(script: &mut Script<'_>, kind: usize, length: usize, rank: usize,
             Frame::Called(named, 0, (0..length % 8).map(called).collect())
         }
         15 if rank == 0 && length >= 128 => {
-            // The rank that waits may be another than the sender, and the awaited ones need not exist.
+            // The waiting rank may be another than the sender, and the awaited ones need not exist.
             let rank = script.number() % 4;
             let awaited = |_| {
                 let (named, place, number) = (script.number() % 4, script.number() % 2, script.number() % 4);

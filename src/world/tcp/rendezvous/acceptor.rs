@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of connections with an incomplete handshake. The oldest is evicted if there are more.
 pub(crate) const MAX_PENDING: usize = 256;
-/// Maximum number of connections accepted between polls. Less than [`MAX_PENDING`], so that every connection
-/// is polled before it can be evicted.
+/// Maximum number of connections accepted between polls. Less than [`MAX_PENDING`]: every connection is
+/// polled before it can be evicted.
 pub(crate) const MAX_ACCEPTS: usize = 64;
 /// Number of descriptors reserved for other uses: files, GPUs, a network.
 const OTHER_DESCRIPTORS: usize = 512;
@@ -34,7 +34,7 @@ pub(crate) struct Acceptor<'a, S> {
     pub(crate) joined: Vec<Option<(S, Member)>>,
     /// Hosts of ranks that joined and disconnected.
     disconnected: Vec<Option<String>>,
-    /// Names a rank that was started for another number of ranks.
+    /// Names a rank started for another number of ranks.
     size_conflict: Option<String>,
     pub(crate) rejected: usize,
     pub(crate) last_rejection: String,
@@ -97,8 +97,8 @@ fn raise_descriptor_limit(size: usize) {
     }
 }
 
-/// Text for names of rank 0 that other ranks may not reach: they cannot be resolved here, or belong to
-/// another host. Empty if one of the names belongs to this host.
+/// Returns the text for names of rank 0 possibly out of reach of other ranks: they cannot be resolved here,
+/// or belong to another host. Empty if one of the names belongs to this host.
 fn name_problems(config: &RendezvousConfig, port: u16) -> String {
     let is_own = |address: &SocketAddr| UdpSocket::bind((address.ip(), 0)).is_ok();
     let problem = |name: &String| match resolve(name, port) {
@@ -218,8 +218,8 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
         }
     }
 
-    /// Tells the ranks that have joined why the rendezvous failed. A rank that cannot be told sees its
-    /// connection close.
+    /// Sends the reason for the failed rendezvous to the joined ranks. A rank that cannot be informed sees
+    /// its connection close.
     fn tell_joined(&mut self, message: &str) {
         for (stream, _) in self.joined.iter_mut().flatten() {
             let _ = stream.write_all(&Frame::RendezvousFailed(message.to_owned()).encode());
@@ -230,8 +230,8 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
         self.joined.iter().enumerate().skip(1).filter(|(_, joined)| joined.is_none()).map(|(rank, _)| rank)
     }
 
-    /// Handles readable connections: those of the ranks in `joined`, and the pending ones that are `true` in
-    /// `pending`.
+    /// Handles readable connections: the connections of the ranks in `joined`, and the pending ones marked
+    /// `true` in `pending`.
     pub(crate) fn poll(&mut self, joined: &[usize], pending: &[bool], now: Instant) {
         // A joined rank sends nothing until the rendezvous is complete, so its connection has closed.
         for &rank in joined {
@@ -317,7 +317,7 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
             let reason = format!("it belongs to another job (`{key}`, this one is `{}`)", self.config.key);
             return self.reject(&mut stream, Some(Frame::OtherJob), reason);
         }
-        // A rank that got no reply in time has closed its connection and connected again. Both events may be
+        // A rank without a reply in time has closed its connection and connected again. Both events may be
         // pending, and the closed connection must not cause a rejection.
         if let Some(Some((joined, _))) = self.joined.get_mut(rank)
             && has_ended(joined)
@@ -330,7 +330,7 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
                 "rank {rank} on {host} was started as one of {size} ranks but rank 0 as one of {}",
                 self.config.size
             );
-            // A rank that is missing has come. Others belong to some other job.
+            // A missing rank has come. Others belong to some other job.
             if self.joined.get(rank).is_some_and(Option::is_none) && rank > 0 {
                 self.size_conflict = Some(conflict.clone());
             }
@@ -381,7 +381,7 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
     }
 }
 
-/// True if a stream that must be silent has ended or received data. Does not block.
+/// True if a stream has ended or received data although it must be silent. Does not block.
 fn has_ended(stream: &mut impl Read) -> bool {
     !stream.read(&mut [0]).is_err_and(|error| waits(&error))
 }

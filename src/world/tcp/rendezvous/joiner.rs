@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// Time limit for a reply if rank 0 may listen on another port instead.
 const PORT_SEARCH_TIMEOUT: Duration = Duration::from_secs(2);
-/// Additional waiting time of the other ranks, in which rank 0 tells them the missing ranks.
+/// Additional waiting time of the other ranks, for rank 0's report of the missing ranks.
 const RESULT_GRACE: Duration = Duration::from_secs(5);
 
 /// Failure of an attempt to join.
@@ -136,7 +136,7 @@ fn try_join(
     }
 }
 
-/// State of a rank that has sent its hello. The peer is untrusted: it may be any server at rank 0's address.
+/// State of a rank after its hello. The peer is untrusted: it may be any server at rank 0's address.
 pub(crate) struct Handshake<'a> {
     config: &'a RendezvousConfig,
     name: &'a str,

@@ -3,7 +3,7 @@
 //! Rank 0 serves all connections from one thread without blocking on any of them. Every connection has five
 //! seconds to send a [`Hello`](super::wire::Frame::Hello) of this job; otherwise it is rejected and counted.
 //! The other ranks retry until the deadline, also while the name of rank 0's host cannot be resolved, as with
-//! a pod that starts later.
+//! a later start of its pod.
 
 mod acceptor;
 mod address;
@@ -24,8 +24,8 @@ pub(crate) use joiner::{Handshake, JoinError};
 
 pub(crate) struct Connected {
     pub(crate) members: Vec<Member>,
-    /// Connections by rank, with bytes that were read beyond the rendezvous: rank 0 has one to every other
-    /// rank, the others have one to rank 0.
+    /// Connections by rank, with bytes read beyond the rendezvous: rank 0 has one to every other rank, the
+    /// others have one to rank 0.
     pub(crate) connections: Vec<Option<(TcpStream, FrameDecoder)>>,
     pub(crate) address: String,
 }

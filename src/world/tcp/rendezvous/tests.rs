@@ -32,7 +32,7 @@ fn failures_are_grouped_by_reason() {
     assert_eq!(attempts.summary(), "a:1, a:2, a:3: rejected");
 }
 
-/// Configurations of two ranks, with a name that only a test resolver knows, and rank 0's listener and port.
+/// Configurations of two ranks, with a name known only to a test resolver, and rank 0's listener and port.
 fn pair() -> (RendezvousConfig, RendezvousConfig, TcpListener, u16) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -45,7 +45,7 @@ fn member() -> Member {
     Member { host: host(), local: None }
 }
 
-/// A stream in memory over which rank 1 of 2 has sent its hello.
+/// A stream in memory with the hello of rank 1 of 2.
 fn hello_sent() -> Rc<RefCell<PeerStream>> {
     let hello = Frame::Hello(1, 2, String::new(), member());
     let stream = Rc::<RefCell<PeerStream>>::default();
@@ -137,7 +137,7 @@ fn a_rank_is_rejected_while_another_holds_its_number() {
     let mut connect_again = || {
         let stream = hello_sent();
         acceptor.add_pending(SharedStream(Rc::clone(&stream)), now);
-        // Rank 0 has not been told yet that the earlier connection has closed.
+        // Rank 0 does not know yet that the earlier connection has closed.
         acceptor.poll(&[], &[true], now);
         let mut decoder = FrameDecoder::new();
         decoder.push(&stream.borrow().replied);

@@ -319,7 +319,7 @@ pub(crate) fn put_text(bytes: &mut Vec<u8>, text: &str, max: usize) {
     while !text.is_char_boundary(end) {
         end -= 1;
     }
-    // At most MAX_TEXT, which a u16 holds.
+    // At most MAX_TEXT: it fits a u16.
     u16::try_from(end).unwrap_or(0).encode(bytes);
     bytes.extend_from_slice(&text.as_bytes()[..end]);
 }

@@ -78,7 +78,7 @@ frames! {
     14 => Accepted;
     /// Reply to a hello: the rank cannot join this job, for the given reason.
     15 => Rejected(reason: String);
-    /// Reply to a hello: the rank belongs to another job, whose rank 0 may listen at this address later.
+    /// Reply to a hello: the rank belongs to another job. Its rank 0 may listen at this address later.
     16 => OtherJob;
     /// Asks a process of the job with this key if it calls `Recovery::shrink`.
     17 => AskShrink(process: u32, key: String);
@@ -86,18 +86,18 @@ frames! {
     18 => NotCalling;
     /// Answer: it has called and waits for a decision.
     19 => Calling;
-    /// Answer: it has left that job for good.
+    /// Answer: it has left the job for good.
     20 => HasLeft;
     /// Answer: the process has no such part of such a job.
     21 => NotKnown;
-    /// Answer: it goes on in the world with this port and key, with these processes, 1 if that world has
+    /// Answer: it continues in the world with this port and key, with these processes, 1 if the world has
     /// formed.
     22 => Decided(formed: u32, port: u16, key: String, members: Vec<u32>);
-    /// Tells a process of the job with this key that so many others go on without it.
+    /// Informs a process of the job with this key: so many others continue without it.
     23 => GoneOn(process: u32, key: String, members: u32);
     /// A rank of the sender has waited too long in an operation. Rank 0 ends the job for it.
     24 => TimedOut(wait: Wait);
-    /// Ranks that wait are to report their calls.
+    /// Waiting ranks are to report their calls.
     25 => WantCalls;
     /// A message of the program ([`World::post`](crate::world::World::post)).
     26 => Posted(message: Vec<u8>);
@@ -109,7 +109,7 @@ impl Frame {
         [&MAGIC[..], &VERSION.to_le_bytes(), &self.encode()].concat()
     }
 
-    /// Maximum body length of the frame that ends a rendezvous of `ranks` ranks.
+    /// Maximum body length of the last frame in a rendezvous of `ranks` ranks.
     pub(crate) fn max_members_len(ranks: usize) -> usize {
         (2 + MAX_TEXT).max(ranks.saturating_mul(12 + 2 * MAX_NAME))
     }
@@ -119,14 +119,14 @@ impl Frame {
 #[derive(Debug, Default)]
 pub(crate) struct FrameDecoder {
     bytes: Vec<u8>,
-    /// Length of the prefix of `bytes` that has been decoded.
+    /// Length of the decoded prefix of `bytes`.
     used: usize,
     /// True until the preamble has been decoded.
     begins: bool,
 }
 
 impl FrameDecoder {
-    /// Creates the decoder of a new connection. That of [`Default`] expects no preamble.
+    /// Creates the decoder of a new connection. The decoder of [`Default`] expects no preamble.
     pub(crate) fn new() -> Self {
         Self { begins: true, ..Self::default() }
     }

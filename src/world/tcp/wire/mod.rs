@@ -1,7 +1,7 @@
 //! Messages of the TCP rendezvous and world. All numbers are little-endian.
 //!
 //! Peers are untrusted: decoding never panics, never reads past its input, and allocates nothing for a
-//! claimed length before that many bytes have arrived.
+//! claimed length before as many bytes have arrived.
 
 mod codec;
 mod frame;

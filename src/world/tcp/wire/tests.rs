@@ -140,7 +140,7 @@ fn a_frame_that_claims_too_many_bytes_is_refused_before_it_arrives() {
 #[test]
 fn the_longest_list_of_ranks_fits_into_a_frame() {
     assert!(Frame::max_members_len(MAX_RANKS) <= MAX_FRAME);
-    // With names of any length, which are cut.
+    // With names of any length: they are cut.
     let long = Member { host: Host { name: "n".repeat(999), id: "i".repeat(999) }, local: Some((1, 2)) };
     let frame = Frame::Members(vec![long; 40]).encode();
     assert_eq!(frame.len() - FRAME_HEADER, Frame::max_members_len(40));

@@ -1,8 +1,8 @@
-//! A world whose ranks exchange messages through the files of a folder.
+//! A world with messages through the files of a folder.
 
 use super::*;
 
-/// Ranks that meet in a folder: every message is a file.
+/// Ranks with a common folder: every message is a file.
 pub(super) struct FolderWorld {
     folder: PathBuf,
     rank: usize,

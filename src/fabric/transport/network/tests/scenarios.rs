@@ -1,4 +1,4 @@
-//! Scenarios that every rank of a job plays.
+//! Scenarios for every rank of a job.
 
 use super::*;
 
@@ -68,7 +68,7 @@ pub(super) fn out_of_order(network: &mut Network, unexpected: bool) {
             let mut requests = Vec::new();
             network.world.barrier().unwrap();
             for tag in order(0) {
-                // SAFETY: the messages outlive the requests, which are waited for below.
+                // SAFETY: the messages outlive the requests: these are waited for below.
                 requests.push(unsafe {
                     network.post_send(1, tag as u64, messages[tag].as_ptr(), length(tag)).unwrap()
                 });
@@ -82,7 +82,7 @@ pub(super) fn out_of_order(network: &mut Network, unexpected: bool) {
                 let mut requests = Vec::new();
                 for tag in order(13).filter(|tag| tag % halves == half) {
                     let data = buffers[tag].as_mut_ptr();
-                    // SAFETY: the buffers outlive the requests, which are waited for below.
+                    // SAFETY: the buffers outlive the requests: these are waited for below.
                     requests.push(unsafe { network.post_receive(0, tag as u64, data, length(tag)).unwrap() });
                 }
                 if half == 0 {
@@ -107,7 +107,7 @@ pub(super) fn wrong_length(network: &mut Network, sent: usize, expected: usize) 
         // SAFETY: rank 1 is done with the message before the buffer is dropped, and does not ask for it
         // again.
         unsafe { network.post_send(1, 5, buffer.as_ptr(), sent).unwrap() };
-        // Whether the sender learns of it depends on the provider.
+        // The sender may learn of it, depending on the provider.
         while !seen.exists() {
             let _ = network.progress();
         }
@@ -129,7 +129,7 @@ pub(super) fn wrong_length(network: &mut Network, sent: usize, expected: usize) 
 
 /// Rank 1 is killed while rank 0 waits for it.
 pub(super) fn killed(network: &mut Network) {
-    // First a message both ways, so that there is a connection to break.
+    // First a message both ways, for a connection to break.
     let mut byte = [0_u8; 1];
     let peer = 1 - network.rank();
     // SAFETY: the requests are waited for before `byte` ends.
@@ -140,14 +140,14 @@ pub(super) fn killed(network: &mut Network) {
         ]
     };
     wait(network, &requests).unwrap();
-    // A message of a rank that has died may be refused: rank 0 has its own before rank 1 dies.
+    // A message of a dead rank may be refused: rank 0 has its own before rank 1 dies.
     network.world.barrier().unwrap();
     if network.rank() == 1 {
         // SAFETY: ends this process.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     }
     let mut buffer = vec![0_u8; 1 << 20];
-    // SAFETY: the network is closed by the caller's end, after which nothing happens.
+    // SAFETY: the network is closed by the caller's end, and nothing happens afterwards.
     let error = unsafe {
         let receive = network.post_receive(1, 2, buffer.as_mut_ptr(), 1 << 20);
         receive.and_then(|receive| wait(network, &[receive])).unwrap_err()
@@ -172,22 +172,22 @@ pub(super) fn closed_in_flight(network: &mut Network) {
     }
     network.progress().unwrap();
     assert!(network.endpoints.iter().any(|endpoint| endpoint.in_flight() > 0));
-    // What one reads of the other's memory while that one's process ends is another scenario.
+    // A read of the other's memory during the end of its process is another scenario.
     network.world.barrier().unwrap();
     std::mem::forget(buffers);
 }
 
-/// Operations in flight when the two ranks of a process leave: messages of each kind, with receives that were
-/// not polled yet, or without receives, polled. Returns the buffers of the receives.
+/// Operations in flight when the two ranks of a process leave: messages of each kind, with unpolled receives,
+/// or polled without receives. Returns the buffers of the receives.
 pub(super) fn left_in_flight(network: &mut Network, asked_for: bool) -> Vec<Vec<u8>> {
     const LENGTHS: [usize; 3] = [8, 2048, 1 << 20];
-    // First messages both ways, so that the ranks know each other.
+    // First messages both ways, to make the ranks known to each other.
     exchange(network);
     let peer = 1 - network.rank();
     let mut buffers: Vec<_> = LENGTHS.into_iter().map(|length| vec![0_u8; length]).collect();
     for (tag, buffer) in (100..).zip(&mut buffers) {
         let length = buffer.len();
-        // SAFETY: the caller keeps the buffers of the receives; those of the sends are given up.
+        // SAFETY: the caller keeps the buffers of the receives; the buffers of the sends are given up.
         unsafe {
             if asked_for {
                 network.post_receive(peer, tag, buffer.as_mut_ptr(), length).unwrap();

@@ -1,10 +1,10 @@
-//! Worlds of a program's that pass on other messages than they were given.
+//! Worlds of a program's with changed messages.
 
 use super::*;
 
 type Change = Arc<dyn Fn(&mut [Vec<u8>]) + Send + Sync>;
 
-/// Changes the messages that rank 0 has gathered.
+/// Changes the messages gathered by rank 0.
 struct Changing(world::Handle, Change);
 
 impl World for Changing {
