@@ -36,7 +36,7 @@ macro_rules! elements {
                 match self { $(Self::$data_type => $name,)* }
             }
 
-            /// Name in Rust, which parsing accepts too: `f32`, `f16`, `bf16`, `i8`, ...
+            /// Name in Rust, also accepted by parsing: `f32`, `f16`, `bf16`, `i8`, ...
             pub const fn rust_name(self) -> &'static str {
                 match self { $(Self::$data_type => stringify!($type),)* }
             }
@@ -78,8 +78,8 @@ impl DataType {
     }
 }
 
-/// A reduction operator of all backends, in the order of `ncclRedOp_t` and with its numbers. Names are those
-/// of nccl-tests.
+/// A reduction operator of all backends, in the order of `ncclRedOp_t` and with its numbers and nccl-tests'
+/// names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReduceOp {
@@ -123,7 +123,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A Rust type whose values collectives can transfer and reduce.
+/// A Rust type with values that collectives can transfer and reduce.
 ///
 /// # Safety
 /// Sealed: `DATA_TYPE` describes exactly the memory of `Self`, and every bit pattern is a valid value.

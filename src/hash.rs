@@ -1,4 +1,4 @@
-//! Hashes that do not depend on the host, the program's version or the compiler.
+//! Hashes independent of the host, the program's version and the compiler.
 
 /// FNV-1a.
 pub(crate) fn fnv1a(bytes: impl IntoIterator<Item = u8>) -> u64 {

@@ -1,8 +1,9 @@
 //! Collectives for Rust: NCCL over CUDA buffers and libfabric over host buffers, both loaded at run time.
 //!
 //! - [`job`](job/index.html): a job under any launcher, and groups of its ranks with the same collectives
-//!   over host memory or GPUs, which run beside the program until it waits for them. Start here for training.
-//! - [`train`](train/index.html): averages of gradients that overlap with the backward pass, and optimizer
+//!   over host memory or GPUs. The collectives run beside the program until it waits for them. Start here for
+//!   training.
+//! - [`train`](train/index.html): averages of gradients, overlapping with the backward pass, and optimizer
 //!   state divided among the ranks.
 //! - [`nccl`](nccl/index.html) (feature `nccl`, on): communicators, collectives, groups, windows and CUDA
 //!   graphs over buffers of [cudarc](https://docs.rs/cudarc). Its page explains all concepts.
