@@ -26,17 +26,17 @@ macro_rules! elements {
             /// All types, in NCCL's order.
             pub const ALL: [Self; 12] = [$(Self::$data_type),*];
 
-            /// Size of one element in bytes.
+            /// Returns the size of one element in bytes.
             pub const fn size(self) -> usize {
                 match self { $(Self::$data_type => size_of::<$type>(),)* }
             }
 
-            /// Name in nccl-tests: `float`, `half`, `bfloat16`, `int8`, ...
+            /// Returns the name in nccl-tests: `float`, `half`, `bfloat16`, `int8`, ...
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$data_type => $name,)* }
             }
 
-            /// Name in Rust, also accepted by parsing: `f32`, `f16`, `bf16`, `i8`, ...
+            /// Returns the name in Rust, also accepted by parsing: `f32`, `f16`, `bf16`, `i8`, ...
             pub const fn rust_name(self) -> &'static str {
                 match self { $(Self::$data_type => stringify!($type),)* }
             }
@@ -72,7 +72,7 @@ elements! {
 }
 
 impl DataType {
-    /// True for floating-point types.
+    /// Returns true for floating-point types.
     pub const fn is_float(self) -> bool {
         !matches!(self, Self::Int8 | Self::Uint8 | Self::Int32 | Self::Uint32 | Self::Int64 | Self::Uint64)
     }

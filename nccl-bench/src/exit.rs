@@ -16,7 +16,7 @@ static CLOSED_AT_START: AtomicBool = AtomicBool::new(false);
 #[unsafe(link_section = ".init_array")]
 static AT_START: extern "C" fn() = look_at_standard_output;
 
-/// Exit code of a complete command.
+/// Exit code of a completed command.
 pub const SUCCESS: u8 = 0;
 
 /// An end of the program before the end of its command.

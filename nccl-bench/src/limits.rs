@@ -2,10 +2,10 @@
 
 use engine::supervision::Stop;
 
-/// Stack of the main thread in a build without optimisation, in bytes.
+/// Stack needed by the main thread in a build without optimisation, in bytes.
 const MIN_STACK: u64 = 1 << 20;
 
-/// Least address space in bytes for two ranks over host memory to fail at least with an error.
+/// Address space, in bytes, in which two ranks over host memory at least fail with an error.
 const MIN_ADDRESS_SPACE: u64 = 128 << 20;
 
 /// Refuses a stack too small for the main thread.

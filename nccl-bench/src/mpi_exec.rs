@@ -17,7 +17,7 @@ use engine::supervision::Stop;
 
 use crate::limits;
 
-/// The program with a link to MPI.
+/// The program linked to MPI.
 const SIBLING: &str = "nccl-bench-mpi";
 
 /// A command's request to join the world.

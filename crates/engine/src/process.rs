@@ -38,8 +38,8 @@ pub struct Joined {
 }
 
 impl Process {
-    /// Takes over the signals with a request to stop (SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2,
-    /// SIGALRM, SIGXCPU).
+    /// Takes over the signals that end a run (SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM,
+    /// SIGXCPU).
     ///
     /// Call it in `main`, before the process starts threads or loads libraries: threads already running would
     /// still receive the signals. A program with an installed [`Interrupt`] has taken over the signals
@@ -88,7 +88,7 @@ impl Process {
 }
 
 impl Joined {
-    /// The world of the processes.
+    /// Returns the world of the processes.
     pub fn world(&self) -> &world::Handle {
         &self.world
     }
@@ -97,12 +97,12 @@ impl Joined {
         &self.choices
     }
 
-    /// The request to stop, set by signals.
+    /// Returns the request to stop, set by signals.
     pub fn interrupt(&self) -> &Interrupt {
         &self.interrupt
     }
 
-    /// The saving of results at an early end of this process.
+    /// Returns the object for saving the results at an early end of this process.
     pub fn salvage(&self) -> &Salvage {
         &self.salvage
     }

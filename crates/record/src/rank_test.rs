@@ -71,7 +71,7 @@ mod tests {
         (places.iter().map(|&place| place as f64).collect(), others.map(|place| place as f64).collect())
     }
 
-    /// The definition: all choices, one by one.
+    /// Calculates p by the definition: all choices, one by one.
     fn enumerated(before: &[f64], after: &[f64]) -> f64 {
         let all: Vec<f64> = before.iter().chain(after).copied().collect();
         let sum_of = |choice: u32| -> usize {

@@ -54,8 +54,7 @@ pub(crate) fn other_provenance(own: &Provenance) -> Option<Provenance> {
     })
 }
 
-/// Returns the baseline as a run, if it was measured. It lacks all values measured only for the other
-/// backend.
+/// Returns the baseline as a run, if it was measured. It lacks all values that only the measured backend has.
 fn other(run: &Run) -> Option<Run> {
     let provenance = other_provenance(&run.provenance)?;
     let measurement = |own: &Measurement| {

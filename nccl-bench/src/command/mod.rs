@@ -71,10 +71,10 @@ pub fn all() -> Vec<Box<dyn Command>> {
     commands
 }
 
-/// The functions with a difference between the two binaries.
+/// Functions that differ between the two binaries.
 #[derive(Clone, Copy)]
 pub struct Program {
-    /// Replaces this process by the program with a link to MPI, if the ranks need MPI.
+    /// Replaces this process by the program linked to MPI, if the ranks need MPI.
     pub hand_over: fn(&JoinRequest) -> Result<(), Stop>,
     /// Joins the processes of the job.
     pub join: fn(&JoinRequest) -> Result<world::Handle, Stop>,

@@ -37,7 +37,8 @@ impl Maker {
         files.iter().try_for_each(|(path, content)| self.write_whole(path, content.as_ref()))
     }
 
-    /// Refuses to replace files from elsewhere, unless `force` is set, and to replace the inputs in any case.
+    /// Refuses to replace files not written by this command, unless `force` is set. Refuses to replace the
+    /// inputs in any case.
     ///
     /// # Errors
     /// When the file must not be replaced.

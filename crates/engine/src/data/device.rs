@@ -28,8 +28,7 @@ const THREADS: u32 = 256;
 /// most).
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
 
-/// Lowest compute capability of GPUs with kernels for programmatic launch, required by
-/// [`DeviceData::invert`].
+/// Lowest compute capability for kernels that trigger programmatic launch, like [`DeviceData::invert`].
 pub const EARLY_CAPABILITY: (u32, u32) = (9, 0);
 
 #[derive(Clone, Debug)]
@@ -53,8 +52,8 @@ pub struct DeviceData {
     kernels: HashMap<FormatTag, Kernels>,
     invert: Option<CudaFunction>,
     /// `Report` of kernels.cu: number of wrong elements, inverted index of the first. It is an address,
-    /// because a launch with a slice of cudarc may wait for events, an error while a graph is captured. It is
-    /// never freed, since kernels of a failed stream may still write it.
+    /// because a launch with a slice of cudarc may wait for events. That is an error while a graph is
+    /// captured. The report is never freed, since kernels of a failed stream may still write it.
     report: CUdeviceptr,
 }
 
@@ -178,7 +177,7 @@ impl DeviceData {
     /// Enqueues on `stream`: clear the findings of [`count`](Self::count).
     pub fn clear(&mut self, stream: &Arc<CudaStream>) -> anyhow::Result<()> {
         stream.context().bind_to_thread().map_err(failed("cuCtxSetCurrent"))?;
-        // SAFETY: the report has so many bytes, and every stream with access to it belongs to its context.
+        // SAFETY: the report has so many bytes, and every stream that uses it belongs to its context.
         unsafe { result::memset_d8_async(self.report, 0, REPORT_BYTES, stream.cu_stream()) }
             .map_err(failed("clearing the report of the check"))
     }
@@ -251,8 +250,9 @@ impl DeviceData {
     }
 
     /// Enqueues on `stream`: invert all bits of the `bytes` bytes at `buffer`. With `early` the kernel first
-    /// triggers programmatic launch, so a kernel launched with that attribute may start. It then waits for
-    /// this long, and writes after that. May be captured into a graph once it is [loaded](Self::load_invert).
+    /// triggers programmatic launch, so a following kernel that allows it may start. The inverting kernel
+    /// then waits for this long, and writes after that. May be captured into a graph once the kernel is
+    /// [loaded](Self::load_invert).
     ///
     /// # Safety
     /// As for [`fill`](Self::fill).
@@ -267,7 +267,7 @@ impl DeviceData {
         let delay = u64::try_from(early.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX);
         let triggers = u32::from(early.is_some());
         let shape = self.shape(bytes);
-        // Half of the multiprocessors stay free for the early kernel.
+        // Half of the multiprocessors stay free for the kernel that starts early.
         let most = (self.multiprocessors / 2).max(1);
         let shape = LaunchConfig { grid_dim: (shape.grid_dim.0.min(most), 1, 1), ..shape };
         let mut launch = stream.launch_builder(&function);

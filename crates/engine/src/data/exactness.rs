@@ -169,8 +169,7 @@ fn hundreds_to_a_hundred_thousand_ranks_are_exact() {
     }
 }
 
-/// Tests the orders with the most extreme partial results: all growing factors first, and all shrinking
-/// factors first.
+/// Tests the orders with the most extreme partial results: values sorted by size, ascending and descending.
 fn the_largest_and_smallest_partial_results_are_exact<T: Number>() {
     let sign = if T::DATA_TYPE.is_float() { 1 << (8 * size_of::<T>() - 1) } else { 0 };
     for op in [Op::Sum, Op::Prod, Op::MulSum] {

@@ -88,7 +88,7 @@ macro_rules! formats {
                 }
             }
 
-            /// Significand bits and bias of a float format.
+            /// Returns the significand bits and bias of a float format.
             pub(super) const fn float(self) -> Option<(u32, i32)> {
                 match self {
                     $(Self::$name if $float => Some(($significand, $bias)),)*
@@ -96,7 +96,7 @@ macro_rules! formats {
                 }
             }
 
-            /// The kernels for the format, compiled from kernels.cu by `cargo xtask kernels`.
+            /// Returns the kernels for the format, compiled from kernels.cu by `cargo xtask kernels`.
             pub(super) const fn ptx(self) -> &'static str {
                 match self {
                     $(Self::$name => include_str!(concat!("ptx/", stringify!($name), ".ptx"))),*
@@ -147,8 +147,8 @@ impl FormatTag {
         Ranges { sum, prod, exact_avg, pair, vanishing }
     }
 
-    /// Returns the largest power of two of ranks with an exact average: 1/n is a number of the format, and
-    /// the smallest share times 1/n is normal.
+    /// Returns the largest number of ranks, a power of two, with an exact average. Only averages over powers
+    /// of two of ranks are exact: 1/n is a number of the format, and the smallest share times 1/n is normal.
     pub(super) const fn exact_avg_ranks(self) -> u32 {
         match self {
             Self::Float8E4M3 => 1 << 9,

@@ -18,8 +18,8 @@ pub enum Op {
     Min,
     /// Sum divided by the number of ranks; integers truncate toward zero.
     Avg,
-    /// Sum of inputs multiplied by each rank's own number ([`Op::scale_of`]); integers wrap. It has to be
-    /// created per communicator and type (`ncclRedOpCreatePreMulSum`).
+    /// Sum of inputs, each first multiplied by its rank's own number ([`Op::scale_of`]); integers wrap. The
+    /// operator has to be created per communicator and type (`ncclRedOpCreatePreMulSum`).
     MulSum,
 }
 

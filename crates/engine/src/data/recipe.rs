@@ -31,7 +31,7 @@ pub(super) struct Recipe {
     pub(super) quota: u64,
     /// Exclusive-or of the keys of max and min.
     pub(super) flip: u64,
-    /// Largest difference of bit patterns of equal values.
+    /// Largest difference of bit patterns that still counts as equal.
     pub(super) tolerance: u64,
     pub(super) ranks: u32,
     /// The contributing rank; unused for a result.

@@ -53,8 +53,8 @@ fn corruption_is_found_with_index_expected_and_found_value() {
     }
 }
 
-/// Returns all bit patterns of NaNs for the 8-bit and 16-bit types, and the smallest and largest patterns for
-/// wider types.
+/// Returns all bit patterns of NaNs for the 8-bit and 16-bit types, and some for wider types, including the
+/// smallest and the largest.
 fn nans(data_type: DataType) -> Vec<u64> {
     let of_both_signs = |bits: &[u64], sign: u64| bits.iter().flat_map(|bits| [*bits, bits | sign]).collect();
     match data_type {

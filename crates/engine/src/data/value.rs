@@ -5,25 +5,25 @@
 //! Every element of a reduction starts from one 64-bit hash of its index. From it come the *result*
 //! (directly: never by a loop over the ranks) and the ranks' shares of it. The ranks are rotated by a random
 //! amount per element, and the rank at each position gets the share numbered *position*. Let *n* be the
-//! number of ranks and `w(p)` a random word of position *p*, counted cyclically, so the sum of all `w(p + 1)
-//! - w(p)` is zero.
+//! number of ranks and `w(p)` a random word of position *p*, counted cyclically. So all `w(p + 1) - w(p)` add
+//! up to zero.
 //!
 //! - **Copies** (no reduction, or one rank): random bits; a float's exponent is limited to the middle half of
 //!   its range, so it is finite and normal.
 //! - **Sum of integers**, wrapping: the share is `w(p + 1) - w(p)`, and position 0 adds the random total.
-//! - **Sum of floats**: the total is `(q n + r) 2^e` with random q >= 0, 1 <= r <= n and `q n + r <=
-//!   2^significand`. The share is `q + (p < r) + u(p + 1) - u(p)` with random u in 0 ..= q: integers >= 0
-//!   with the total as their sum. So each partial sum in any order is an integer of at most `2^significand`,
-//!   times `2^e`: exact. All shares of an element have one sign, and zeros are positive; the total is never
-//!   zero. With more ranks than `2^significand`, q is 0 and r at most `2^significand`: most ranks contribute
-//!   0. Exponents are chosen to make 1 normal and the largest total finite, so flushing of subnormals changes
-//!   nothing either.
+//! - **Sum of floats**: the total is `(q n + r) 2^e` with random q >= 0, 1 <= r <= n and
+//!   `q n + r <= 2^significand`. The share is `q + (p < r) + u(p + 1) - u(p)` with random u in 0 ..= q:
+//!   integers >= 0 with the total as their sum. So each partial sum in any order is an integer of at most
+//!   `2^significand`, times `2^e`: exact. All shares of an element have one sign, and zeros are positive; the
+//!   total is never zero. With more ranks than `2^significand`, q is 0 and r at most `2^significand`: most
+//!   ranks contribute 0. With the chosen exponents, 1 is normal and the largest total finite, so flushing of
+//!   subnormals changes nothing either.
 //! - **Product of integers**, wrapping: odd numbers. The share is `w(p + 1) / w(p)` modulo a power of two
 //!   (odd numbers have inverses), and position 0 multiplies the random odd total in.
 //! - **Product of floats**: position 0 has a random significand, all others are powers of two, so no partial
-//!   product is rounded. Signs are `s(p + 1) ^ s(p)`. The first min(n, 8) positions have exponents `g(p + 1)
-//!   - g(p)` of bits g. The sum over any subset of them is between -4 and 4, so no partial product overflows
-//!   or becomes subnormal.
+//!   product is rounded. Signs are `s(p + 1) ^ s(p)`. The first min(n, 8) positions have exponents
+//!   `g(p + 1) - g(p)` of bits g. Any subset of them adds up to between -4 and 4, so no partial product
+//!   overflows or becomes subnormal.
 //! - **Max, min**: the result is a random key of the totally ordered keys; position 0 has it, and the others
 //!   have random keys below it (above it). Keys of floats are the finite normal floats of the copies: no
 //!   zero, no NaN.
@@ -59,9 +59,9 @@
 //!   anything. T is then positive and so small that T / n is 0 in the type, so this average is right.
 //! - **Mulsum** doubles the contributions of odd ranks before the sum. *Floats*: the sum's data, and odd
 //!   ranks have half of their share: one exponent less, also normal. *Integers*, wrapping: odd ranks have
-//!   their share shifted right (its lowest bit goes to the top, and doubling drops it), so doubling it lacks
-//!   the lowest bit; the next rank in the circle is even, and adds this bit to its own share. (The last of an
-//!   odd number of ranks is even: after it, rank 0 adds nothing.)
+//!   their share shifted right (its lowest bit goes to the top, and doubling drops it), so twice the shifted
+//!   share lacks the lowest bit; the next rank in the circle is even, and adds this bit to its own share.
+//!   (The last of an odd number of ranks is even: after it, rank 0 adds nothing.)
 
 use super::format::{
     Bfloat16, ElementFormat, Float8E4M3, Float8E5M2, Float16, Float32, Float64, FormatTag, Int8, Int32, Int64,
@@ -94,7 +94,7 @@ const fn multiply_high_64(a: u64, b: u64) -> u64 {
     ((a as u128 * b as u128) >> 64) as u64
 }
 
-/// A random word of the format's calculation width (64 bits for 64-bit formats, else 32).
+/// Returns a random word of the format's calculation width (64 bits for 64-bit formats, else 32).
 #[inline(always)]
 fn random_word<F: ElementFormat>(hash: u64) -> u64 {
     if F::BITS == 64 { hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) } else { hash >> 32 }
@@ -155,7 +155,7 @@ fn compose<F: ElementFormat>(negative: bool, exponent: i32, fraction: u64) -> u6
         | fraction
 }
 
-/// Rounds a positive float, normal in the format, to it: to nearest, ties to even.
+/// Rounds a positive float to the format, in which it is normal: to nearest, ties to even.
 #[inline(always)]
 fn narrow<F: ElementFormat>(value: f32) -> u64 {
     let mut bits = value.to_bits();

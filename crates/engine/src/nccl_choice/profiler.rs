@@ -1,4 +1,5 @@
-//! A profiler plugin for NCCL inside this program. NCCL reports its choice to it when an operation starts.
+//! A profiler plugin for NCCL inside this program. NCCL reports its choice to the plugin when an operation
+//! starts.
 //!
 //! With `NCCL_PROFILER_PLUGIN=STATIC_PLUGIN` NCCL looks for the plugin among the symbols of the program
 //! itself, from `ncclProfiler_v6` to `ncclProfiler_v1`, and takes the newest one known to it. So programs

@@ -1,4 +1,4 @@
-//! Signals as a request to stop (SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGXCPU), and a
+//! Signals that end a run (SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGXCPU), and a
 //! closed standard output.
 //!
 //! All threads block these signals, and one thread waits for them. So signal handlers of libraries, such as
@@ -23,8 +23,8 @@ use super::{Salvage, start_thread};
 use crate::gather::gather;
 use record::Outcome;
 
-/// Time from the signal until a running process saves its results. It is shorter than the second after which
-/// mpirun kills.
+/// Time from the signal until a process that is still running saves its results. It is shorter than the
+/// second after which mpirun kills.
 const SAVE_AFTER: Duration = Duration::from_millis(200);
 /// Time after the first signal during which another one counts as the same request.
 const SAME_REQUEST: Duration = Duration::from_millis(300);
@@ -74,13 +74,14 @@ impl Interrupt {
         *lock(&self.0.world) = Some(Arc::downgrade(process));
     }
 
-    /// Returns the signal that requested a stop, as far as this process knows, by a single atomic load. Ranks
-    /// exchange its number, so all stop at the same point.
+    /// Returns the signal that requested a stop, as far as this process knows. It costs a single atomic load.
+    /// Ranks exchange its number, so all stop at the same point.
     pub fn requested(&self) -> Option<Signal> {
         Signal::try_from(self.0.requested.load(Ordering::SeqCst)).ok()
     }
 
-    /// Returns the signal that requested a stop of any process; the greatest if several did. Collective.
+    /// Returns the signal that requested a stop of any process. If the processes have different signals, it
+    /// is the greatest. Collective.
     ///
     /// # Errors
     /// When another process has failed.

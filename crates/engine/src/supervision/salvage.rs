@@ -90,7 +90,8 @@ impl Salvage {
         self.lock().failure_code = Some(code);
     }
 
-    /// Returns the exit code of a run with `outcome`. The caller's code is `code`.
+    /// Returns the exit code of a run with `outcome`: the one set for failures, otherwise the caller's
+    /// `code`.
     fn code(&self, outcome: &Outcome, code: u8) -> i32 {
         i32::from(self.failure_code(outcome).unwrap_or(code))
     }

@@ -24,7 +24,7 @@ pub fn signal_code(signal: Signal) -> u8 {
     u8::try_from(128 + signal as i32).unwrap_or(u8::MAX)
 }
 
-/// Returns the signal of an exit code made by [`signal_code`].
+/// Returns the signal of [`WAITED`] with this exit code.
 pub(super) fn signal_of_code(code: i32) -> Option<Signal> {
     WAITED.into_iter().find(|&signal| i32::from(signal_code(signal)) == code)
 }

@@ -206,7 +206,7 @@ pub(super) fn of_job(
 }
 
 /// Returns the versions and the machine: the given values, else those found on this host. For a text meant
-/// for another machine, only the given values.
+/// for another machine, only the given values count.
 fn situation(arguments: &Arguments, libraries: Option<&Libraries>, network: Option<&Network>) -> Situation {
     let is_here = arguments.file.is_none();
     let detected = is_here.then(|| Platform::detect(Path::new("/"))).flatten();

@@ -36,8 +36,9 @@ impl Headline {
     }
 }
 
-/// Returns the highest bus bandwidth of a run, and its measurement, of sizes from [`LARGE`] on if there are
-/// any. A single rank has no bus bandwidth: its peak is the algorithm bandwidth.
+/// Returns the highest bus bandwidth of a run, with its metric, collective, size and placement. Only sizes
+/// from [`LARGE`] on count if there are any. A single rank has no bus bandwidth: its peak is the algorithm
+/// bandwidth.
 fn peak(picture: &Picture, sections: &[Section], run: usize) -> (String, String) {
     let places = [(Metric::Busbw, LARGE), (Metric::Busbw, 0), (Metric::Algbw, LARGE), (Metric::Algbw, 0)];
     let found = places.iter().find_map(|&(metric, least)| {
@@ -48,8 +49,8 @@ fn peak(picture: &Picture, sections: &[Section], run: usize) -> (String, String)
     found.unwrap_or_else(|| ("no peak".to_owned(), "no bandwidth of correct data was measured".to_owned()))
 }
 
-/// Returns the highest value of `metric` from a size on, and its measurement. Measurements with wrong data do
-/// not count.
+/// Returns the highest value of `metric` from a size on, with its collective, size and placement.
+/// Measurements with wrong data do not count.
 fn highest(
     picture: &Picture,
     sections: &[Section],

@@ -56,7 +56,8 @@ fn entries(picture: &Picture, section: &Section) -> Vec<Vec<Entry>> {
     groups
 }
 
-/// Returns the entries of the algorithms, after the libraries with this choice, and of wrong data.
+/// Returns the entries of the algorithms, after the names of the libraries that chose them, and of wrong
+/// data.
 fn markers(picture: &Picture, section: &Section) -> Vec<Entry> {
     let chosen = section.points().filter_map(Point::algorithm);
     let chosen: BTreeMap<_, _> =

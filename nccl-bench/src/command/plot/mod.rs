@@ -6,8 +6,8 @@
 //! `reading` and `numbers`.
 //!
 //! The drawing code is this crate's own. The chart libraries with logarithmic axes (plotters, charts-rs,
-//! kuva) write colours into each element, out of reach of a style sheet with two themes. poloto has style
-//! sheets, but no logarithmic axis; charming needs JavaScript.
+//! kuva) write colours into each element, so a style sheet with two themes cannot change them. poloto has
+//! style sheets, but no logarithmic axis; charming needs JavaScript.
 
 mod axis;
 mod chart;

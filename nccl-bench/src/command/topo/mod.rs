@@ -15,7 +15,7 @@ use super::doctor::output;
 use super::{Command, Context};
 use crate::exit::{ExitError, print};
 
-/// Exit code without a GPU and a NIC.
+/// Exit code when neither a GPU nor a NIC was found.
 const NOTHING_FOUND: u8 = 3;
 
 /// Size limit of a file, in bytes. NCCL's files have a few MiB at most.

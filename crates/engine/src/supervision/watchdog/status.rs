@@ -112,8 +112,8 @@ pub(super) fn explain(ranks: &[RankStatus], limit: Duration) -> String {
     parts.join("; ")
 }
 
-/// Returns the last known steps of silent ranks, in the order of their steps: `rank 1 on a (GPU 1) was last
-/// heard 7 s ago, in a barrier`.
+/// Returns the last known steps of silent ranks, in order of the steps:
+/// `rank 1 on a (GPU 1) was last heard 7 s ago, in a barrier`.
 fn last_heard(silent: &[&RankStatus]) -> String {
     let alike = |one: &&RankStatus, other: &&RankStatus| {
         one.number == other.number && one.heard.as_secs() == other.heard.as_secs()

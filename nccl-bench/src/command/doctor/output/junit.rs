@@ -123,7 +123,7 @@ fn element(suite: &str, case: &Case) -> String {
     }
 }
 
-/// Escapes a text for an attribute, without line breaks.
+/// Escapes a text for an attribute. Attributes in XML have no line breaks.
 fn attribute(text: &str) -> String {
     escaped(&text.replace(['\n', '\t', '\r'], " "))
 }

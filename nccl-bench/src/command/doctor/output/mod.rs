@@ -135,7 +135,7 @@ pub(in crate::command) fn is_left_to_rank_0() -> bool {
 }
 
 /// Returns the style of standard output: colours and width of a terminal. Neither in a pipe nor under a
-/// launcher, because a launcher may give rank 0 a terminal and write its output to a file.
+/// launcher, because a launcher may give rank 0 a terminal and write the text from there to a file.
 pub(in crate::command) fn style() -> text::Style {
     if Started::detect().launcher != Launcher::None {
         return text::Style::default();

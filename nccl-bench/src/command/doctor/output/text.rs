@@ -32,7 +32,7 @@ pub(super) fn write(examinations: &[Examination], style: &Style) -> String {
     text + &paragraphs(examinations, style, Some(&super::reason(examinations)))
 }
 
-/// Returns the text without the verdict: findings, proof, unseen facts, and facts.
+/// Returns the text without the verdict: findings, proof, the list of unseen facts, and the facts.
 pub(in crate::command) fn details(examinations: &[Examination], style: &Style) -> String {
     paragraphs(examinations, style, None)
 }

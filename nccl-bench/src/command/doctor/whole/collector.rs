@@ -35,7 +35,8 @@ const LOG_TIME_AFTER_SIGNAL: Duration = Duration::from_millis(300);
 /// Time limit for the logs after a complete measurement. Then the world sends the missing ones.
 const LOG_TIME_OF_COMPLETE: Duration = Duration::from_secs(20);
 
-/// Time limit of the other processes' wait for rank 0's report, below the time limit of saving results.
+/// Time limit of the other processes' wait for rank 0's report before they end. It is below the time limit of
+/// saving results.
 const REPORT_TIME: Duration = Duration::from_secs(4);
 
 /// Time for a launcher to read the report before this process ends.
@@ -81,7 +82,7 @@ impl Collector {
         }
     }
 
-    /// Adds examinations for the report, also after an early end.
+    /// Adds examinations to the report of an early end.
     pub(super) fn add(&self, examinations: impl IntoIterator<Item = Examination>) {
         lock(&self.before).extend(examinations);
     }

@@ -35,7 +35,7 @@ pub(super) const POLL: Duration = Duration::from_millis(5);
 /// Polling interval of the answering thread while ranks measure.
 const IDLE_POLL: Duration = Duration::from_millis(20);
 
-/// A process of the job, in its own description.
+/// Description of a process of the job, sent by itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Member {
     host: String,
@@ -290,7 +290,7 @@ mod tests {
         PackedLog { process, is_whole: true, gzip: vec![7; length] }
     }
 
-    /// The empty log of this process.
+    /// Returns the empty log of this process.
     fn captured_log() -> CapturedLog {
         let file = tempfile::NamedTempFile::new().unwrap();
         let (known, path) = (file.as_file().metadata().unwrap(), file.path().display().to_string());

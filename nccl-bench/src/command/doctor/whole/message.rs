@@ -38,7 +38,7 @@ impl Ending {
 /// A message. Rank 0 sends the first two; the others are for rank 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Message {
-    /// A request to every process for its logs.
+    /// A request to every process for all logs it holds.
     Ask,
     /// The report is written.
     Reported,

@@ -125,7 +125,7 @@ fn aligned(lines: &[Vec<String>], out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// All attributes of each entry; equal entries are printed once.
+/// Prints all attributes of each entry; equal entries are printed once.
 fn attributes(entries: &[Info], out: &mut impl Write) -> io::Result<()> {
     let mut distinct: Vec<(&Info, usize)> = Vec::new();
     for entry in entries {

@@ -19,7 +19,7 @@ fn entry(provider: &str, domain: &str, capabilities: &[&str]) -> Info {
     entry
 }
 
-/// Returns a working device.
+/// Returns a device with a link in the state `up`.
 fn nic(device: &str) -> Nic {
     let (mut nic, mut link) = (Nic::default(), Link::default());
     link.state = "up".to_owned();
