@@ -45,9 +45,10 @@
 //!     means.into_iter().try_for_each(|mean| Ok(println!("the mean is {}", mean?))) // 0.5, twice
 //! }
 //! ```
-//! The program's `Cargo.toml` also needs cudarc, whose types are part of this crate's interface:
-//! `cudarc = { version = "0.19", default-features = false }`. cudarc chooses the version of the CUDA API: that of the
-//! `nvcc` on the `PATH`, otherwise the newest, or that of one of its features, such as `cuda-12000`.
+//! The program's `Cargo.toml` also needs cudarc, because its types are part of this crate's interface:
+//! `cudarc = { version = "0.19", default-features = false }`. cudarc chooses the version of the CUDA API: the
+//! version of the `nvcc` on the `PATH`, otherwise the newest, or the version of one of its features, such as
+//! `cuda-12000`.
 //!
 //! The repository's `examples/` has a complete program for each concept.
 
