@@ -26,17 +26,17 @@ macro_rules! elements {
             /// All types, in NCCL's order.
             pub const ALL: [Self; 12] = [$(Self::$data_type),*];
 
-            /// Size of one element in bytes.
+            /// Returns the size of one element in bytes.
             pub const fn size(self) -> usize {
                 match self { $(Self::$data_type => size_of::<$type>(),)* }
             }
 
-            /// Name in nccl-tests: `float`, `half`, `bfloat16`, `int8`, ...
+            /// Returns the name in nccl-tests: `float`, `half`, `bfloat16`, `int8`, ...
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$data_type => $name,)* }
             }
 
-            /// Name in Rust, which parsing accepts too: `f32`, `f16`, `bf16`, `i8`, ...
+            /// Returns the name in Rust, also accepted by parsing: `f32`, `f16`, `bf16`, `i8`, ...
             pub const fn rust_name(self) -> &'static str {
                 match self { $(Self::$data_type => stringify!($type),)* }
             }
@@ -72,14 +72,14 @@ elements! {
 }
 
 impl DataType {
-    /// True for floating-point types.
+    /// Returns true for floating-point types.
     pub const fn is_float(self) -> bool {
         !matches!(self, Self::Int8 | Self::Uint8 | Self::Int32 | Self::Uint32 | Self::Int64 | Self::Uint64)
     }
 }
 
-/// A reduction operator of all backends, in the order of `ncclRedOp_t` and with its numbers. Names are those
-/// of nccl-tests.
+/// A reduction operator of all backends, in the order of `ncclRedOp_t` and with its numbers and nccl-tests'
+/// names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReduceOp {
@@ -123,7 +123,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A Rust type whose values collectives can transfer and reduce.
+/// A Rust type with values that collectives can transfer and reduce.
 ///
 /// # Safety
 /// Sealed: `DATA_TYPE` describes exactly the memory of `Self`, and every bit pattern is a valid value.

@@ -14,12 +14,12 @@ use crate::nccl;
 ///
 /// From a [`Group`](crate::job::Group), [`Error::Job`] and [`Error::Buffer`] are refusals of this rank:
 /// nothing was sent, and the group remains usable. After any other error, every later operation of the group
-/// returns that error. [`Reducer`](crate::train::Reducer) and [`Zero1`](crate::train::Zero1) say which of
-/// their refusals end a step on all ranks.
+/// returns the same error. The documentation of [`Reducer`](crate::train::Reducer) and
+/// [`Zero1`](crate::train::Zero1) names the refusals that end a step on all ranks.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The ranks could not be connected, or the job cannot go on.
+    /// The ranks could not be connected, or the job cannot continue.
     #[error(transparent)]
     World(world::Error),
     /// The host backend has failed.
@@ -53,22 +53,23 @@ pub enum Error {
         called: String,
         /// Another rank.
         peer: usize,
-        /// The other rank's call; `None` if it is not known, because an earlier call differs.
+        /// The other rank's call; `None` if it is unknown, because an earlier call differs.
         peer_called: Option<String>,
     },
     /// An operation has not finished within the group's timeout
-    /// ([`Group::set_timeout`](crate::job::Group::set_timeout)). All ranks return it, and the one whose wait
-    /// timed out first is not at fault. But if ranks of MPI's launcher do not monitor each other, or if rank
-    /// 0 does not answer, only the ranks that time out themselves return it.
+    /// ([`Group::set_timeout`](crate::job::Group::set_timeout)). All ranks return this error, and the first
+    /// rank with a timeout is not at fault. But if ranks of MPI's launcher do not monitor each other, or if
+    /// rank 0 does not answer, only ranks with a timeout of their own return it.
     #[error("{operation} has not finished within {} s{}", limit.as_secs_f64(), names_or_advice(late))]
     TimedOut {
         /// The operation: `all_reduce`, on GPUs `all_reduce of 100 float, sum`.
         operation: String,
         /// The timeout.
         limit: Duration,
-        /// Ranks of the job that the operation waited for and that did not report, when asked, that they wait
-        /// in it, with their hosts: they have not called it, are busy, or have gone on. At most 32, in rank
-        /// order. Empty if all have reported, as in an operation that is only slow, and if nobody could ask.
+        /// The late ranks of the job, with their hosts. The operation waited for them, and when asked they
+        /// did not report that they wait in it: they have not called it, are busy, or have continued. At most
+        /// 32, in rank order. Empty if all have reported, as in an operation that is only slow, and if nobody
+        /// could ask.
         late: Vec<(usize, String)>,
     },
     /// A call that is not possible here or in this order.
@@ -79,7 +80,7 @@ pub enum Error {
     Buffer(String),
 }
 
-/// The variant and the text, which a `main` that returns the error prints.
+/// Prints the variant and the text, for a `main` that returns the error.
 impl fmt::Debug for Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let variant = match self {
@@ -102,17 +103,17 @@ impl fmt::Debug for Error {
 
 #[cfg(any(feature = "fabric", feature = "nccl"))]
 impl Error {
-    /// The error of an operation whose result was taken before.
+    /// Returns the error of an operation after its result was taken.
     pub(crate) fn taken() -> Self {
         Self::Job("this operation has returned its result before: do not poll it again".to_owned())
     }
 
-    /// True for refusals of this rank, after which the group can still be used.
+    /// Returns true for refusals of this rank. The group can still be used after them.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Self::Job(_) | Self::Buffer(_))
     }
 
-    /// Replaces ranks of a group, as its backend numbers them, by ranks of the job.
+    /// Replaces ranks of a group, as numbered by its backend, by ranks of the job.
     pub(crate) fn in_job(self, ranks: &[usize]) -> Self {
         let of_job = |rank: usize| ranks.get(rank).copied().unwrap_or(rank);
         match self {
@@ -124,7 +125,7 @@ impl Error {
     }
 }
 
-/// The end of the text of a timeout.
+/// Returns the end of the text of a timeout.
 fn names_or_advice(late: &[(usize, String)]) -> String {
     match late {
         [] => ": a rank has not called it, or is slow; look at the other ranks".to_owned(),

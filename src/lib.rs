@@ -1,8 +1,9 @@
 //! Collectives for Rust: NCCL over CUDA buffers and libfabric over host buffers, both loaded at run time.
 //!
 //! - [`job`](job/index.html): a job under any launcher, and groups of its ranks with the same collectives
-//!   over host memory or GPUs, which run beside the program until it waits for them. Start here for training.
-//! - [`train`](train/index.html): averages of gradients that overlap with the backward pass, and optimizer
+//!   over host memory or GPUs. The collectives run beside the program until it waits for them. Start here for
+//!   training.
+//! - [`train`](train/index.html): averages of gradients, overlapping with the backward pass, and optimizer
 //!   state divided among the ranks.
 //! - [`nccl`](nccl/index.html) (feature `nccl`, on): communicators, collectives, groups, windows and CUDA
 //!   graphs over buffers of [cudarc](https://docs.rs/cudarc). Its page explains all concepts.
@@ -44,9 +45,10 @@
 //!     means.into_iter().try_for_each(|mean| Ok(println!("the mean is {}", mean?))) // 0.5, twice
 //! }
 //! ```
-//! The program's `Cargo.toml` also needs cudarc, whose types are part of this crate's interface:
-//! `cudarc = { version = "0.19", default-features = false }`. cudarc chooses the version of the CUDA API: that of the
-//! `nvcc` on the `PATH`, otherwise the newest, or that of one of its features, such as `cuda-12000`.
+//! The program's `Cargo.toml` also needs cudarc, because its types are part of this crate's interface:
+//! `cudarc = { version = "0.19", default-features = false }`. cudarc chooses the version of the CUDA API: the
+//! version of the `nvcc` on the `PATH`, otherwise the newest, or the version of one of its features, such as
+//! `cuda-12000`.
 //!
 //! The repository's `examples/` has a complete program for each concept.
 

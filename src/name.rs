@@ -1,4 +1,4 @@
-//! Enums that are written and read by name.
+//! Enums written and read by name.
 
 /// Error of parsing a text that is none of the known names.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -21,7 +21,7 @@ macro_rules! named {
             /// All values.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
 
-            /// The name, as [`FromStr`](std::str::FromStr) reads it.
+            /// Returns the name, as read by [`FromStr`](std::str::FromStr).
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {

@@ -1,11 +1,11 @@
-//! Purposes of operations that the library calls for itself.
+//! Purposes of the library's own operations.
 
 use std::fmt;
 
-/// Largest number of a step. Step and rank share the 64 bits that GPUs compare.
+/// Largest number of a step. Step and rank share 64 bits, which GPUs compare.
 pub(crate) const MAX_STEP: u64 = (1 << 44) - 1;
 
-/// The part of the library that calls an operation. Ranks that call the same operation for different purposes
+/// The part of the library that calls an operation. Ranks with the same operation for different purposes
 /// notice it, as if the operations were different.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
@@ -20,8 +20,8 @@ pub(crate) enum Purpose {
     NewReducer,
     /// [`Zero1::new`](crate::train::Zero1::new).
     NewZero1,
-    /// The average of a bucket. Reducers of a group are counted from 0. `is_first` is true for the first one
-    /// of a step.
+    /// The average of a bucket. Reducers of a group are counted from 0. `is_first` is true for the first
+    /// bucket of a step.
     Bucket { reducer: u32, bucket: u32, step: u64, is_first: bool },
     /// The order of the buckets of a reducer.
     Order { reducer: u32 },
@@ -30,7 +30,7 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
-    /// The number of the step, as the program counts them.
+    /// Returns the number of the step, as counted by the program.
     #[cfg(feature = "fabric")]
     pub(crate) fn step(self) -> Option<u64> {
         match self {
@@ -39,7 +39,7 @@ impl Purpose {
         }
     }
 
-    /// The number of the step for the first operation of one.
+    /// Returns the number of the step, for its first operation only.
     #[cfg(feature = "nccl")]
     pub(crate) fn first_of_step(self) -> Option<u64> {
         match self {
@@ -48,7 +48,7 @@ impl Purpose {
         }
     }
 
-    /// The same purpose in another step.
+    /// Returns the same purpose in another step.
     #[cfg(feature = "nccl")]
     pub(crate) fn in_step(mut self, number: u64) -> Self {
         if let Self::Bucket { step, .. } | Self::Step { step, .. } = &mut self {
@@ -57,7 +57,7 @@ impl Purpose {
         self
     }
 
-    /// A number for hashes, which no other purpose has. It does not contain the step.
+    /// Returns a number for hashes, different from all other purposes. It does not contain the step.
     #[cfg(feature = "fabric")]
     pub(crate) fn word(self) -> u64 {
         let (kind, owner, part) = match self {
@@ -75,7 +75,7 @@ impl Purpose {
     }
 }
 
-/// ` for bucket 0 of reducer 1 in step 7`, which follows the operation.
+/// Writes ` for bucket 0 of reducer 1 in step 7`, to follow the operation.
 impl fmt::Display for Purpose {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

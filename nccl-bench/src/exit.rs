@@ -11,15 +11,15 @@ use engine::supervision::{CLOSED_PIPE, REFUSED, Stop, print_message};
 /// `/dev/null` in its place.
 static CLOSED_AT_START: AtomicBool = AtomicBool::new(false);
 
-// SAFETY: the section is an array of functions with this ABI, which the C library calls before `main`.
+// SAFETY: the section is an array of functions with this ABI. The C library calls them before `main`.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static AT_START: extern "C" fn() = look_at_standard_output;
 
-/// Exit code of a command that did everything.
+/// Exit code of a completed command.
 pub const SUCCESS: u8 = 0;
 
-/// An end of the program before its command is done.
+/// An end of the program before the end of its command.
 #[derive(Debug)]
 pub enum ExitError {
     /// A refusal or a failure, printed on standard error.
@@ -31,7 +31,7 @@ pub enum ExitError {
 }
 
 impl ExitError {
-    /// The request cannot be carried out: exit code 2.
+    /// Returns a refusal of the request: exit code 2.
     #[must_use]
     pub fn refused(message: impl Into<String>) -> Self {
         Self::Stopped(Stop::Refused(message.into()))
@@ -87,12 +87,13 @@ impl From<clap::Error> for ExitError {
     }
 }
 
-/// A refusal in the form of the parser's messages, without a usage line: the message says what to change.
+/// Returns a refusal in the form of the parser's messages. It has no usage line, because the message contains
+/// the advice.
 pub fn refusal(message: impl Display) -> clap::Error {
     clap::Error::raw(ErrorKind::ValueValidation, format!("{message}\n"))
 }
 
-/// Checks that this process was started with a standard output, which the results need.
+/// Checks that this process was started with a standard output, because the results need it.
 ///
 /// # Errors
 /// [`Stop::Refused`] when it was closed.

@@ -1,4 +1,4 @@
-//! The program `nccl-bench`, as a library so that tests and both binaries share it.
+//! The program `nccl-bench`, as a library shared by tests and both binaries.
 
 // Several processes share standard error: `print_message` writes a message as a whole.
 #![deny(clippy::print_stderr)]

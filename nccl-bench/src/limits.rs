@@ -1,14 +1,14 @@
-//! Checks of this process's limits, below which it would end in the middle with a crash of the system's.
+//! Checks of this process's resource limits. Below the required values it would crash in the middle of a run.
 
 use engine::supervision::Stop;
 
-/// Stack that the main thread needs in a build without optimisation.
+/// Stack needed by the main thread in a build without optimisation, in bytes.
 const MIN_STACK: u64 = 1 << 20;
 
-/// Address space in which two ranks over host memory fail with an error at least.
+/// Address space, in bytes, in which two ranks over host memory at least fail with an error.
 const MIN_ADDRESS_SPACE: u64 = 128 << 20;
 
-/// Refuses a stack that the main thread would overflow.
+/// Refuses a stack too small for the main thread.
 ///
 /// # Errors
 /// [`Stop::Refused`] with the limit and the remedy.
@@ -16,7 +16,7 @@ pub(crate) fn check_stack() -> Result<(), Stop> {
     check(libc::RLIMIT_STACK, MIN_STACK, "the stack", "ulimit -s", "8192")
 }
 
-/// Refuses an address space in which ranks could not even report that it is too small.
+/// Refuses an address space too small for the ranks to report an error.
 ///
 /// # Errors
 /// [`Stop::Refused`] with the limit and the remedy.

@@ -8,7 +8,7 @@ use tracing_subscriber::filter::LevelFilter;
 /// The variable with the level of the log: off, error, warn, info, debug or trace.
 const LEVEL: &str = "NCCL_BENCH_LOG";
 
-/// Starts the log: warnings, or the level that the variable names.
+/// Starts the log with the level of the variable, by default warnings.
 ///
 /// # Errors
 /// [`Stop::Refused`] for an unknown level.

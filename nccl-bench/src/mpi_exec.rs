@@ -1,7 +1,7 @@
-//! Joins the world of `nccl-bench`, which is not linked to MPI.
+//! Joins the world of `nccl-bench`. This program is not linked to MPI.
 //!
 //! Under an MPI launcher the process becomes `nccl-bench-mpi` from the same folder, with the same arguments
-//! and environment. `exec` keeps the process ID, by which launchers know their processes.
+//! and environment. `exec` keeps the process ID, and launchers know their processes by it.
 
 use std::env;
 use std::io;
@@ -17,7 +17,7 @@ use engine::supervision::Stop;
 
 use crate::limits;
 
-/// The program that is linked to MPI.
+/// The program linked to MPI.
 const SIBLING: &str = "nccl-bench-mpi";
 
 /// A command's request to join the world.
@@ -25,16 +25,16 @@ const SIBLING: &str = "nccl-bench-mpi";
 pub struct JoinRequest {
     /// The value of `--world`.
     pub world: Kind,
-    /// The flag that makes MPI move the data.
+    /// The flag for moving the data through MPI.
     pub for_mpi: Option<&'static str>,
     /// Limit on the rendezvous and on the start of MPI.
     pub timeout: Option<Duration>,
-    /// Advice for a rendezvous without MPI, where that is possible.
+    /// Advice for a rendezvous without MPI, if possible.
     pub instead: Option<&'static str>,
 }
 
 impl From<&Request> for JoinRequest {
-    /// The limit on each step of the run (`-T`) applies to the rendezvous too.
+    /// The limit on each step of the run (`-T`) also applies to the rendezvous.
     fn from(request: &Request) -> Self {
         let for_mpi = match request {
             Request { backend: BackendChoice::Mpi, .. } => Some("--backend mpi"),
@@ -46,12 +46,11 @@ impl From<&Request> for JoinRequest {
     }
 }
 
-/// The world's options in both programs. A rank that fails ends all others, which may wait for a GPU without
-/// end. The variable with the limit takes precedence over the request.
+/// Returns the world's options for both programs. A failed rank ends all others, because these may wait for a
+/// GPU forever. The variable with the limit takes precedence over the request.
 ///
 /// # Errors
-/// When a variable is not a number of seconds, or when MPI is to move the data of ranks that it has not
-/// started.
+/// When a variable is not a number of seconds, or when MPI is to move the data of ranks not started by it.
 pub fn options(request: &JoinRequest) -> Result<Options, Stop> {
     let mut options = Options::default();
     options.kind = kind(request, &Started::detect())?;
@@ -60,7 +59,7 @@ pub fn options(request: &JoinRequest) -> Result<Options, Stop> {
     options.or_environment().map_err(stop)
 }
 
-/// The kind of world: as requested, but MPI where MPI moves the data.
+/// Returns the kind of world: as requested, but MPI if MPI moves the data.
 fn kind(request: &JoinRequest, started: &Started) -> Result<Kind, Stop> {
     let Some(flag) = request.for_mpi else { return Ok(request.world) };
     match request.world {
@@ -83,11 +82,11 @@ fn kind(request: &JoinRequest, started: &Started) -> Result<Kind, Stop> {
     }
 }
 
-/// Replaces this process by `nccl-bench-mpi` under an MPI launcher; returns where MPI is not needed.
+/// Replaces this process by `nccl-bench-mpi` under an MPI launcher. Returns if MPI is not needed.
 ///
 /// # Errors
-/// When `nccl-bench-mpi` is needed and missing, when MPI is to move the data of ranks that it has not
-/// started, or when this process may use too little memory for ranks.
+/// When `nccl-bench-mpi` is needed and missing, when MPI is to move the data of ranks not started by it, or
+/// when this process may use too little memory for ranks.
 pub fn hand_over(request: &JoinRequest) -> Result<(), Stop> {
     limits::check_address_space()?;
     let started = Started::detect();
@@ -113,7 +112,7 @@ pub fn join(request: &JoinRequest) -> Result<world::Handle, Stop> {
     world::from_environment(&options(request)?).map_err(stop)
 }
 
-/// Converts an error of joining. It names this program's flags in place of the library's options.
+/// Converts an error of joining. The result names this program's flags in place of the library's options.
 #[must_use]
 pub fn stop(error: world::Error) -> Stop {
     match error {
@@ -127,11 +126,11 @@ pub fn stop(error: world::Error) -> Stop {
 }
 
 fn sibling() -> io::Result<PathBuf> {
-    // The program itself, also when it was started through a link.
+    // The program itself, also after a start through a link.
     Ok(env::current_exe()?.with_file_name(SIBLING))
 }
 
-/// Replaces this process by its sibling; returns the reason when that is impossible.
+/// Replaces this process by its sibling. Returns the reason if that is impossible.
 fn become_sibling(request: &JoinRequest, started: &Started) -> Stop {
     let path = match sibling() {
         Ok(path) => path,
@@ -147,7 +146,7 @@ fn become_sibling(request: &JoinRequest, started: &Started) -> Stop {
     Stop::Refused(refusal(started, &path, &error, request.instead))
 }
 
-/// `instead` says how the ranks can meet without MPI.
+/// Returns the text of the refusal. `instead` is the advice for a rendezvous without MPI.
 fn refusal(started: &Started, path: &Path, error: &io::Error, instead: Option<&str>) -> String {
     let who = match (started.mpi, started.size) {
         (true, Some(size)) => format!("{} started {size} processes", started.launcher),

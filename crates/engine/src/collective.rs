@@ -14,13 +14,13 @@ pub use record::collective::{Bandwidth, Collective, UnknownCollective};
 /// The element counts of one operation on one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
-    /// Elements that a rank sends.
+    /// Number of elements sent by the rank.
     pub send: usize,
-    /// Elements that a rank receives.
+    /// Number of elements received by the rank.
     pub receive: usize,
-    /// The count parameter of the library's function, which is reported.
+    /// The reported count parameter of the library's function.
     pub parameter: usize,
-    /// The reported size in elements: the larger buffer of the rank that has most.
+    /// The reported size in elements: the larger buffer of the rank with the largest one.
     pub largest: usize,
 }
 
@@ -31,7 +31,7 @@ pub struct Participant {
     pub rank: usize,
     /// Number of ranks in the group.
     pub ranks: usize,
-    /// The root, where the collective has one.
+    /// The root, for collectives with a root.
     pub root: Option<usize>,
 }
 
@@ -40,17 +40,17 @@ impl Participant {
         self.root == Some(self.rank)
     }
 
-    /// The next rank, to which a sendrecv sends.
+    /// Returns the next rank, the receiver in a sendrecv.
     pub(crate) fn next(&self) -> usize {
         (self.rank + 1) % self.ranks
     }
 
-    /// The previous rank, from which a sendrecv receives.
+    /// Returns the previous rank, the sender in a sendrecv.
     pub(crate) fn previous(&self) -> usize {
         (self.rank + self.ranks - 1) % self.ranks
     }
 
-    /// The exchanges of a hypercube, in order: of all parts that are known, with partners at doubling
+    /// Returns the exchanges of a hypercube, in order: all parts known so far, with partners at doubling
     /// distance.
     pub(crate) fn hypercube(&self) -> impl Iterator<Item = HypercubeStep> {
         let rank = self.rank;
@@ -66,14 +66,14 @@ impl Participant {
 #[derive(Clone, Debug)]
 pub(crate) struct HypercubeStep {
     pub(crate) peer: usize,
-    /// The ranks whose parts are sent.
+    /// Ranks of the sent parts.
     pub(crate) own: Range<usize>,
-    /// The ranks whose parts are received, which are adjacent to `own`.
+    /// Ranks of the received parts, adjacent to `own`.
     pub(crate) theirs: Range<usize>,
 }
 
 impl HypercubeStep {
-    /// The sent and the received elements of a buffer with `part` elements for each rank.
+    /// Returns the sent and the received elements of a buffer with `part` elements for each rank.
     pub(crate) fn split<'a, T>(&self, data: &'a mut [T], part: usize) -> (&'a [T], &'a mut [T]) {
         let (first, second) = data.split_at_mut(self.own.start.max(self.theirs.start) * part);
         let length = self.own.len() * part;
@@ -86,8 +86,8 @@ impl HypercubeStep {
 }
 
 impl Counts {
-    /// Element counts of an operation for a requested size in bytes, as in nccl-tests. A part per rank is
-    /// rounded down to 16 bytes. `traffic` is that of [`Collective::AllToAllV`].
+    /// Returns the element counts of an operation for a requested size in bytes, as in nccl-tests. A part per
+    /// rank is rounded down to 16 bytes. `traffic` is for [`Collective::AllToAllV`].
     pub fn new(
         collective: Collective,
         bytes: u64,
@@ -118,20 +118,20 @@ impl Counts {
         }
     }
 
-    /// The reported size: bytes of the larger buffer.
+    /// Returns the reported size: bytes of the larger buffer.
     pub fn bytes(&self, data_type: DataType) -> usize {
         self.largest * data_type.size()
     }
 }
 
-/// One operation of one rank. The definitions are those of nccl-tests.
+/// One operation of one rank, as defined by nccl-tests.
 #[derive(Clone, Debug)]
 pub struct Work {
     /// The collective.
     pub collective: Collective,
     /// Type of the elements.
     pub data_type: DataType,
-    /// The operator of a collective that reduces.
+    /// The operator of a reducing collective.
     pub op: Option<Op>,
     /// The rank, its group and the root.
     pub participant: Participant,
@@ -144,17 +144,17 @@ pub struct Work {
 }
 
 impl Work {
-    /// The size that the table prints: bytes of the larger buffer.
+    /// Returns the size printed in the table: bytes of the larger buffer.
     pub fn bytes(&self) -> usize {
         self.counts.bytes(self.data_type)
     }
 
-    /// Returns false when no rank has an element, so that there is nothing to verify.
+    /// Returns false when no rank has an element. There is then nothing to verify.
     pub fn has_elements(&self) -> bool {
         self.traffic.as_ref().map_or(self.bytes(), |traffic| traffic.busiest()) > 0
     }
 
-    /// The parts of an alltoallv, by rank, in this rank's send and receive buffer; nothing for other
+    /// Returns the parts of an alltoallv, by rank, in this rank's send and receive buffer; nothing for other
     /// collectives.
     pub(crate) fn parts(&self) -> (&[Range<usize>], &[Range<usize>]) {
         let rank = self.participant.rank;
@@ -163,7 +163,7 @@ impl Work {
             .map_or((&[], &[]), |traffic| (&traffic.send_parts[rank], &traffic.receive_parts[rank]))
     }
 
-    /// Start of this rank's input in the receive buffer when the operation runs in place, in elements.
+    /// Returns the start of this rank's input in the receive buffer for an operation in place, in elements.
     pub(crate) fn in_place_input(&self) -> usize {
         match self.collective {
             Collective::AllGather | Collective::Hypercube | Collective::Gather => {
@@ -173,7 +173,7 @@ impl Work {
         }
     }
 
-    /// Start of this rank's result in the receive buffer, in elements.
+    /// Returns the start of this rank's result in the receive buffer, in elements.
     pub(crate) fn result_start(&self) -> usize {
         match (self.collective, self.placement) {
             (Collective::ReduceScatter | Collective::Scatter, Placement::InPlace) => {
@@ -196,8 +196,8 @@ impl Work {
             && self.placement == Placement::OutOfPlace
     }
 
-    /// The expected result of this rank; empty for a rank without a result. A rank that is not the root of a
-    /// reduce must find its receive buffer unchanged ([`Work::keeps_receive`]).
+    /// Returns the expected result of this rank; empty for a rank without a result. Except for the root, a
+    /// rank of a reduce must find its receive buffer unchanged ([`Work::keeps_receive`]).
     pub(crate) fn result(&self) -> Vec<ExpectedSegment> {
         let Participant { rank, ranks, root } = self.participant;
         let Counts { send, receive, parameter, .. } = self.counts;
@@ -228,8 +228,8 @@ impl Work {
         }
     }
 
-    /// Bytes that the algorithm bandwidth counts: the size, except in a hypercube, where the bytes from other
-    /// ranks count.
+    /// Returns the bytes counted by the algorithm bandwidth: the size, except in a hypercube, where only
+    /// bytes from other ranks count.
     pub(crate) fn moved(&self) -> usize {
         let elements = match self.collective {
             Collective::Hypercube => self.counts.parameter * (self.participant.ranks - 1),
@@ -243,8 +243,8 @@ impl Work {
         DataSpec { seed, ranks: self.participant.ranks as u32, op, data_type: self.data_type }
     }
 
-    /// The expected bits of element `index` of the result with a bit flipped that exceeds the tolerance, so
-    /// that a check must find it; `None` when there is no such element.
+    /// Returns the expected bits of element `index` of the result with one bit flipped. The change exceeds
+    /// the tolerance, so a check must find it. `None` when no such element exists.
     pub(crate) fn wrong_bits(&self, seed: u64, index: usize) -> anyhow::Result<Option<u64>> {
         let spec = self.data_spec(seed);
         // Exceeds the tolerance even for an element at its edge.
@@ -253,7 +253,7 @@ impl Work {
     }
 }
 
-/// The fabric backend's collective, if that one has a choice of algorithms.
+/// Returns the fabric backend's collective, if it has a choice of algorithms.
 pub fn on_fabric(collective: Collective) -> Option<fabric::Collective> {
     match collective {
         Collective::AllReduce => Some(fabric::Collective::AllReduce),

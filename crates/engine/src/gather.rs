@@ -4,7 +4,7 @@ use collectives::world::World;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Sends a value of this rank to all others. Returns the values of all ranks, in order. Collective.
+/// Sends a value of this rank to all other ranks. Returns the values of all ranks, in order. Collective.
 ///
 /// # Errors
 /// When another rank has failed, or has sent something else.

@@ -1,5 +1,5 @@
-//! A process of a job: its signals, its world, and its end. The same for measurements, the doctor and tests
-//! of libfabric.
+//! A process of a job: its signals, its world, and its end. Used by measurements, the doctor and tests of
+//! libfabric.
 
 use std::io;
 use std::sync::Mutex;
@@ -11,7 +11,7 @@ use crate::nccl_choice::ChoiceSources;
 use crate::request::Request;
 use crate::supervision::{Interrupt, Salvage, await_cause};
 
-/// A process that has not joined its job yet.
+/// A process before it joins its job.
 #[derive(Debug)]
 pub struct Process {
     choices: RecordedChoices,
@@ -27,8 +27,8 @@ pub(crate) struct RecordedChoices {
     pub(crate) note: Option<String>,
 }
 
-/// A process that has joined the world of its job. A signal stops all ranks at the same point, and the end of
-/// another process saves the results of this one.
+/// A process after it has joined the world of its job. A signal stops all ranks at the same point, and the
+/// end of another process saves the results of this one.
 #[derive(Debug)]
 pub struct Joined {
     world: world::Handle,
@@ -38,27 +38,27 @@ pub struct Joined {
 }
 
 impl Process {
-    /// Takes over the signals of the process that end a run (SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1,
-    /// SIGUSR2, SIGALRM, SIGXCPU).
+    /// Takes over the signals that end a run (SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM,
+    /// SIGXCPU).
     ///
-    /// Call it in `main`, before the process starts threads or loads libraries: threads that run already
-    /// would still receive the signals. A program that has installed an [`Interrupt`] before has taken over
-    /// the signals already.
+    /// Call it in `main`, before the process starts threads or loads libraries: threads already running would
+    /// still receive the signals. A program with an installed [`Interrupt`] has taken over the signals
+    /// already.
     ///
     /// # Errors
-    /// When the thread that waits for the signals cannot be started.
+    /// When the signal thread cannot be started.
     pub fn start() -> io::Result<Self> {
         let salvage = Salvage::default();
         let interrupt = Interrupt::install(salvage.clone())?;
         Ok(Self { choices: RecordedChoices::default(), salvage, interrupt })
     }
 
-    /// Starts a process that will measure. Prepares the record of NCCL's choices for requests like this one
+    /// Starts a process for measurements. Prepares the record of NCCL's choices for requests like this one
     /// ([`Request::log_choices`]), which may set environment variables, then does the same as
     /// [`Process::start`]. Call it before NCCL is loaded.
     ///
     /// # Errors
-    /// Those of [`Process::start`].
+    /// The errors of [`Process::start`].
     pub fn start_for(request: &Request) -> io::Result<Self> {
         let leads = Started::detect().rank.is_none_or(|rank| rank == 0);
         let (sources, note) = if leads && request.backend.may_use_gpus() {
@@ -78,7 +78,7 @@ impl Process {
         self
     }
 
-    /// Joins the other processes of `world`, which this value keeps until it is dropped.
+    /// Joins the other processes of `world`. The result keeps the world until it is dropped.
     pub fn join(self, world: world::Handle) -> Joined {
         let Self { choices, salvage, interrupt } = self;
         interrupt.joined(&world);
@@ -88,7 +88,7 @@ impl Process {
 }
 
 impl Joined {
-    /// The world of the processes.
+    /// Returns the world of the processes.
     pub fn world(&self) -> &world::Handle {
         &self.world
     }
@@ -97,29 +97,29 @@ impl Joined {
         &self.choices
     }
 
-    /// The request to stop, which signals set.
+    /// Returns the request to stop, set by signals.
     pub fn interrupt(&self) -> &Interrupt {
         &self.interrupt
     }
 
-    /// Saves the results when this process ends early.
+    /// Returns the object for saving the results at an early end of this process.
     pub fn salvage(&self) -> &Salvage {
         &self.salvage
     }
 
-    /// Sets the function that saves the results when this process ends early: see [`Salvage::set`].
+    /// Sets the function for saving the results at an early end of this process: see [`Salvage::set`].
     pub fn save_with(&self, save: impl FnOnce(Outcome) + Send + 'static) {
         self.salvage.set(save);
     }
 
-    /// Ends this process and the job with this exit code because of an error, which may be the consequence of
+    /// Ends this process and the job with this exit code after an error. The error may be the consequence of
     /// another rank's failure.
     pub fn fail(&self, error: &anyhow::Error, code: u8) -> ! {
         fail(error, code, &*self.world, &self.salvage)
     }
 }
 
-/// Ends this process and the job because of an error of the rank of `world`.
+/// Ends this process and the job after an error of the rank of `world`.
 pub(crate) fn fail(error: &anyhow::Error, code: u8, world: &dyn world::World, salvage: &Salvage) -> ! {
     await_cause(error, world);
     salvage.end(world, code, &format!("{error:#}"))

@@ -1,13 +1,13 @@
 //! Collectives by name, and their bandwidths.
 //!
-//! The definitions are those of nccl-tests (`doc/PERFORMANCE.md`): `algbw` is the size divided by the time;
-//! `busbw` multiplies it by the share of the data that each rank's link must carry at least, so that it is
-//! comparable with the hardware's speed for any number of ranks.
+//! The definitions are taken from nccl-tests (`doc/PERFORMANCE.md`): `algbw` is the size divided by the time;
+//! `busbw` multiplies it by the least share of the data carried by each rank's link. So it is comparable with
+//! the hardware's speed for any number of ranks.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A collective operation that can be measured.
+/// A measurable collective operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Collective {
     /// Every rank gets the reduction of all ranks' buffers.
@@ -35,7 +35,7 @@ pub enum Collective {
 }
 
 impl Collective {
-    /// All collectives, in the order in which `nccl-bench all` measures them.
+    /// All collectives, in the order of measurement by `nccl-bench all`.
     pub const ALL: [Self; 11] = [
         Self::AllReduce,
         Self::AllGather,
@@ -50,7 +50,7 @@ impl Collective {
         Self::Hypercube,
     ];
 
-    /// Name on the command line and in files.
+    /// Returns the name on the command line and in files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::AllReduce => "allreduce",
@@ -67,7 +67,7 @@ impl Collective {
         }
     }
 
-    /// The name of nccl-tests' program for it.
+    /// Returns the name of nccl-tests' program for it.
     pub const fn nccl_tests_name(self) -> &'static str {
         match self {
             Self::AllReduce => "all_reduce_perf",
@@ -94,8 +94,8 @@ impl Collective {
         matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
     }
 
-    /// Returns true when it can run in place. The others are run in one buffer as well, as in nccl-tests, but
-    /// their result is undefined.
+    /// Returns true when it can run in place. Other collectives are run in one buffer as well, as in
+    /// nccl-tests, but their result is undefined.
     pub const fn has_in_place(self) -> bool {
         !matches!(self, Self::AllToAll | Self::AllToAllV | Self::SendRecv)
     }
@@ -105,7 +105,7 @@ impl Collective {
         !matches!(self, Self::Hypercube) || ranks.is_power_of_two()
     }
 
-    /// Factor from `algbw` to `busbw`, for n ranks.
+    /// Returns the factor from `algbw` to `busbw`, for n ranks.
     pub fn bus_factor(self, ranks: usize) -> f64 {
         let n = ranks as f64;
         match self {
@@ -127,7 +127,7 @@ impl fmt::Display for Collective {
     }
 }
 
-/// A text that names no collective.
+/// A text that is not the name of a collective.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is no collective; write one of {names}, several with commas, or `all` by itself", names = names())]
 pub struct UnknownCollective(String);
@@ -158,7 +158,7 @@ pub struct Bandwidth {
 }
 
 impl Bandwidth {
-    /// Calculates the bandwidths of an operation over `bytes` bytes that took `seconds`.
+    /// Calculates the bandwidths of an operation over `bytes` bytes in `seconds`.
     pub fn new(collective: Collective, bytes: usize, seconds: f64, ranks: usize) -> Self {
         let algorithm = bytes as f64 / 1e9 / seconds;
         Self { algorithm, bus: algorithm * collective.bus_factor(ranks) }

@@ -13,14 +13,14 @@ const ENOUGH: f64 = 0.9;
 /// Format of a time in nccl-tests; with -S also the unit of that column.
 pub const TIME_FORMAT: &str = "%Y-%m-%d %H:%M:%S";
 
-/// The name of nccl-tests' program for a collective on this program's command line. Other names are returned
-/// unchanged.
+/// Returns the name of nccl-tests' program for a collective on this program's command line. Other names are
+/// returned unchanged.
 pub fn program(collective: &str) -> &str {
     collective.parse::<Collective>().map_or(collective, |known| known.nccl_tests_name())
 }
 
-/// The operator's cell. nccl-tests prints an operator for sendrecv, which reduces nothing, and a blank one
-/// for hypercube.
+/// Returns the operator's cell. nccl-tests prints an operator for sendrecv, although it reduces nothing, and
+/// a blank one for hypercube.
 pub fn operator(measurement: &Measurement) -> &str {
     match (measurement.op.as_deref(), measurement.collective.as_str()) {
         (Some(op), _) => op,
@@ -30,12 +30,12 @@ pub fn operator(measurement: &Measurement) -> &str {
     }
 }
 
-/// The root's cell, which is a string in nccl-tests' JSON as well: -1 without a root.
+/// Returns the root's cell: -1 without a root. It is a string in nccl-tests' JSON as well.
 pub fn root(measurement: &Measurement) -> String {
     format!("{:>6}", measurement.root.map_or_else(|| "-1".to_owned(), |root| root.to_string()))
 }
 
-/// NCCL's number for a version: 22809 for `2.28.9`. `None` for any other text than a version of three
+/// Returns NCCL's number for a version: 22809 for `2.28.9`. `None` for any other text than a version of three
 /// numbers.
 pub fn nccl_code(version: &str) -> Option<u32> {
     let mut numbers = version.split('.').map(|part| {
@@ -47,18 +47,18 @@ pub fn nccl_code(version: &str) -> Option<u32> {
     major.checked_mul(10_000)?.checked_add(minor.checked_mul(100)?)?.checked_add(patch)
 }
 
-/// The requested bus bandwidth in GB/s (`NCCL_TESTS_MIN_BW`).
+/// Returns the requested bus bandwidth in GB/s (`NCCL_TESTS_MIN_BW`).
 pub fn minimum_busbw(provenance: &Provenance) -> Option<f64> {
     provenance.environment.get("NCCL_TESTS_MIN_BW")?.trim().parse().ok()
 }
 
-/// Returns true when a mean bus bandwidth is at least 90 % of the requested one; `None` when there is no
-/// request. NaN, the mean of no measurement, is not enough.
+/// Returns true when a mean bus bandwidth is at least 90 % of the requested one; `None` without a request.
+/// NaN, the mean of no measurement, is not enough.
 pub fn enough(mean_busbw: f64, minimum: Option<f64>) -> Option<bool> {
     minimum.map(|minimum| mean_busbw >= minimum * ENOUGH)
 }
 
-/// The note on a complete run whose mean bus bandwidth is lower than `NCCL_TESTS_MIN_BW` requires.
+/// Returns the note on a complete run with a mean bus bandwidth below the requirement of `NCCL_TESTS_MIN_BW`.
 pub fn too_slow(run: &Run) -> Option<String> {
     let minimum = minimum_busbw(&run.provenance).filter(|_| run.outcome == Outcome::Complete)?;
     let mean = run.mean_busbw_gbps().unwrap_or(f64::NAN);
@@ -75,8 +75,8 @@ pub fn local_time(utc: &str, zone: &TimeZone) -> String {
     }
 }
 
-/// The collective of a command line: `allreduce` for `./build/all_reduce_perf` and `all_reduce_perf_mpi`. In
-/// this program's files the first argument names it.
+/// Returns the collective of a command line: `allreduce` for `./build/all_reduce_perf` and
+/// `all_reduce_perf_mpi`. In this program's files the first argument names it.
 pub(crate) fn collective(args: &[String]) -> String {
     let of_command = args.get(1).and_then(|command| command.parse::<Collective>().ok());
     if let Some(collective) = of_command {

@@ -1,11 +1,11 @@
-//! Numbers in JSON: those that are not finite are written as `null`, as serde_json does, and read as NaN.
+//! Numbers in JSON: infinities and NaN are written as `null`, as by serde_json, and `null` is read as NaN.
 
 use std::fmt;
 
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// A number in a file, including `null`, and words such as `"nan"`, which nccl-tests writes.
+/// A number in a file, including `null`, and words of nccl-tests such as `"nan"`.
 struct Number(f64);
 
 impl<'de> Deserialize<'de> for Number {

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-/// Prefixes of variables that affect the measurement: of NCCL and nccl-tests, CUDA, libfabric and UCX, of the
-/// InfiniBand and RoCE libraries, and of the transports of Open MPI. Other variables of Open MPI describe its
-/// processes, differ in each start, and include a session's key.
+/// Prefixes of variables with an effect on the measurement: of NCCL and nccl-tests, CUDA, libfabric and UCX,
+/// of the InfiniBand and RoCE libraries, and of the transports of Open MPI. Other variables of Open MPI
+/// describe its processes, differ in each start, and include a session's key.
 pub const PREFIXES: [&str; 13] = [
     "NCCL_",
     "CUDA_",
@@ -23,23 +23,23 @@ pub const PREFIXES: [&str; 13] = [
     "MPIR_CVAR_",
 ];
 
-/// Other such variables: those that select the loaded libraries, and the devices visible in a container.
+/// Other such variables. They select the loaded libraries, and the devices visible in a container.
 pub(crate) const NAMES: [&str; 3] = ["LD_LIBRARY_PATH", "LD_PRELOAD", "NVIDIA_VISIBLE_DEVICES"];
 
-/// Parts of names of variables whose values are secret.
+/// Parts of names of variables with secret values.
 pub(crate) const SECRET: [&str; 6] = ["KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL"];
 
 /// Replacement of a secret value.
 pub const LEFT_OUT: &str = "(left out)";
 
-/// The environment variables of this process that affect the measurement. Values that could be secret, by the
-/// variable's name, are [`LEFT_OUT`]; invalid UTF-8 is replaced.
+/// Returns the environment variables of this process with an effect on the measurement. Values that could be
+/// secret, by the variable's name, are [`LEFT_OUT`]; invalid UTF-8 is replaced.
 pub fn environment() -> BTreeMap<String, String> {
     let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
     chosen(std::env::vars_os().map(|(name, value)| (text(name), text(value))))
 }
 
-/// Selects variables, and hides secrets, as [`environment`] does.
+/// Selects variables, and hides secrets, for [`environment`].
 pub(crate) fn chosen(variables: impl Iterator<Item = (String, String)>) -> BTreeMap<String, String> {
     let matters =
         |name: &str| PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || NAMES.contains(&name);
@@ -51,13 +51,13 @@ pub(crate) fn chosen(variables: impl Iterator<Item = (String, String)>) -> BTree
     variables.filter(|(name, _)| matters(name)).map(shown).collect()
 }
 
-/// The system: `Linux 6.8.0 x86_64` (uname).
+/// Returns the system: `Linux 6.8.0 x86_64` (uname).
 pub fn system() -> String {
     let found = rustix::system::uname();
     [found.sysname(), found.release(), found.machine()].map(|part| part.to_string_lossy()).join(" ")
 }
 
-/// The time in UTC with milliseconds, as in RFC 3339: `2026-11-22T08:30:00.123Z`.
+/// Returns the time in UTC with milliseconds, as in RFC 3339: `2026-11-22T08:30:00.123Z`.
 pub fn now_utc() -> String {
     format!("{:.3}", Timestamp::now())
 }

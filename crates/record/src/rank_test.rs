@@ -6,8 +6,8 @@
 /// Level of significance: differences with a smaller p are significant.
 pub const LEVEL: f64 = 0.05;
 
-/// Probability that samples of one distribution differ in their ranks at least as much as these; `None`
-/// without values on a side.
+/// Returns the probability that samples of one distribution differ in their ranks at least as much as these;
+/// `None` without values on a side.
 ///
 /// It counts the sums of ranks of all choices of `before.len()` values out of all; the number of steps grows
 /// with the fourth power of the number of values.
@@ -25,20 +25,20 @@ pub fn mann_whitney(before: &[f64], after: &[f64]) -> Option<f64> {
     Some((2.0 * below.min(above) / total).min(1.0))
 }
 
-/// The smallest p that so many values without ties can have.
+/// Returns the smallest possible p of so many values without ties.
 pub fn least_p(before: usize, after: usize) -> f64 {
     let choices: f64 = (1..=before).map(|index| (after + index) as f64 / index as f64).product();
     (2.0 / choices).min(1.0)
 }
 
-/// Twice the rank of a value, which is whole also for the mean rank of equal values.
+/// Returns twice the rank of a value, an integer also for the mean rank of equal values.
 fn doubled_rank(value: f64, all: &[f64]) -> usize {
     let below = all.iter().filter(|&&other| other < value).count();
     let equal = all.iter().filter(|&&other| other == value).count();
     2 * below + equal + 1
 }
 
-/// For each sum, the number of ways to choose `size` ranks with that sum.
+/// Returns, for each sum, the number of ways to choose `size` ranks with that sum.
 fn sums_of_choices(ranks: &[usize], size: usize) -> Vec<f64> {
     let largest: usize = ranks.iter().sum();
     let mut counts = vec![vec![0.0; largest + 1]; size + 1];
@@ -58,7 +58,7 @@ fn sums_of_choices(ranks: &[usize], size: usize) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    /// Samples without ties of which the first has this U.
+    /// Returns samples without ties. The first has this U.
     fn with_u(before: usize, after: usize, u: usize) -> (Vec<f64>, Vec<f64>) {
         let mut left = u;
         let mut places: Vec<usize> = (0..before).collect();
@@ -71,7 +71,7 @@ mod tests {
         (places.iter().map(|&place| place as f64).collect(), others.map(|place| place as f64).collect())
     }
 
-    /// The definition: all choices, one by one.
+    /// Calculates p by the definition: all choices, one by one.
     fn enumerated(before: &[f64], after: &[f64]) -> f64 {
         let all: Vec<f64> = before.iter().chain(after).copied().collect();
         let sum_of = |choice: u32| -> usize {
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn critical_values_are_those_of_published_tables() {
-        // Two-sided, 0.05: the largest U that is significant.
+        // Two-sided, 0.05: the largest significant U.
         for (before, after, critical) in [
             (4, 4, 0),
             (3, 5, 0),

@@ -13,7 +13,7 @@ pub struct Ratios {
 }
 
 impl Ratios {
-    /// Adds a measurement. Those without a baseline, without data, or without time are ignored.
+    /// Adds a measurement. Measurements without a baseline, without data, or without time are ignored.
     pub fn add(&mut self, measurement: &Measurement) {
         let Some(versus) = &measurement.versus else { return };
         let is_ratio = |ratio: f64| ratio.is_finite() && ratio > 0.0;

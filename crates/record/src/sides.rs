@@ -15,8 +15,8 @@ pub enum SelectedSide {
 }
 
 impl SelectedSide {
-    /// The selected runs, each with the name of its backend, or `None` when the run has only one. Empty when
-    /// the run lacks the selected one.
+    /// Returns the selected runs, each with the name of its backend, or `None` when the run has only one.
+    /// Empty when the run lacks the selected one.
     pub fn of(self, run: Run) -> Vec<(Option<String>, Run)> {
         let other = other(&run);
         match (self, other) {
@@ -32,7 +32,7 @@ fn named(run: Run) -> (Option<String>, Run) {
     (Some(run.provenance.backend.clone()), run)
 }
 
-/// The run without the baseline.
+/// Returns the run without the baseline.
 fn own(run: Run) -> Run {
     Run {
         provenance: Provenance { versus: None, ..run.provenance },
@@ -41,7 +41,7 @@ fn own(run: Run) -> Run {
     }
 }
 
-/// Provenance of the baseline; `None` when the run has none.
+/// Returns the provenance of the baseline; `None` for a run without one.
 pub(crate) fn other_provenance(own: &Provenance) -> Option<Provenance> {
     let library = own.versus.clone()?;
     Some(Provenance {
@@ -54,7 +54,7 @@ pub(crate) fn other_provenance(own: &Provenance) -> Option<Provenance> {
     })
 }
 
-/// The baseline as a run, if it was measured. It lacks everything that only the measured backend has.
+/// Returns the baseline as a run, if it was measured. It lacks all values that only the measured backend has.
 fn other(run: &Run) -> Option<Run> {
     let provenance = other_provenance(&run.provenance)?;
     let measurement = |own: &Measurement| {
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(other.provenance.library_version, "Open MPI 4.1.4");
         assert_eq!(own.provenance.library_version, run.provenance.library_version);
         assert!([own, other].iter().all(|side| side.provenance.versus.is_none()));
-        // The last has no baseline.
+        // The last measurement has no baseline.
         assert_eq!((own.measurements.len(), other.measurements.len()), (4, 3));
         for (index, (own, other)) in own.measurements.iter().zip(&other.measurements).enumerate() {
             let versus = run.measurements[index].versus.as_ref().unwrap();

@@ -18,10 +18,10 @@ pub struct Statistics {
     /// Mean.
     #[serde(deserialize_with = "number::or_nan")]
     pub mean_us: f64,
-    /// 95th percentile: the smallest time that at least 95 % do not exceed (nearest rank).
+    /// 95th percentile: the smallest time not exceeded by at least 95 % of the times (nearest rank).
     #[serde(deserialize_with = "number::or_nan")]
     pub p95_us: f64,
-    /// 99th percentile: the smallest time that at least 99 % do not exceed (nearest rank).
+    /// 99th percentile: the smallest time not exceeded by at least 99 % of the times (nearest rank).
     #[serde(deserialize_with = "number::or_nan")]
     pub p99_us: f64,
     /// Largest time.
@@ -54,13 +54,13 @@ impl Statistics {
         })
     }
 
-    /// Coefficient of variation: deviation over mean, in percent.
+    /// Returns the coefficient of variation: deviation over mean, in percent.
     pub fn variation_percent(&self) -> f64 {
         if self.mean_us > 0.0 { self.deviation_us / self.mean_us * 100.0 } else { 0.0 }
     }
 }
 
-/// Median: the middle value, or the mean of the two middle ones; `None` without values.
+/// Returns the median: the middle value, or the mean of the two middle ones; `None` without values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -71,7 +71,7 @@ fn median_of_sorted(sorted: &[f64]) -> f64 {
     (sorted[(sorted.len() - 1) / 2] + sorted[sorted.len() / 2]) / 2.0
 }
 
-/// Geometric mean of values above 0; `None` without values.
+/// Returns the geometric mean of values above 0; `None` without values.
 pub fn geometric_mean(values: &[f64]) -> Option<f64> {
     let sum_of_logarithms: f64 = values.iter().map(|value| value.ln()).sum();
     (!values.is_empty()).then(|| (sum_of_logarithms / values.len() as f64).exp())

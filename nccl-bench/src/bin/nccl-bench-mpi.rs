@@ -1,4 +1,4 @@
-//! `nccl-bench` for the ranks of an MPI launcher; `nccl-bench` itself starts it there.
+//! `nccl-bench` for the ranks of an MPI launcher, started by `nccl-bench` itself.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use nccl_bench::command::Program;
 use nccl_bench::mpi_exec::JoinRequest;
 use nccl_bench::{cli, mpi_exec};
 
-/// Limit on starting MPI where neither `-T` nor the environment gives one.
+/// Limit on starting MPI if neither `-T` nor the environment gives one.
 const LONGEST_START: Duration = Duration::from_secs(300);
 
 fn main() -> ExitCode {

@@ -12,7 +12,7 @@ use super::help::{TOPIC, guide};
 use super::{Command, Context};
 use crate::exit::{ExitError, print, refusal};
 
-/// The argument that names the shell.
+/// The argument with the name of the shell.
 const SHELL: &str = "shell";
 
 const EXAMPLES: &str = "\
@@ -39,7 +39,7 @@ impl Command for Completions {
     }
 }
 
-/// The completions of `command` for `shell`.
+/// Returns the completions of `command` for `shell`.
 fn completions(shell: Shell, command: clap::Command) -> String {
     let name = command.get_name().to_owned();
     let mut command = with_values(command);
@@ -47,16 +47,16 @@ fn completions(shell: Shell, command: clap::Command) -> String {
     clap_complete::generate(shell, &mut command, name.clone(), &mut text);
     let text = String::from_utf8_lossy(&text).into_owned();
     match shell {
-        // clap_complete replaces the hyphen of a program's name in one way where it sets a variable, and in
-        // another one in the cases of this variable.
+        // clap_complete replaces the hyphen of a program's name differently in the assignments of a variable
+        // and in the cases of this variable.
         Shell::Bash => text.replace(&name.replace('-', "__subcmd__"), &name.replace('-', "__")),
-        // It leaves out the values of positional arguments.
+        // It omits the values of positional arguments.
         Shell::Fish => text + &positional_values_for_fish(&command),
         _ => text,
     }
 }
 
-/// Lines for fish with the values of the positional arguments of commands, which are no files.
+/// Returns lines for fish with the values of positional arguments other than files.
 fn positional_values_for_fish(root: &clap::Command) -> String {
     let (name, function) = (root.get_name(), root.get_name().replace('-', "_"));
     let mut lines = String::new();
@@ -75,8 +75,8 @@ fn positional_values_for_fish(root: &clap::Command) -> String {
     lines
 }
 
-/// The command with the values of arguments that accept more than these, as lists, and so have a parser of
-/// their own.
+/// Replaces the parsers of some arguments by lists of values. These arguments accept more, such as lists, and
+/// so have parsers of their own.
 fn with_values(command: clap::Command) -> clap::Command {
     let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
     names.iter().fold(command, |command, name| {
@@ -89,7 +89,7 @@ fn with_values(command: clap::Command) -> clap::Command {
     })
 }
 
-/// The values of an argument of a command.
+/// Returns the values of an argument of a command.
 fn values(command: &str, argument: &str) -> Option<Vec<&'static str>> {
     match argument {
         "data_types" => Some(DataType::ALL.into_iter().map(DataType::name).chain(["all"]).collect()),

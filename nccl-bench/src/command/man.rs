@@ -15,20 +15,20 @@ use super::output_file::Maker;
 use super::{Context, lines};
 use crate::exit::{ExitError, print};
 
-/// The section of manual pages that are commands.
+/// The section of manual pages for commands.
 const COMMANDS: &str = "1";
 /// The section of manual pages about topics.
 const TOPICS: &str = "7";
 /// The manual's name, at the top of every page.
 const MANUAL: &str = "nccl-bench";
 
-/// The option that names a folder.
+/// The option with the name of a folder.
 const FOLDER: &str = "output";
 
-/// The option that replaces files of other programs.
+/// The option for replacing files of other programs.
 const FORCE: &str = "force";
 
-/// The pages of this command. The title of each is one of this program.
+/// Description of this command's pages. The title of each begins with this program's name.
 const MAKER: Maker = Maker {
     mark: ".TH nccl-bench",
     product: "manual page",
@@ -80,7 +80,8 @@ struct Page {
     text: Vec<u8>,
 }
 
-/// All manual pages: that of `command`, one for each of its commands, and one for each topic of `help`.
+/// Returns all manual pages: the page of `command`, one for each of its commands, and one for each topic of
+/// `help`.
 ///
 /// # Errors
 /// Never in practice: it writes to memory.
@@ -103,12 +104,12 @@ fn pages_below(parent: &Command, root: &Command, pages: &mut Vec<Page>) -> io::R
     Ok(())
 }
 
-/// Writes all manual pages below `folder`, which is created if needed: those of commands to `man1`, those of
+/// Writes all manual pages below `folder`, which is created if needed: pages of commands to `man1`, pages of
 /// topics to `man7`. Returns the paths of the written files.
 ///
 /// # Errors
-/// When a folder or file cannot be written, or a file is no manual page of this program and `force` is not
-/// set; the error names it.
+/// When a folder or file cannot be written, or a file is not a manual page of this program and `force` is not
+/// set. The error names it.
 fn write_pages(command: &Command, folder: &Path, force: bool) -> anyhow::Result<Vec<PathBuf>> {
     let mut texts = Vec::new();
     for page in pages(command)? {
@@ -121,7 +122,7 @@ fn write_pages(command: &Command, folder: &Path, force: bool) -> anyhow::Result<
     Ok(texts.into_iter().map(|(path, _)| path).collect())
 }
 
-/// Builds the command as clap does before parsing. clap's own `help` gets no page.
+/// Builds the command in the same way as clap before parsing. clap's own `help` gets no page.
 fn built(command: &Command) -> Command {
     let mut command = command.clone().disable_help_subcommand(true);
     command.build();
@@ -141,7 +142,7 @@ fn main_page(command: &Command) -> io::Result<Page> {
     Ok(page)
 }
 
-/// The page of a command, with the line breaks of its examples.
+/// Returns the page of a command, with the line breaks of its examples.
 fn command_page(command: &Command, root: &Command) -> io::Result<Page> {
     let version = root.get_version().unwrap_or_default();
     let man = Renderer::new(command.clone())
@@ -172,7 +173,7 @@ fn topic_page(root: &Command, name: &str, summary: &str) -> io::Result<Page> {
     roff.text([roman(format!("{full} - {summary}"))]);
     let mut text = Vec::new();
     roff.to_writer(&mut text)?;
-    // The first line says what the name section says.
+    // The first line repeats the name section.
     let body = guide::text(name).and_then(|text| text.split_once("\n\n")).map_or("", |(_, body)| body);
     verbatim("DESCRIPTION", body, &mut text)?;
     Ok(Page { file: format!("{full}.{TOPICS}"), text })
@@ -182,7 +183,7 @@ fn topic_name(root: &Command, topic: &str) -> String {
     format!("{}-{topic}", root.get_name())
 }
 
-/// A section with its line breaks.
+/// Writes a section with its line breaks.
 fn verbatim(title: &str, text: &str, out: &mut dyn Write) -> io::Result<()> {
     let mut roff = Roff::default();
     roff.control("SH", [title]);
@@ -232,7 +233,7 @@ mod tests {
         for part in ["bench 1.2.3", "bench\\-all", "bench\\-busbw(7)", "  bench all \\-b 8      all of it"] {
             assert!(main.contains(part), "{part} is not in:\n{main}");
         }
-        // A line that begins with a control character would be a command to roff.
+        // A line beginning with a control character would be a command to roff.
         assert!(main.contains("\n  .dot and"), "{main}");
         assert!(!main.contains("secret"), "{main}");
         assert!(text(&pages[1]).contains("minbytes"));

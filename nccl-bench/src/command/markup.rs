@@ -1,8 +1,8 @@
-//! Parts of well-formed XML text: SVG, and HTML that an XML parser can read, too.
+//! Parts of well-formed XML text: SVG, and HTML in the syntax of XML.
 
 use std::fmt::Display;
 
-/// A text for an element or an attribute, escaped.
+/// Escapes a text for an element or an attribute.
 pub(super) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -22,7 +22,7 @@ pub(super) fn escaped(text: &str) -> String {
     escaped
 }
 
-/// SVG's element for text at a position.
+/// Returns SVG's element for text at a position.
 pub(super) fn svg_text(class: &str, (x, y): (f64, f64), text: &str) -> String {
     format!("<text class=\"{class}\" x=\"{}\" y=\"{}\">{}</text>\n", Px(x), Px(y), escaped(text))
 }
@@ -39,7 +39,7 @@ impl Display for Px {
     }
 }
 
-/// SVG's path through points: `M1 2L3 4`.
+/// Returns SVG's path through points: `M1 2L3 4`.
 pub(super) fn path(points: impl IntoIterator<Item = (f64, f64)>) -> String {
     let points = points.into_iter().map(|(x, y)| format!("{} {}", Px(x), Px(y)));
     format!("M{}", points.collect::<Vec<_>>().join("L"))

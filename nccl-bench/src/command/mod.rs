@@ -26,11 +26,11 @@ use measure::Invocation;
 
 /// A command of the program.
 pub trait Command {
-    /// Its name, flags and help.
+    /// Returns its name, flags and help.
     fn definition(&self) -> clap::Command;
 
-    /// True if the command takes over the signals itself: it first sets environment variables, for which this
-    /// process must have a single thread. Until then, signals wait.
+    /// Returns true if the command takes over the signals itself. It first sets environment variables, and
+    /// for this the process must have a single thread. Until then, signals wait.
     fn takes_over_signals(&self) -> bool {
         false
     }
@@ -42,8 +42,9 @@ pub trait Command {
     fn run(&self, matches: &ArgMatches, context: &Context<'_>) -> Result<u8, ExitError>;
 }
 
-/// Makes a signal end this process with a message and the signal's exit code. Before libraries are loaded:
-/// libfabric's providers install handlers of their own, which end the process with code 1 and no message.
+/// Makes a signal end this process with a message and the signal's exit code. Call it before libraries are
+/// loaded: libfabric's providers install handlers of their own, which end the process with code 1 and no
+/// message.
 ///
 /// # Errors
 /// [`Stop::Failed`] when no thread can be started.
@@ -52,7 +53,7 @@ pub(crate) fn take_over_signals() -> Result<(), Stop> {
     Ok(())
 }
 
-/// All commands, in the order of the help.
+/// Returns all commands, in the order of the help.
 pub fn all() -> Vec<Box<dyn Command>> {
     let mut commands: Vec<Box<dyn Command>> = Vec::new();
     for collective in Collective::ALL {
@@ -70,14 +71,14 @@ pub fn all() -> Vec<Box<dyn Command>> {
     commands
 }
 
-/// The functions in which the two binaries differ.
+/// Functions that differ between the two binaries.
 #[derive(Clone, Copy)]
 pub struct Program {
-    /// Replaces this process by the program that is linked to MPI, where the ranks need MPI.
+    /// Replaces this process by the program linked to MPI, if the ranks need MPI.
     pub hand_over: fn(&JoinRequest) -> Result<(), Stop>,
     /// Joins the processes of the job.
     pub join: fn(&JoinRequest) -> Result<world::Handle, Stop>,
-    /// Finds the MPI library that the program is linked to; `None` in a program without MPI.
+    /// Finds the MPI library of the program; `None` in a program without MPI.
     pub mpi: Option<backend::FindHostBackend>,
 }
 
@@ -87,12 +88,12 @@ pub struct Context<'a> {
     pub program: &'a Program,
     /// The whole command line.
     pub root: &'a clap::Command,
-    /// The command line, and the defaults that the program's name selects.
+    /// The command line, and the defaults selected by the program's name.
     pub invocation: Invocation,
 }
 
 impl Context<'_> {
-    /// Replaces the process where MPI is needed, and joins the job.
+    /// Replaces the process if MPI is needed, and joins the job.
     ///
     /// # Errors
     /// [`Stop::Refused`] when the processes cannot join.
@@ -102,7 +103,7 @@ impl Context<'_> {
     }
 }
 
-/// The paths, one per line.
+/// Returns the paths, one per line.
 fn lines(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| format!("{}\n", path.display())).collect()
 }

@@ -1,5 +1,5 @@
-//! Files that a command writes: an earlier file is replaced only when the same command made it, or it is
-//! empty.
+//! Output files of a command. An earlier file is replaced only if it is empty, or was made by the same
+//! command.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,24 +7,24 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, ensure};
 use record::files::replacement;
 
-/// The files of one command.
+/// Description of one command's files.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Maker {
-    /// Text near the start of each file, by which a later run knows that it may replace the file.
+    /// Mark near the start of each file. A later run may replace a file with this mark.
     pub(super) mark: &'static str,
     /// The file in words: `plot`.
     pub(super) product: &'static str,
-    /// The words for "use another path": `name another --output`.
+    /// The advice to use another path: `name another --output`.
     pub(super) advice: &'static str,
     /// The content of the inputs: `holds results to draw`.
     pub(super) input: &'static str,
 }
 
 impl Maker {
-    /// Writes all files, or none where one must not be replaced.
+    /// Writes all files, or none if one of them must not be replaced.
     ///
     /// # Errors
-    /// When a file exists that must not be replaced, or when a file cannot be written.
+    /// When an existing file must not be replaced, or when a file cannot be written.
     pub(super) fn write_all<T: AsRef<[u8]>>(
         &self,
         files: &[(PathBuf, T)],
@@ -37,8 +37,8 @@ impl Maker {
         files.iter().try_for_each(|(path, content)| self.write_whole(path, content.as_ref()))
     }
 
-    /// Refuses to replace files that this command has not written, unless `force` is set, and the inputs in
-    /// any case.
+    /// Refuses to replace files not written by this command, unless `force` is set. Refuses to replace the
+    /// inputs in any case.
     ///
     /// # Errors
     /// When the file must not be replaced.
@@ -63,10 +63,10 @@ impl Maker {
         Ok(())
     }
 
-    /// Writes a file under another name and renames it: a reader never sees half of it, and a full disk
-    /// leaves the previous file as it was.
+    /// Writes a file under another name and renames it. A reader never sees half of it, and a full disk
+    /// leaves the previous file unchanged.
     fn write_whole(&self, path: &Path, content: &[u8]) -> anyhow::Result<()> {
-        // A symbolic link stays one.
+        // A symbolic link is kept.
         let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let written = replacement::write(&target, |out| out.write_all(content));
         written.with_context(|| format!("{} cannot be written; {}", path.display(), self.advice))

@@ -24,11 +24,11 @@ unsafe impl DeviceRepr for Recipe {}
 
 const THREADS: u32 = 256;
 
-/// Enough blocks to fill a multiprocessor with threads, whatever its generation (2048 threads at most).
+/// Number of blocks sufficient to fill a multiprocessor of any generation with threads (2048 threads at
+/// most).
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
 
-/// The least compute capability of GPUs whose kernels can trigger programmatic launch, which
-/// [`DeviceData::invert`] does.
+/// Lowest compute capability for kernels that trigger programmatic launch, like [`DeviceData::invert`].
 pub const EARLY_CAPABILITY: (u32, u32) = (9, 0);
 
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ struct Kernels {
 /// Fills and checks buffers of one device, with the values of [`fill_input`](super::fill_input) and
 /// [`check`](super::check).
 ///
-/// The kernels of a type are compiled by the driver when the type is first used, or
+/// The kernels of a type are compiled by the driver at the type's first use, or when it is
 /// [loaded](DeviceData::load). Methods fail when the driver does.
 #[derive(Debug)]
 pub struct DeviceData {
@@ -51,9 +51,9 @@ pub struct DeviceData {
     pub triggers_early: bool,
     kernels: HashMap<FormatTag, Kernels>,
     invert: Option<CudaFunction>,
-    /// `Report` of kernels.cu: number of wrong elements, inverted index of the first. An address, because a
-    /// launch with a slice of cudarc may wait for events, which is an error while a graph is captured. It is
-    /// never freed, since kernels of a stream that failed may still write it.
+    /// `Report` of kernels.cu: number of wrong elements, inverted index of the first. It is an address,
+    /// because a launch with a slice of cudarc may wait for events. That is an error while a graph is
+    /// captured. The report is never freed, since kernels of a failed stream may still write it.
     report: CUdeviceptr,
 }
 
@@ -109,9 +109,8 @@ impl DeviceData {
     /// or the driver fails.
     ///
     /// # Safety
-    /// Until the work is done, `buffer` must be the address of `bytes` bytes of memory that the device of
-    /// `stream` can write, and nothing else may access it. `stream` must belong to the context of this
-    /// object.
+    /// Until the work is done, `buffer` must be the address of `bytes` bytes of memory writable by the device
+    /// of `stream`, and nothing else may access it. `stream` must belong to the context of this object.
     pub unsafe fn fill(
         &mut self,
         stream: &Arc<CudaStream>,
@@ -130,23 +129,23 @@ impl DeviceData {
         let kernels = self.kernels(format)?;
         let mut launch = stream.launch_builder(&kernels.fill);
         launch.arg(&buffer).arg(&count).arg(&first_index).arg(&recipe);
-        // SAFETY: the arguments are those of `fill` in kernels.cu; it writes only the `count` elements at
-        // `buffer`, which the caller vouches for.
+        // SAFETY: the arguments are those of `fill` in kernels.cu. It writes only the `count` elements at
+        // `buffer`, for which the caller vouches.
         unsafe { launch.launch(self.shape(bytes)) }.map_err(failed("launching the kernel 'fill'"))?;
         Ok(())
     }
 
     /// Compares the `bytes` bytes at `buffer` with the elements of the segments, one segment after the other,
-    /// once everything before it on `stream` is done; waits for the result.
+    /// after all earlier work on `stream`. Waits for the result.
     ///
     /// # Errors
-    /// Those of [`check`](super::check); also if the buffer is not aligned to its elements, or the driver
-    /// fails.
+    /// The errors of [`check`](super::check); also if the buffer is not aligned to its elements, or the
+    /// driver fails.
     ///
     /// # Safety
-    /// `buffer` must be the address of `bytes` bytes of initialised memory that the device of `stream` can
-    /// read, and nothing may write them until this returns, except work that is already on `stream`. `stream`
-    /// must belong to the context of this object.
+    /// `buffer` must be the address of `bytes` bytes of initialised memory readable by the device of
+    /// `stream`. Nothing may write them until this returns, except work already on `stream`. `stream` must
+    /// belong to the context of this object.
     pub unsafe fn check(
         &mut self,
         stream: &Arc<CudaStream>,
@@ -166,7 +165,7 @@ impl DeviceData {
         let mut element = [0_u8; 8];
         let address = buffer + index * size as u64;
         // SAFETY: the kernel found this element inside the buffer; `element` outlives the copy, as the stream
-        // is synchronised below before it goes out of scope, whether or not the copy was enqueued.
+        // is synchronised below before it goes out of scope, even if the copy was not enqueued.
         let copied = unsafe { result::memcpy_dtoh_async(&mut element[..size], address, stream.cu_stream()) };
         let done = wait(stream);
         copied.and(done).map_err(failed("reading the first wrong element"))?;
@@ -178,16 +177,16 @@ impl DeviceData {
     /// Enqueues on `stream`: clear the findings of [`count`](Self::count).
     pub fn clear(&mut self, stream: &Arc<CudaStream>) -> anyhow::Result<()> {
         stream.context().bind_to_thread().map_err(failed("cuCtxSetCurrent"))?;
-        // SAFETY: the report has so many bytes; every stream that uses it is of its context.
+        // SAFETY: the report has so many bytes, and every stream that uses it belongs to its context.
         unsafe { result::memset_d8_async(self.report, 0, REPORT_BYTES, stream.cu_stream()) }
             .map_err(failed("clearing the report of the check"))
     }
 
-    /// Enqueues on `stream`: compare as [`check`](Self::check) does, and add the findings to those before.
-    /// May be captured into a graph once the type is [loaded](Self::load).
+    /// Enqueues on `stream`: compare in the same way as [`check`](Self::check), and add the findings to the
+    /// previous ones. May be captured into a graph once the type is [loaded](Self::load).
     ///
     /// # Safety
-    /// Those of [`check`](Self::check), until the work is done.
+    /// As for [`check`](Self::check), until the work is done.
     pub unsafe fn count(
         &mut self,
         stream: &Arc<CudaStream>,
@@ -208,9 +207,9 @@ impl DeviceData {
                 let part = buffer + base * size as u64;
                 let mut launch = stream.launch_builder(&kernels.check);
                 launch.arg(&part).arg(&count).arg(&first_index).arg(&base).arg(&recipe).arg(&self.report);
-                // SAFETY: the arguments are those of `check` in kernels.cu; it reads the `count` elements at
-                // `part`, which lie in the buffer that the caller vouches for, and writes the two words of
-                // the report.
+                // SAFETY: the arguments are those of `check` in kernels.cu. It reads the `count` elements at
+                // `part`, inside the buffer for which the caller vouches, and writes the two words of the
+                // report.
                 unsafe { launch.launch(shape) }.map_err(failed("launching the kernel 'check'"))?;
             }
             base += count;
@@ -251,8 +250,9 @@ impl DeviceData {
     }
 
     /// Enqueues on `stream`: invert all bits of the `bytes` bytes at `buffer`. With `early` the kernel first
-    /// triggers programmatic launch, so that a kernel which allows that may start, then waits for this long,
-    /// and writes after that. May be captured into a graph once it is [loaded](Self::load_invert).
+    /// triggers programmatic launch, so a following kernel that allows it may start. The inverting kernel
+    /// then waits for this long, and writes after that. May be captured into a graph once the kernel is
+    /// [loaded](Self::load_invert).
     ///
     /// # Safety
     /// As for [`fill`](Self::fill).
@@ -272,14 +272,14 @@ impl DeviceData {
         let shape = LaunchConfig { grid_dim: (shape.grid_dim.0.min(most), 1, 1), ..shape };
         let mut launch = stream.launch_builder(&function);
         launch.arg(&buffer).arg(&bytes).arg(&delay).arg(&triggers);
-        // SAFETY: the arguments are those of `invert` in invert.cu; it writes only the `bytes` bytes at
-        // `buffer`, which the caller vouches for.
+        // SAFETY: the arguments are those of `invert` in invert.cu. It writes only the `bytes` bytes at
+        // `buffer`, for which the caller vouches.
         unsafe { launch.launch(shape) }.map_err(failed("launching the kernel 'invert'"))?;
         Ok(())
     }
 
-    /// Blocks and threads for a buffer of `bytes` bytes: one 8-byte word per thread, or more where there are
-    /// many.
+    /// Returns blocks and threads for a buffer of `bytes` bytes: one 8-byte word per thread, or more for many
+    /// words.
     fn shape(&self, bytes: u64) -> LaunchConfig {
         let blocks = (bytes / 8 + 2).div_ceil(u64::from(THREADS));
         let most = self.multiprocessors * BLOCKS_PER_MULTIPROCESSOR;
@@ -296,7 +296,7 @@ fn require_alignment(address: CUdeviceptr, size: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits for a stream, whose context is current, also while cudarc has noted an error.
+/// Waits for a stream with a current context, also while cudarc has noted an error.
 fn wait(stream: &CudaStream) -> Result<(), DriverError> {
     // SAFETY: the stream is alive: cudarc's object holds it.
     unsafe { result::stream::synchronize(stream.cu_stream()) }

@@ -1,4 +1,4 @@
-//! Shows that the data does what value.rs says: any order of a reduction gives the expected bits.
+//! Tests of the claims of value.rs: any order of a reduction gives the expected bits.
 
 mod number;
 
@@ -36,7 +36,7 @@ fn spec<T: Number>(seed: u64, ranks: u32, op: Op) -> DataSpec {
     DataSpec { seed, ranks, op: Some(op), data_type: T::DATA_TYPE }
 }
 
-/// The inputs of all ranks; for mulsum what is summed of them.
+/// Returns the inputs of all ranks; for mulsum, the scaled inputs.
 fn inputs<T: Number>(spec: &DataSpec, index: u64) -> Vec<T> {
     (0..spec.ranks).map(|rank| contribution(spec, rank, index)).collect()
 }
@@ -57,7 +57,7 @@ fn element_bytes<T: Number>(value: T) -> Vec<u8> {
     value.bits().to_le_bytes()[..size_of::<T>()].to_vec()
 }
 
-/// The value that the checker accepts for one element, found by checking a wrong one.
+/// Returns the value that the checker accepts for one element, found by checking a wrong one.
 fn expected<T: Number>(spec: &DataSpec, index: u64) -> T {
     let bits = |value: u64| {
         let bytes = &value.to_le_bytes()[..size_of::<T>()];
@@ -85,7 +85,7 @@ fn combine<T: Number>(op: Op, left: T, right: T) -> T {
     }
 }
 
-/// Reduces in the order of a random tree over shuffled ranks: `choices` pairs what is left over and over.
+/// Reduces in the order of a random tree over shuffled ranks: `choices` repeatedly selects the next pair.
 fn reduce_as_tree<T: Number>(op: Op, mut values: Vec<T>, choices: &[usize]) -> T {
     let mut choices = choices.iter().cycle();
     while values.len() > 1 {
@@ -96,7 +96,7 @@ fn reduce_as_tree<T: Number>(op: Op, mut values: Vec<T>, choices: &[usize]) -> T
     values[0]
 }
 
-/// Every way to do the operator that a backend may have, each with the same order of combining.
+/// Tests every calculation of the operator that a backend may use, each with the same order of combining.
 fn assert_all_ways<T: Number>(spec: &DataSpec, index: u64, values: Vec<T>, reduce: impl Fn(Vec<T>) -> T) {
     let (op, ranks) = (spec.op.unwrap(), spec.ranks);
     if op != Op::Avg || ranks == 1 {
@@ -134,7 +134,7 @@ fn any_order_of_any_reduction_gives_the_expected_bits() {
     for_all_types!(any_order_is_exact());
 }
 
-/// Forwards, backwards, and by halves.
+/// Reduces forwards, backwards, and by halves.
 fn many_ranks_are_exact<T: Number>(ranks: u32, indices: u64) {
     fn by_halves<T: Number>(op: Op, values: &[T]) -> T {
         match values {
@@ -169,13 +169,13 @@ fn hundreds_to_a_hundred_thousand_ranks_are_exact() {
     }
 }
 
-/// The orders that lead furthest away from the result: all that grows first, and all that shrinks first.
+/// Tests the orders with the most extreme partial results: values sorted by size, ascending and descending.
 fn the_largest_and_smallest_partial_results_are_exact<T: Number>() {
     let sign = if T::DATA_TYPE.is_float() { 1 << (8 * size_of::<T>() - 1) } else { 0 };
     for op in [Op::Sum, Op::Prod, Op::MulSum] {
         let spec = spec::<T>(12, 8, op);
-        // All eight scaling ranks of a product alternate in one of 128 elements, and the largest (smallest)
-        // result of 8-bit floats, which have the least room, is one of 32.
+        // All eight scaling ranks of a product alternate in one of 128 elements. For 8-bit floats, with the
+        // smallest range, one of 32 elements has the largest (smallest) result.
         let tiny = size_of::<T>() == 1 && T::DATA_TYPE.is_float();
         for index in 0..if tiny && op == Op::Prod { 60_000 } else { 1000 } {
             let mut values = inputs::<T>(&spec, index);
@@ -193,7 +193,8 @@ fn orders_by_size_are_exact() {
     for_all_types!(the_largest_and_smallest_partial_results_are_exact());
 }
 
-/// Averages over every small number of ranks, many elements: the tolerance holds, also next to powers of two.
+/// Tests averages of many elements over every small number of ranks: the tolerance holds, also next to powers
+/// of two.
 fn averages_are_within_tolerance<T: Number>() {
     for ranks in 2..70 {
         let spec = spec::<T>(5, ranks, Op::Avg);
@@ -217,7 +218,7 @@ fn averages_over_any_number_of_ranks_are_within_the_tolerance() {
     for_all_types!(averages_are_within_tolerance());
 }
 
-/// The hardest case of the tolerance: all significands of f16 over many numbers of ranks.
+/// Tests the hardest case of the tolerance: all significands of f16 over many numbers of ranks.
 #[test]
 fn the_tolerance_of_averages_holds_for_f16_exhaustively() {
     let mut largest = 0;
@@ -234,8 +235,8 @@ fn the_tolerance_of_averages_holds_for_f16_exhaustively() {
     assert_eq!(largest, 2);
 }
 
-/// Averages of 8-bit floats over every number of ranks up to where they are zero, and beyond. Only the two
-/// ranks that contribute are summed; all others contribute zeros (which the tests above sum as well).
+/// Tests averages of 8-bit floats over every number of ranks up to the first zero average, and beyond. Only
+/// the two contributing ranks are summed; all others contribute zeros (also summed by the tests above).
 fn tiny_averages_are_within_tolerance<T: Number>(limits: [u32; 4], indices: u64) {
     let [exact_to, powers_of_two_exact_to, per_unit, zero_from] = limits;
     let mut largest = 0;
@@ -290,7 +291,7 @@ fn the_model_of_8_bit_floats_has_the_values_of_the_float8_crate() {
             }
         }
     }
-    // Halfway cases and beyond the largest value.
+    // Halfway cases, and values beyond the largest one.
     let e4m3 = [1.0625, 1.1875, 500.0, -1e9, 0.0009765625, 0.001].map(|value| F8E4M3::round(value).to_bits());
     assert_eq!(e4m3, [0x38, 0x3a, 0x7e, 0xfe, 0, 1]);
     let e5m2 = [1.125, 1.375, 60000.0, -0.0].map(|value| F8E5M2::round(value).to_bits());
@@ -327,9 +328,9 @@ fn a_wrong_peer_is_found<T: Number>() {
                 neighbours +=
                     1 - check(&spec, &[ExpectedSegment::reduced(index, 1)], &bits(next)).unwrap().wrong;
             }
-            // Max and min show a rank only where it has the extreme, averages of floats only where it is of
-            // the two; shares of i8 averages over 17 ranks have only three bits. Shares of sums of 8-bit
-            // floats are often zero or one, and neighbours' often the same.
+            // Max and min show a rank only when it has the extreme value, averages of floats only when it is
+            // one of the two contributing ranks. Shares of i8 averages over 17 ranks have only three bits.
+            // Shares of sums of 8-bit floats are often zero or one, and often equal to their neighbours.
             let tiny = matches!(T::DATA_TYPE, DataType::Float8E4M3 | DataType::Float8E5M2);
             let visible = match op {
                 Op::Sum | Op::MulSum | Op::Avg if tiny => 0.7 / f64::from(ranks),

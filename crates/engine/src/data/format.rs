@@ -1,31 +1,31 @@
-//! Storage formats: the properties of element types that test data depend on.
+//! Storage formats: properties of element types with an effect on test data.
 
 use collectives::DataType;
 
-/// Exponents of the powers of two that floats of one operator are scaled by, from `low` to `low + mask`.
-/// `mask` is a power of two minus one, so that it masks random bits.
+/// Exponents of the scaling powers of two for floats of one operator, from `low` to `low + mask`. `mask` is a
+/// power of two minus one, for masking random bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Exponents {
     pub(super) low: i32,
     pub(super) mask: u32,
 }
 
-/// Powers of two that the data of a float format is scaled by.
+/// Scaling powers of two for the data of a float format.
 pub(super) struct Ranges {
-    /// Range of a sum: from half of `2^low` (mulsum) to the largest total `2^(SIGNIFICAND + low + mask)`, all
-    /// are normal floats.
+    /// Range of a sum: all values from half of `2^low` (mulsum) to the largest total
+    /// `2^(SIGNIFICAND + low + mask)` are normal floats.
     pub(super) sum: Exponents,
     /// Range of a product: every partial product lies at most 2^4 beside them, and is a normal float.
     pub(super) prod: Exponents,
-    /// Range of an exact average (see [`FormatTag::exact_avg_ranks`]): as for a sum, and the smallest share
-    /// divided by the number of ranks is normal too.
+    /// Range of an exact average (see [`FormatTag::exact_avg_ranks`]): as for a sum. The smallest share
+    /// divided by the number of ranks is also normal.
     pub(super) exact_avg: Exponents,
     /// Range of any other average: the two shares are normal and their sum is finite; so are both divided by
-    /// the number of ranks. The smallest average lies so far from zero that no NaN of the other sign, which
-    /// is next to zero in the order of bit patterns, comes within the tolerance.
+    /// the number of ranks. The smallest average lies so far from zero that no NaN of the other sign comes
+    /// within the tolerance. (Such a NaN is next to zero in the order of bit patterns.)
     pub(super) pair: Exponents,
-    /// Range of an average that is zero (see [`FormatTag::vanishing_avg_ranks`]): the two shares are normal,
-    /// and their sum divided by so many ranks is below half of the smallest subnormal. Only for formats of 8
+    /// Range of an average of zero (see [`FormatTag::vanishing_avg_ranks`]): the two shares are normal, and
+    /// their sum divided by so many ranks is below half of the smallest subnormal. Only for formats of 8
     /// bits.
     pub(super) vanishing: Exponents,
 }
@@ -88,7 +88,7 @@ macro_rules! formats {
                 }
             }
 
-            /// Significand bits and bias of a float format.
+            /// Returns the significand bits and bias of a float format.
             pub(super) const fn float(self) -> Option<(u32, i32)> {
                 match self {
                     $(Self::$name if $float => Some(($significand, $bias)),)*
@@ -96,7 +96,7 @@ macro_rules! formats {
                 }
             }
 
-            /// The kernels for the format, compiled from kernels.cu by `cargo xtask kernels`.
+            /// Returns the kernels for the format, compiled from kernels.cu by `cargo xtask kernels`.
             pub(super) const fn ptx(self) -> &'static str {
                 match self {
                     $(Self::$name => include_str!(concat!("ptx/", stringify!($name), ".ptx"))),*
@@ -119,8 +119,7 @@ formats! {
 }
 
 impl FormatTag {
-    /// The format of a type; an error for a type that `collectives` has and there is no test data for: today
-    /// none.
+    /// Returns the format of a type; an error for a type of `collectives` without test data: today none.
     pub(super) fn of(data_type: DataType) -> anyhow::Result<Self> {
         Ok(match data_type {
             DataType::Int8 | DataType::Uint8 => Self::Int8,
@@ -136,7 +135,7 @@ impl FormatTag {
         })
     }
 
-    /// The ranges of a float format.
+    /// Returns the ranges of a float format.
     pub(super) fn ranges(self) -> Ranges {
         let ranges = match self {
             Self::Float8E4M3 => [(-5, 7), (-1, 3), (3, 1), (2, 3), (-8, 3)],
@@ -148,8 +147,8 @@ impl FormatTag {
         Ranges { sum, prod, exact_avg, pair, vanishing }
     }
 
-    /// Largest number of ranks, a power of two, whose average is exact where it is over a power of two of
-    /// ranks: 1/n is a number of the format, and the smallest share times it is normal.
+    /// Returns the largest number of ranks, a power of two, with an exact average. Only averages over powers
+    /// of two of ranks are exact: 1/n is a number of the format, and the smallest share times 1/n is normal.
     pub(super) const fn exact_avg_ranks(self) -> u32 {
         match self {
             Self::Float8E4M3 => 1 << 9,
@@ -157,8 +156,9 @@ impl FormatTag {
         }
     }
 
-    /// Smallest number of ranks n whose 1/n is zero in the format: at most half of the smallest subnormal.
-    /// Only for formats of 8 bits is that within [`DataSpec::MAX_RANKS`](super::DataSpec::MAX_RANKS).
+    /// Returns the smallest number of ranks n for which 1/n is zero in the format: at most half of the
+    /// smallest subnormal. Only for formats of 8 bits is n within
+    /// [`DataSpec::MAX_RANKS`](super::DataSpec::MAX_RANKS).
     pub(super) const fn vanishing_avg_ranks(self) -> Option<u32> {
         match self {
             Self::Float8E4M3 => Some(1 << (Float8E4M3::BIAS.cast_unsigned() + Float8E4M3::SIGNIFICAND - 1)),

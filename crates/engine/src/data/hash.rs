@@ -1,4 +1,4 @@
-//! Integer hashes, with the names that they have in kernels.cu.
+//! Integer hashes, named as in kernels.cu.
 
 /// Mixes all bits (Doug Lea's 64-bit mixer).
 #[inline(always)]

@@ -27,7 +27,7 @@ struct Findings {
     inverted_first: u64,
 }
 
-/// Kernels, compiled as C++, with all of a grid's threads run one after the other.
+/// Kernels, compiled as C++. The threads of a grid run one after the other.
 struct DeviceCode {
     library: Library,
     _folder: TempDir,
@@ -88,7 +88,7 @@ extern "C" Findings check_{name:?}(const void* buffer, u64 count, u64 first_inde
     fn fill(&self, format: FormatTag, recipe: &Recipe, first_index: u64, bytes: &mut [u8], threads: u64) {
         let count = bytes.len() as u64 * 8 / u64::from(format.bits());
         let name = format!("fill_{format:?}");
-        // SAFETY: the functions are those of the source above; the buffer has `count` elements.
+        // SAFETY: the source above defines these functions; the buffer has `count` elements.
         unsafe {
             let fill: Symbol<FillFunction> = self.library.get(&name).unwrap();
             fill(bytes.as_mut_ptr().cast(), count, first_index, recipe, threads);
@@ -129,7 +129,7 @@ struct Case {
     /// Elements between an 8-byte boundary and the buffer.
     lead: usize,
     threads: u64,
-    /// Which element to spoil.
+    /// Element to spoil.
     victim: usize,
     flipped_bit: u32,
 }
@@ -152,7 +152,7 @@ fn cases() -> impl Strategy<Value = Case> {
         })
 }
 
-/// Values, loops over partial words, and findings of both implementations are the same.
+/// Compares values, loops over partial words, and findings of both implementations.
 fn compare(code: &DeviceCode, case: &Case, data_type: DataType) -> Result<(), TestCaseError> {
     let &Case { seed, ranks, op, first_index, threads, .. } = case;
     let spec = DataSpec { seed, ranks, op, data_type };
@@ -210,7 +210,7 @@ fn device_code_and_host_code_have_the_same_values_and_findings() {
     }
 }
 
-/// The tolerance is the recipe's, in both directions.
+/// The recipe's tolerance holds in both directions.
 #[test]
 fn device_code_tolerates_what_the_recipe_says() {
     let code = DeviceCode::compile_formats();
@@ -238,7 +238,7 @@ extern "C" void invert(u8* buffer, u64 bytes, u64 threads) {
 }
 "#;
     let code = DeviceCode::compile(&source);
-    // SAFETY: the function is that of the source above.
+    // SAFETY: the source above defines this function.
     let invert: Symbol<Invert> = unsafe { code.library.get("invert") }.unwrap();
     for (lead, length, threads) in (0..8)
         .flat_map(|lead| (0..70).flat_map(move |length| [16, 33].map(|threads| (lead, length, threads))))
@@ -246,7 +246,7 @@ extern "C" void invert(u8* buffer, u64 bytes, u64 threads) {
         let mut words = [0x1234_5678_9abc_def0_u64; 12];
         let before: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let range = 8 + lead..8 + lead + length;
-        // SAFETY: the range lies within the words, all of whose bits may change.
+        // SAFETY: the range lies within the words, and all their bits may change.
         unsafe { invert(words.as_mut_ptr().cast::<u8>().add(range.start), length as u64, threads) };
         let after = words.iter().flat_map(|word| word.to_ne_bytes());
         for (place, (before, after)) in before.into_iter().zip(after).enumerate() {

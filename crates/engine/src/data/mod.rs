@@ -1,9 +1,9 @@
 //! Test data: the input of each rank in a collective, and the check of results.
 //!
-//! Inputs are a pure function of seed, rank, global element index, number of ranks, operator and type, such
-//! that the result of a reduction does not depend on the order in which it was done. So any result can be
-//! checked, bit by bit, by calculating it again, without communication (the one tolerance is that of float
-//! averages: [`DataSpec::tolerance`]).
+//! Inputs are a pure function of seed, rank, global element index, number of ranks, operator and type. They
+//! are chosen to make the result of a reduction independent of its order. So any result can be checked, bit
+//! by bit, by calculating it again, without communication. (Only float averages have a tolerance:
+//! [`DataSpec::tolerance`].)
 //!
 //! [`fill_input`] and [`check`] work on host buffers; [`DeviceData`] does the same on CUDA buffers, with the
 //! same values.
@@ -62,7 +62,7 @@ use value::{FormatTask, dispatch, value_bits};
 pub struct DataSpec {
     /// Seed of the data: another seed gives other values everywhere.
     pub seed: u64,
-    /// Ranks that take part: 1 to [`DataSpec::MAX_RANKS`].
+    /// Number of participating ranks: 1 to [`DataSpec::MAX_RANKS`].
     pub ranks: u32,
     /// The operator, or `None` where the collective only moves data.
     pub op: Option<Op>,
@@ -71,16 +71,16 @@ pub struct DataSpec {
 }
 
 impl DataSpec {
-    /// The largest number of ranks that data is defined for: 2^24.
+    /// Largest number of ranks with defined data: 2^24.
     pub const MAX_RANKS: u32 = 1 << 24;
 
-    /// The largest difference between the bit patterns of a right result and of the expected one: 0 (bits
-    /// must be equal), except for averages of floats over a number of ranks that is no power of two, or
-    /// above 1024. NCCL multiplies by the rounded reciprocal there, and the last bits depend on the order: 2
-    /// units in the last place. Averages of 8-bit floats are exact up to 64 ranks, and there are few units
-    /// in all beyond: 1 unit, and as many more as a subnormal reciprocal brings (e4m3: one per 64 ranks;
-    /// e5m2: one per 16384), or none where it is zero (e4m3: from 1024 ranks on; e5m2: from 131072 on) and
-    /// all averages are.
+    /// Returns the largest difference between the bit patterns of a right result and of the expected one. It
+    /// is 0 (bits must be equal), except for averages of floats over a number of ranks above 1024, or not a
+    /// power of two. There NCCL multiplies by the rounded reciprocal, and the last bits depend on the order:
+    /// 2 units in the last place. Averages of 8-bit floats are exact up to 64 ranks. Beyond, the format has
+    /// few units in all: 1 unit, plus the units of a subnormal reciprocal (e4m3: one per 64 ranks; e5m2: one
+    /// per 16384). It is 0 again if the reciprocal and all averages are zero (e4m3: from 1024 ranks on; e5m2:
+    /// from 131072 on).
     pub fn tolerance(&self) -> anyhow::Result<u64> {
         Ok(match self.op {
             Some(_) => Recipe::new(self, ElementSource::Reduced)?.0.tolerance,
@@ -110,12 +110,12 @@ pub struct ExpectedSegment {
 }
 
 impl ExpectedSegment {
-    /// Results of the reduction, from global index `first_index` on.
+    /// Returns results of the reduction, from global index `first_index` on.
     pub const fn reduced(first_index: u64, count: u64) -> Self {
         Self { source: ElementSource::Reduced, first_index, count }
     }
 
-    /// Elements of the input of `rank`, from global index `first_index` on.
+    /// Returns elements of the input of `rank`, from global index `first_index` on.
     pub const fn copied(rank: u32, first_index: u64, count: u64) -> Self {
         Self { source: ElementSource::Rank(rank), first_index, count }
     }
@@ -133,11 +133,11 @@ pub struct Mismatches {
 /// A wrong element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongElement {
-    /// Its index in the buffer that was checked.
+    /// Its index in the checked buffer.
     pub index: u64,
-    /// The bits that it should have.
+    /// The expected bits.
     pub expected_bits: u64,
-    /// The bits that it has.
+    /// The found bits.
     pub found_bits: u64,
     /// Its type.
     pub data_type: DataType,
@@ -151,7 +151,7 @@ impl fmt::Display for WrongElement {
     }
 }
 
-/// An element with its bits: `3.5 (0x4300)`.
+/// Returns an element with its bits: `3.5 (0x4300)`.
 #[allow(clippy::cast_possible_truncation)] // the low bits are the element
 fn shown(bits: u64, data_type: DataType) -> String {
     let value = match data_type {
@@ -192,8 +192,8 @@ pub fn fill_input(spec: &DataSpec, rank: u32, first_index: u64, bytes: &mut [u8]
 /// Compares a buffer with the elements of the segments, in order.
 ///
 /// # Errors
-/// If the data is not defined, a segment asks for a reduced result and the specification has no
-/// operator, or the segments do not have exactly the length of `bytes`.
+/// If the data is not defined, a segment requests a reduced result from a specification without an operator,
+/// or the length of the segments differs from `bytes`.
 pub fn check(spec: &DataSpec, segments: &[ExpectedSegment], bytes: &[u8]) -> anyhow::Result<Mismatches> {
     let size = spec.data_type.size();
     require_length(segments, size, bytes.len() as u64)?;
@@ -223,7 +223,7 @@ fn require_length(segments: &[ExpectedSegment], size: usize, bytes: u64) -> anyh
     check_length(expected, bytes)
 }
 
-/// Number of elements in `bytes` bytes.
+/// Returns the number of elements in `bytes` bytes.
 fn whole_elements(spec: &DataSpec, bytes: u64) -> anyhow::Result<u64> {
     let size = spec.data_type.size() as u64;
     check_length(bytes - bytes % size, bytes)?;
@@ -280,7 +280,7 @@ impl FormatTask for Check<'_> {
     }
 }
 
-/// The bits that element `index` of a buffer must have; `None` behind its last.
+/// Returns the expected bits of element `index` of a buffer; `None` behind its last element.
 pub fn expected_bits(
     spec: &DataSpec,
     segments: &[ExpectedSegment],
@@ -297,7 +297,7 @@ pub fn expected_bits(
     Ok(None)
 }
 
-/// The bits of the element with global index `index`, made by a recipe.
+/// Returns the bits of the element with global index `index`, made by a recipe.
 fn bits_at(recipe: &Recipe, format: FormatTag, index: u64) -> u64 {
     let mut element = [0; 8];
     let bytes = &mut element[..format.bits() as usize / 8];

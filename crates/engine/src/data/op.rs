@@ -18,8 +18,8 @@ pub enum Op {
     Min,
     /// Sum divided by the number of ranks; integers truncate toward zero.
     Avg,
-    /// Sum of inputs that each rank multiplies by its own number first ([`Op::scale_of`]); integers wrap. It
-    /// has to be created per communicator and type (`ncclRedOpCreatePreMulSum`).
+    /// Sum of inputs, each first multiplied by its rank's own number ([`Op::scale_of`]); integers wrap. The
+    /// operator has to be created per communicator and type (`ncclRedOpCreatePreMulSum`).
     MulSum,
 }
 
@@ -27,7 +27,7 @@ impl Op {
     /// Every operator, in nccl-tests' order.
     pub const ALL: [Self; 6] = [Self::Sum, Self::Prod, Self::Max, Self::Min, Self::Avg, Self::MulSum];
 
-    /// The name that nccl-tests uses.
+    /// Returns the name in nccl-tests.
     pub const fn name(self) -> &'static str {
         match self.built_in() {
             Some(op) => op.name(),
@@ -35,7 +35,7 @@ impl Op {
         }
     }
 
-    /// The operator that every backend has built in; `None` for one that has to be created.
+    /// Returns the operator built into every backend; `None` for an operator created per communicator.
     pub const fn built_in(self) -> Option<ReduceOp> {
         match self {
             Self::Sum => Some(ReduceOp::Sum),
@@ -47,8 +47,8 @@ impl Op {
         }
     }
 
-    /// The factor of `rank`'s input in a [`MulSum`](Self::MulSum), as in nccl-tests: 1 on even ranks, 2 on
-    /// odd ones. Both are exact in every element type.
+    /// Returns the factor of `rank`'s input in a [`MulSum`](Self::MulSum), as in nccl-tests: 1 on even ranks,
+    /// 2 on odd ones. Both are exact in every element type.
     pub const fn scale_of(rank: u32) -> f64 {
         if rank.is_multiple_of(2) { 1.0 } else { 2.0 }
     }

@@ -20,7 +20,7 @@ pub(super) const SIGNED: u32 = 1;
 pub(super) const DOUBLED: u32 = 2;
 pub(super) const VANISHING: u32 = 4;
 
-/// The parameters of [`value_bits`](super::value::value_bits). Kernels get it by value: the layout is that of
+/// The parameters of [`value_bits`](super::value::value_bits). Kernels get it by value. Its layout equals
 /// `Recipe` in kernels.cu.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub(super) struct Recipe {
     /// [`COPY`], [`SUM`], ..., or one of them with [`RESULT`].
     pub(super) kind: u32,
     /// [`SIGNED`] for a signed integer type, [`DOUBLED`] for mulsum of integers, [`VANISHING`] for float
-    /// averages that are zero.
+    /// averages of zero.
     pub(super) flags: u32,
     pub(super) reserved: u32,
 }
@@ -53,7 +53,7 @@ pub(super) struct Recipe {
 const _: () = assert!(size_of::<Recipe>() == 64);
 
 impl Recipe {
-    /// The recipe of the elements of `source`, and their format.
+    /// Returns the recipe of the elements of `source`, and their format.
     pub(super) fn new(spec: &DataSpec, source: ElementSource) -> anyhow::Result<(Self, FormatTag)> {
         let DataSpec { seed, ranks, op, data_type } = *spec;
         let most = DataSpec::MAX_RANKS;
@@ -92,7 +92,7 @@ impl Recipe {
         let all = u64::MAX >> (64 - format.bits());
         let sign = 1 << (format.bits() - 1);
         let float = format.float();
-        // The largest total that every partial sum reaches exactly (floats) or without overflow (integers).
+        // The largest total with exact partial sums (floats), or without overflow (integers).
         let largest_total = match float {
             Some((significand, _)) => 1 << significand,
             None if is_signed => sign - 1,
@@ -127,7 +127,7 @@ impl Recipe {
             }
             Op::MulSum => {
                 match float {
-                    // A sum, of which odd ranks have half of their share.
+                    // A sum; odd ranks have half of their share.
                     Some(_) => exponents.low -= i32::from(rank.is_some_and(|rank| Op::scale_of(rank) > 1.0)),
                     None => recipe.flags |= DOUBLED,
                 }
@@ -162,7 +162,7 @@ impl Recipe {
     }
 }
 
-/// Tolerance of the bit patterns of float averages: see value.rs.
+/// Returns the tolerance of the bit patterns of float averages: see value.rs.
 fn average_tolerance(bits: u32, significand: u32, bias: i32, ranks: u32) -> u64 {
     let of_subnormal_reciprocal = ranks.checked_shr(bias.cast_unsigned() - 1).unwrap_or(0);
     let of_rounding = match bits {

@@ -44,7 +44,7 @@ fn corruption_is_found_with_index_expected_and_found_value() {
             let mut expected = [0; 8];
             expected[..size].copy_from_slice(&bytes[index * size..][..size]);
             assert_eq!(first.expected_bits, u64::from_le_bytes(expected));
-            // The first of several wrong ones, in whichever segment.
+            // The first of several wrong elements, in whichever segment.
             spoilt[(4 * count as usize - 1) * size] ^= 2;
             spoilt[60 * size] ^= 4;
             let found = check(&spec, &segments, &spoilt).unwrap();
@@ -53,7 +53,8 @@ fn corruption_is_found_with_index_expected_and_found_value() {
     }
 }
 
-/// All bit patterns of NaNs of the 8-bit and 16-bit types; of the others those of the ends.
+/// Returns all bit patterns of NaNs for the 8-bit and 16-bit types, and some for wider types, including the
+/// smallest and the largest.
 fn nans(data_type: DataType) -> Vec<u64> {
     let of_both_signs = |bits: &[u64], sign: u64| bits.iter().flat_map(|bits| [*bits, bits | sign]).collect();
     match data_type {
@@ -102,8 +103,8 @@ fn a_nan_is_wrong_and_shown_as_such() {
     }
 }
 
-/// In the order of bit patterns, the last NaN is next to the negative zero: also where the tolerance is
-/// largest, no average is so small that it comes within it.
+/// In the order of bit patterns, the last NaN is next to the negative zero. Even with the largest tolerance,
+/// no average is so small that a NaN comes within it.
 #[test]
 fn a_nan_is_wrong_beside_the_smallest_averages_with_the_largest_tolerance() {
     for (data_type, ranks) in [

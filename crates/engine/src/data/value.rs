@@ -4,25 +4,25 @@
 //!
 //! Every element of a reduction starts from one 64-bit hash of its index. From it come the *result*
 //! (directly: never by a loop over the ranks) and the ranks' shares of it. The ranks are rotated by a random
-//! amount per element, and share number *position* goes to the rank at that position. Let *n* be the number
-//! of ranks and `w(p)` a random word of position *p*, counted cyclically, so that all `w(p + 1) - w(p)`
-//! together give nothing.
+//! amount per element, and the rank at each position gets the share numbered *position*. Let *n* be the
+//! number of ranks and `w(p)` a random word of position *p*, counted cyclically. So all `w(p + 1) - w(p)` add
+//! up to zero.
 //!
 //! - **Copies** (no reduction, or one rank): random bits; a float's exponent is limited to the middle half of
-//!   its range, so that it is finite and normal.
+//!   its range, so it is finite and normal.
 //! - **Sum of integers**, wrapping: the share is `w(p + 1) - w(p)`, and position 0 adds the random total.
-//! - **Sum of floats**: the total is `(q n + r) 2^e` with random q >= 0, 1 <= r <= n and `q n + r <=
-//!   2^significand`. The share is `q + (p < r) + u(p + 1) - u(p)` with random u in 0 ..= q: integers >= 0
-//!   that add up to the total. So each partial sum in any order is an integer of at most `2^significand`,
-//!   times `2^e`: exact. All shares of an element have one sign, and zeros are positive; the total is never
-//!   zero. With more ranks than `2^significand`, q is 0 and r at most `2^significand`: most ranks
-//!   contribute 0. Exponents are such that 1 is normal and the largest total finite, so that flushing of
+//! - **Sum of floats**: the total is `(q n + r) 2^e` with random q >= 0, 1 <= r <= n and
+//!   `q n + r <= 2^significand`. The share is `q + (p < r) + u(p + 1) - u(p)` with random u in 0 ..= q:
+//!   integers >= 0 with the total as their sum. So each partial sum in any order is an integer of at most
+//!   `2^significand`, times `2^e`: exact. All shares of an element have one sign, and zeros are positive; the
+//!   total is never zero. With more ranks than `2^significand`, q is 0 and r at most `2^significand`: most
+//!   ranks contribute 0. With the chosen exponents, 1 is normal and the largest total finite, so flushing of
 //!   subnormals changes nothing either.
 //! - **Product of integers**, wrapping: odd numbers. The share is `w(p + 1) / w(p)` modulo a power of two
 //!   (odd numbers have inverses), and position 0 multiplies the random odd total in.
-//! - **Product of floats**: position 0 has a random significand, all others are powers of two, so no
-//!   partial product is rounded. Signs are `s(p + 1) ^ s(p)`. The first min(n, 8) positions have exponents
-//!   `g(p + 1) - g(p)` of bits g: those of any subset add up to between -4 and 4, so no partial product
+//! - **Product of floats**: position 0 has a random significand, all others are powers of two, so no partial
+//!   product is rounded. Signs are `s(p + 1) ^ s(p)`. The first min(n, 8) positions have exponents
+//!   `g(p + 1) - g(p)` of bits g. Any subset of them adds up to between -4 and 4, so no partial product
 //!   overflows or becomes subnormal.
 //! - **Max, min**: the result is a random key of the totally ordered keys; position 0 has it, and the others
 //!   have random keys below it (above it). Keys of floats are the finite normal floats of the copies: no
@@ -46,23 +46,22 @@
 //!   bound.
 //! - **Average of floats of 8 bits**, other n: two units in the last place would be half of a value with two
 //!   bits of fraction. So positions 0 and 1 contribute the same power of two, T / 2, and all others +0. Then
-//!   T / n is 1/n with another exponent, and so is NCCL's result: what it multiplies with, rounded once, when
-//!   it was made. (Its kernels calculate each step in half precision and round to the type: of powers of two,
-//!   and of 1/n times powers of two, that loses nothing.) Others divide the sum, or multiply it in half
-//!   precision by 1/n of half precision, and round to the type: rounding 1/n to 11 bits first matters only
-//!   where it reaches the middle m / 2^s between two numbers of the type, m < 2^(significand + 1). As n m is
-//!   a whole number and not 2^s, 1/n differs from the middle by at least 1 / (n m) of it, and rounding to 11
-//!   bits moves 1/n by at most 2^-11 of it: exact up to 2^(10 - significand) ranks, which is 64 (e4m3) and
-//!   128 (e5m2). These are at most 2^(bias - 1), so 1/n is normal: as above. Beyond, the tolerance is 1 for
-//!   the rounding to 11 bits, and n / 2^(bias - 1) more, since half a unit of a subnormal 1/n is as many
-//!   units of the result. From 2^(bias + significand - 1) ranks on (1024 and 131072) 1/n is 0 in the type,
-//!   and so is NCCL's average of anything; a T so small (and positive) that T / n is 0 in the type makes that
-//!   the right one.
-//! - **Mulsum** doubles the contributions of odd ranks before it sums. *Floats*: the sum's data, and odd
-//!   ranks have the half of their share: one exponent less, which is normal as well. *Integers*, wrapping:
-//!   odd ranks have their share shifted right (its lowest bit goes to the top, which doubling drops), and
-//!   twice that lacks the lowest bit; the rank that follows in the circle is even, and adds it to its own
-//!   share. (The last of an odd number of ranks is even: after it, rank 0 adds nothing.)
+//!   T / n is 1/n with another exponent, and so is NCCL's result: its factor, rounded once, when it was made.
+//!   (Its kernels calculate each step in half precision and round to the type. This is exact for powers of
+//!   two, and for 1/n times powers of two.) Others divide the sum, or multiply it in half precision by 1/n of
+//!   half precision, and round to the type: rounding 1/n to 11 bits first matters only where it reaches the
+//!   middle m / 2^s between two numbers of the type, m < 2^(significand + 1). As n m is a whole number and
+//!   not 2^s, 1/n differs from the middle by at least 1 / (n m) of it, and rounding to 11 bits moves 1/n by
+//!   at most 2^-11 of it: exact up to 2^(10 - significand) ranks (64 for e4m3, 128 for e5m2). These are at
+//!   most 2^(bias - 1), so 1/n is normal: as above. Beyond, the tolerance is 1 for the rounding to 11 bits,
+//!   and n / 2^(bias - 1) more, since half a unit of a subnormal 1/n is as many units of the result. From
+//!   2^(bias + significand - 1) ranks on (1024 and 131072) 1/n is 0 in the type, and so is NCCL's average of
+//!   anything. T is then positive and so small that T / n is 0 in the type, so this average is right.
+//! - **Mulsum** doubles the contributions of odd ranks before the sum. *Floats*: the sum's data, and odd
+//!   ranks have half of their share: one exponent less, also normal. *Integers*, wrapping: odd ranks have
+//!   their share shifted right (its lowest bit goes to the top, and doubling drops it), so twice the shifted
+//!   share lacks the lowest bit; the next rank in the circle is even, and adds this bit to its own share.
+//!   (The last of an odd number of ranks is even: after it, rank 0 adds nothing.)
 
 use super::format::{
     Bfloat16, ElementFormat, Float8E4M3, Float8E5M2, Float16, Float32, Float64, FormatTag, Int8, Int32, Int64,
@@ -95,13 +94,13 @@ const fn multiply_high_64(a: u64, b: u64) -> u64 {
     ((a as u128 * b as u128) >> 64) as u64
 }
 
-/// A random word of the format's calculation width (64 bits for 64-bit formats, else 32).
+/// Returns a random word of the format's calculation width (64 bits for 64-bit formats, else 32).
 #[inline(always)]
 fn random_word<F: ElementFormat>(hash: u64) -> u64 {
     if F::BITS == 64 { hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) } else { hash >> 32 }
 }
 
-/// The random word of a position: another one than [`random_word`].
+/// Returns the random word of a position, different from [`random_word`].
 #[inline(always)]
 fn position_word<F: ElementFormat>(hash: u64, position: u32) -> u64 {
     if F::BITS == 64 {
@@ -111,13 +110,13 @@ fn position_word<F: ElementFormat>(hash: u64, position: u32) -> u64 {
     }
 }
 
-/// The topmost `count` bits of a random word.
+/// Returns the topmost `count` bits of a random word.
 #[inline(always)]
 fn top_bits<F: ElementFormat>(word: u64, count: u32) -> u64 {
     word >> (if F::BITS == 64 { 64 } else { 32 } - count)
 }
 
-/// A random word scaled to `0..range`.
+/// Scales a random word to `0..range`.
 #[inline(always)]
 fn scale<F: ElementFormat>(word: u64, range: u64) -> u64 {
     if F::BITS == 64 {
@@ -127,7 +126,7 @@ fn scale<F: ElementFormat>(word: u64, range: u64) -> u64 {
     }
 }
 
-/// The place of the rank in this element's rotation of the ranks.
+/// Returns the place of the rank in this element's rotation of the ranks.
 #[inline(always)]
 pub(super) fn position_of(recipe: &Recipe, hash: u64) -> u32 {
     let position = recipe.rank + multiply_high_32(high32(hash).rotate_left(16), recipe.ranks);
@@ -156,7 +155,7 @@ fn compose<F: ElementFormat>(negative: bool, exponent: i32, fraction: u64) -> u6
         | fraction
 }
 
-/// A positive float, normal in the format, rounded to it: to nearest, ties to even.
+/// Rounds a positive float to the format, in which it is normal: to nearest, ties to even.
 #[inline(always)]
 fn narrow<F: ElementFormat>(value: f32) -> u64 {
     let mut bits = value.to_bits();
@@ -168,12 +167,12 @@ fn narrow<F: ElementFormat>(value: f32) -> u64 {
     u64::from((bits >> shift).wrapping_sub((127 - F::BIAS).cast_unsigned() << (F::SIGNIFICAND - 1)))
 }
 
-/// `magnitude / divisor * 2^exponent`, rounded once; a zero is positive.
+/// Returns `magnitude / divisor * 2^exponent`, rounded once; a zero is positive.
 ///
-/// The quotient in single precision is correctly rounded, and rounding that to 11 bits or fewer gives what
-/// rounding the exact quotient gives (24 >= 2 * 11 + 2).
+/// The quotient in single precision is correctly rounded. Rounding it to 11 bits or fewer gives the same
+/// result as rounding the exact quotient (24 >= 2 * 11 + 2).
 #[inline(always)]
-#[allow(clippy::cast_precision_loss)] // magnitudes are exact in the type that they are converted to
+#[allow(clippy::cast_precision_loss)] // magnitudes are exact in the target type
 fn quotient_bits<F: ElementFormat>(magnitude: u64, divisor: u32, negative: bool, exponent: i32) -> u64 {
     if magnitude == 0 {
         return 0;
@@ -236,7 +235,7 @@ fn wrapping_share<F: ElementFormat>(recipe: &Recipe, hash: u64, position: u32) -
     total.wrapping_add(next).wrapping_sub(here)
 }
 
-/// The word of the calculation width with its lowest bit moved to the top.
+/// Moves the lowest bit of a word of the calculation width to the top.
 #[inline(always)]
 fn rotate_right<F: ElementFormat>(word: u64) -> u64 {
     if F::BITS == 64 { word.rotate_right(1) } else { u64::from(low32(word).rotate_right(1)) }
@@ -274,8 +273,8 @@ fn sum_result<F: ElementFormat>(recipe: &Recipe, hash: u64) -> u64 {
     quotient_bits::<F>(total, 1, is_negative(hash), exponent_of(recipe, hash))
 }
 
-/// The inverse of an odd number modulo two to the calculation width: each step doubles the number of right
-/// bits, from 5.
+/// Returns the inverse of an odd number modulo two to the calculation width: each step doubles the number of
+/// right bits, from 5.
 #[inline(always)]
 fn inverse_of_odd<F: ElementFormat>(odd: u64) -> u64 {
     let mut inverse = odd.wrapping_mul(3) ^ 2;
@@ -364,7 +363,7 @@ fn pair_total<F: ElementFormat>(hash: u64) -> u64 {
     if F::BITS == 8 { highest } else { highest | top_bits::<F>(random_word::<F>(hash), F::SIGNIFICAND - 1) }
 }
 
-/// The contribution of position 0 to a total; position 1 has the rest.
+/// Returns the contribution of position 0 to a total; position 1 has the rest.
 #[inline(always)]
 fn first_of_pair<F: ElementFormat>(hash: u64, total: u64) -> u64 {
     if F::BITS == 8 { total / 2 } else { total / 4 + scale::<F>(position_word::<F>(hash, 0), total / 2) }
@@ -400,7 +399,7 @@ fn avg_result<F: ElementFormat>(recipe: &Recipe, hash: u64) -> u64 {
     signed_integer(recipe, hash, quotient)
 }
 
-/// The value of one element. Bits beyond the format's width are not defined.
+/// Returns the value of one element. Bits beyond the format's width are not defined.
 #[inline(always)]
 pub(super) fn value_bits<F: ElementFormat, const KIND: u32>(recipe: &Recipe, index: u64) -> u64 {
     let hash = mix(recipe.key.wrapping_add(index));
@@ -424,7 +423,7 @@ pub(super) trait FormatTask {
     fn run<F: ElementFormat, const KIND: u32>(self) -> Self::Output;
 }
 
-/// Does `work` for the format and the kind (see [`Recipe::kind`]).
+/// Runs `work` for the format and the kind (see [`Recipe::kind`]).
 pub(super) fn dispatch<W: FormatTask>(format: FormatTag, kind: u32, work: W) -> W::Output {
     match format {
         FormatTag::Int8 => dispatch_kind::<Int8, W>(kind, work),

@@ -11,15 +11,15 @@ use serde::{Deserialize, Serialize};
 use super::log::memory;
 use super::settings;
 
-/// Subsystems that tell versions, network, topology, transports, the environment, and the end of
-/// communicators (`DESTROY` from NCCL 2.30 on, which older versions pass over: there it is in `INIT`).
+/// Subsystems with messages about versions, network, topology, transports, the environment, and the end of
+/// communicators (`DESTROY` from NCCL 2.30 on; older versions ignore the name and use `INIT` instead).
 const SUBSYSTEMS: &str = "INIT,BOOTSTRAP,ENV,GRAPH,NET,P2P,SHM,TUNING,DESTROY";
 
 /// NCCL's log in a file in memory.
 #[derive(Debug)]
 pub struct CapturedLog(File);
 
-/// Place of a process's log, for the other processes of its host.
+/// Place of a process's log, for other processes of its host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogPlace {
     path: String,
@@ -28,10 +28,10 @@ pub struct LogPlace {
 }
 
 impl CapturedLog {
-    /// Has NCCL write its log, with the level INFO, to a file of this process. Settings of the user are
-    /// replaced.
+    /// Makes NCCL write its log, with the level INFO, to a file of this process. Replaces the user's
+    /// settings.
     ///
-    /// To be called in `main`, before NCCL is loaded and before any thread starts.
+    /// Must be called in `main`, before NCCL is loaded and before any thread starts.
     ///
     /// # Errors
     /// When the file cannot be made, or the process has several threads already.
@@ -50,17 +50,17 @@ impl CapturedLog {
     /// Returns the place of the log.
     ///
     /// # Errors
-    /// When the system does not tell it.
+    /// When the system does not provide it.
     pub fn place(&self) -> io::Result<LogPlace> {
         let known = self.0.metadata()?;
         let path = format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd());
         Ok(LogPlace { path, device: known.dev(), inode: known.ino() })
     }
 
-    /// Opens the log of another process of this host. It can be read also after that process has ended.
+    /// Opens the log of another process of this host. It remains readable after the end of that process.
     ///
     /// # Errors
-    /// When it cannot be opened: it is another user's, or the processes have different namespaces.
+    /// When it cannot be opened: it belongs to another user, or the processes have different namespaces.
     pub fn open(place: &LogPlace) -> io::Result<Self> {
         let file = File::open(&place.path)?;
         let found = file.metadata()?;
@@ -70,7 +70,7 @@ impl CapturedLog {
         Ok(Self(file))
     }
 
-    /// Returns NCCL's lines so far, at most `limit` bytes of them, and true when that is all.
+    /// Returns NCCL's lines so far, at most `limit` bytes of them, and true if they are complete.
     ///
     /// # Errors
     /// When the file cannot be read.

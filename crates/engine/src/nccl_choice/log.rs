@@ -1,6 +1,6 @@
-//! NCCL's log, which contains its choices.
+//! NCCL's log, with its choices.
 //!
-//! From 2.20 on NCCL writes a line for each operation that it enqueues, on rank 0 of the communicator:
+//! From 2.20 on NCCL writes a line for each operation it enqueues, on rank 0 of the communicator:
 //!
 //! | NCCL | message after `NCCL INFO` | meaning of the bytes |
 //! |---|---|---|
@@ -13,9 +13,9 @@
 //! NCCL 2.18 and 2.19 log no choices. No version logs sends and receives (all-to-all, gather and scatter), or
 //! copies of a single rank.
 //!
-//! NCCL reads its log settings when it is first used, and has no supported way to change them later, so lines
-//! are written during timed operations as well. A line costs the enqueuing thread of rank 0 about 1 to 1.5
-//! microseconds, which affects sizes below some 64 KiB. So the log is optional.
+//! NCCL reads its log settings at its first use, and has no supported way to change them later, so lines are
+//! written during timed operations as well. A line costs the enqueuing thread of rank 0 about 1 to 1.5
+//! microseconds, and affects sizes below some 64 KiB. So the log is optional.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Seek as _, SeekFrom};
@@ -30,7 +30,7 @@ use super::settings::{self, Assignments};
 use super::{Bytes, Choice, add, copies};
 use record::Algorithm;
 
-/// NCCL's algorithms by number, as 2.20 to 2.23 write them.
+/// NCCL's algorithms by number, as written by 2.20 to 2.23.
 const ALGORITHMS: [&str; 7] = ["tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat"];
 /// NCCL's protocols by number.
 const PROTOCOLS: [&str; 3] = ["ll", "ll128", "simple"];
@@ -63,7 +63,7 @@ pub fn parse_line(line: &str) -> Option<Choice> {
         "" => {
             let (algorithm, protocol) = (after("Algo")?, after("proto")?);
             let channels = words.iter().find_map(|word| channels(word));
-            // Versions that log channels log the bytes of the count, and names instead of numbers.
+            // Versions with channels in the log write the bytes of the count, and names instead of numbers.
             let bytes = if channels.is_some() { Bytes::Count(bytes) } else { Bytes::Larger(bytes) };
             let algorithm = Algorithm {
                 algorithm: named_or_numbered(algorithm, &ALGORITHMS),
@@ -88,14 +88,14 @@ pub fn parse_line(line: &str) -> Option<Choice> {
     Some(Choice { collective: name.map(str::to_ascii_lowercase), bytes, algorithm })
 }
 
-/// `channel{Lo..Hi}={0..3}` are four channels.
+/// Returns the number of channels: 4 for `channel{Lo..Hi}={0..3}`.
 fn channels(word: &str) -> Option<u32> {
     let (low, high) = word.strip_prefix("channel{Lo..Hi}={")?.strip_suffix('}')?.split_once("..")?;
     let (low, high): (u32, u32) = (low.parse().ok()?, high.parse().ok()?);
     high.checked_sub(low)?.checked_add(1)
 }
 
-/// A name in lower case. An unknown number stays a number.
+/// Returns a name in lower case. An unknown number stays a number.
 fn named_or_numbered(word: &str, names: &[&str]) -> String {
     match word.parse::<usize>() {
         Ok(number) => names.get(number).map_or_else(|| word.to_owned(), |name| (*name).to_owned()),
@@ -114,30 +114,30 @@ pub struct Log {
 enum LogFile {
     /// An anonymous file in memory, which ends with this process.
     Own(File),
-    /// The user's file, which NCCL makes when it is first used.
+    /// The user's file, created by NCCL at its first use.
     Users { path: PathBuf, file: Option<File> },
 }
 
 impl Log {
-    /// Has NCCL log its choices to this process, by setting `NCCL_DEBUG`, `NCCL_DEBUG_SUBSYS` and
+    /// Makes NCCL log its choices to this process, by setting `NCCL_DEBUG`, `NCCL_DEBUG_SUBSYS` and
     /// `NCCL_DEBUG_FILE`.
     ///
-    /// To be called in `main`, before NCCL is loaded and before any thread starts. Only the process of rank 0
-    /// needs it. The log does not survive an `exec`, so the variables must not either: see
+    /// Must be called in `main`, before NCCL is loaded and before any thread starts. Only the process of rank
+    /// 0 needs it. The log does not survive an `exec`, so the variables must not survive it either: see
     /// [`own_variables`](super::own_variables).
     ///
     /// If the user has set `NCCL_DEBUG`, in the environment or in one of NCCL's configuration files, nothing
-    /// is changed: the user's log is read if it contains choices and goes to a file.
+    /// is changed. The user's log is read if it contains choices and goes to a file.
     ///
     /// # Errors
-    /// When NCCL's choices will not be known, with the reason; nothing is changed then.
+    /// When NCCL's choices will not be known, with the reason. Nothing is changed then.
     pub fn start() -> anyhow::Result<Self> {
         let (log, variables) = Self::prepare(&settings::of_nccl(&settings::variable))?;
         settings::set(variables)?;
         Ok(log)
     }
 
-    /// The log, and the variables that have to be set for it.
+    /// Returns the log, and the variables it needs.
     pub(super) fn prepare(setting: &dyn Fn(&str) -> Option<String>) -> anyhow::Result<(Self, Assignments)> {
         let (source, variables) = match setting("NCCL_DEBUG").filter(|level| !level.is_empty()) {
             Some(level) => (LogFile::Users { path: users_file(&level, setting)?, file: None }, Vec::new()),
@@ -151,8 +151,8 @@ impl Log {
         Ok((Self { source, position: 0 }, variables))
     }
 
-    /// Skips what was logged so far. Call it before each measurement: before its first operation, but after
-    /// NCCL has started.
+    /// Skips all lines so far. Call it before the first operation of each measurement, but after NCCL has
+    /// started.
     pub fn clear(&mut self) -> io::Result<()> {
         self.position = match self.file()? {
             Some(file) => file.metadata()?.len(),
@@ -162,14 +162,14 @@ impl Log {
         Ok(())
     }
 
-    /// The choices since the last call of this or of [`clear`](Self::clear), with their numbers of lines, in
-    /// the order of the last line. An operation has one line, or one for each GPU of this process.
+    /// Returns the choices since the last call of this or of [`clear`](Self::clear), with their numbers of
+    /// lines, in the order of the last line. An operation has one line, or one for each GPU of this process.
     pub fn choices(&mut self) -> io::Result<Vec<(Choice, u64)>> {
         let mut choices = Vec::new();
         let mut position = self.position;
         if let Some(file) = self.file()? {
             if file.metadata()?.len() < position {
-                // NCCL has truncated the file when it started.
+                // NCCL has truncated the file at its start.
                 position = 0;
             }
             let mut reader = BufReader::new(file);
@@ -189,7 +189,7 @@ impl Log {
         Ok(choices)
     }
 
-    /// The file, once it exists.
+    /// Returns the file, once it exists.
     fn file(&mut self) -> io::Result<Option<&File>> {
         match &mut self.source {
             LogFile::Own(file) => Ok(Some(file)),
@@ -206,7 +206,7 @@ impl Log {
         }
     }
 
-    /// Frees the memory of what was read. NCCL goes on writing behind it.
+    /// Frees the memory of the part already read. NCCL continues to write behind it.
     fn free(&self) {
         if let LogFile::Own(file) = &self.source
             && self.position > 0
@@ -218,7 +218,7 @@ impl Log {
     }
 }
 
-/// Creates a file in memory, with a path under which NCCL, in this process, can open it.
+/// Creates a file in memory, with a path by which NCCL, in this process, can open it.
 pub(super) fn memory() -> io::Result<(File, String)> {
     let file = File::from(rustix::fs::memfd_create(c"nccl-log", MemfdFlags::CLOEXEC)?);
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -229,7 +229,7 @@ pub(super) fn memory() -> io::Result<(File, String)> {
     Ok((file, path))
 }
 
-/// The user's log file, if it will contain NCCL's choices.
+/// Returns the path of the user's log file, if it will contain NCCL's choices.
 fn users_file(level: &str, setting: &dyn Fn(&str) -> Option<String>) -> anyhow::Result<PathBuf> {
     if !["INFO", "ABORT", "TRACE"].iter().any(|name| name.eq_ignore_ascii_case(level)) {
         bail!(
@@ -266,8 +266,8 @@ fn has_tuning(subsystems: &str) -> bool {
     named != inverted
 }
 
-/// The path of NCCL's log: `%h` is the host's name up to its first dot, `%p` the process, `%%` a per cent
-/// sign.
+/// Expands the path of NCCL's log: `%h` is the host's name up to its first dot, `%p` the process, `%%` a per
+/// cent sign.
 fn expanded(pattern: &str, host: &str, process: u32) -> String {
     let mut path = String::new();
     let mut letters = pattern.chars();

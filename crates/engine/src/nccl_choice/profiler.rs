@@ -1,10 +1,11 @@
-//! A profiler plugin for NCCL inside this program, to which NCCL reports its choice when an operation starts.
+//! A profiler plugin for NCCL inside this program. NCCL reports its choice to the plugin when an operation
+//! starts.
 //!
 //! With `NCCL_PROFILER_PLUGIN=STATIC_PLUGIN` NCCL looks for the plugin among the symbols of the program
-//! itself: the newest of `ncclProfiler_v6` to `ncclProfiler_v1` that it knows. So programs that use this
-//! export the tables of `abi` (`nccl-bench/build.rs`). Only the fields that are used are declared there,
-//! after `src/include/plugin/profiler/` of NCCL's source, where no published version of the interface has
-//! changed:
+//! itself, from `ncclProfiler_v6` to `ncclProfiler_v1`, and takes the newest one known to it. So programs
+//! with this plugin export the tables of `abi` (`nccl-bench/build.rs`). Only the fields in use are declared
+//! there, after `src/include/plugin/profiler/` of NCCL's source, where no published version of the interface
+//! has changed:
 //!
 //! | interface | NCCL | reported of an operation |
 //! |---|---|---|
@@ -14,16 +15,16 @@
 //! | v5 | 2.28 | the same |
 //! | v6 | 2.29, 2.30 | also copies by copy engines |
 //!
-//! NCCL 2.23 knows only v1, which has numbers instead of names, and is not supported.
+//! NCCL 2.23 knows only v1, with numbers instead of names. It is not supported.
 //!
 //! Each operation reads a mask of events, an `int` of NCCL's. NCCL calls nothing while it is zero. It is set
-//! only during operations whose choices are recorded ([`set_enabled`]), and never while operations are timed.
+//! only while choices are recorded ([`set_enabled`]), and never while operations are timed.
 //!
 //! # Other profilers
-//! Where `NCCL_PROFILER_PLUGIN` is set to anything, even `none`, or one of NCCL's configuration files sets
-//! it, this plugin is not used; nor where there is a `libnccl-profiler.so`, which NCCL would load by default.
-//! Only a profiler inside a network plugin's library, which NCCL tries last (from 2.27 on), is displaced: to
-//! use that one, set `NCCL_PROFILER_PLUGIN` to the name of its library.
+//! If `NCCL_PROFILER_PLUGIN` has any value, even `none`, or one of NCCL's configuration files sets it, this
+//! plugin is not used. It is not used either if a `libnccl-profiler.so` exists, which NCCL would load by
+//! default. It only displaces a profiler inside a network plugin's library, which NCCL tries last (from 2.27
+//! on). To use such a profiler, set `NCCL_PROFILER_PLUGIN` to the name of its library.
 
 mod abi;
 
@@ -36,15 +37,15 @@ use super::{Choice, add, settings};
 use abi::{COLLECTIVE, COPIES, SEND_OR_RECEIVE};
 
 const VARIABLE: &str = "NCCL_PROFILER_PLUGIN";
-/// The value that stands for the program itself.
+/// Value for the program itself.
 const THIS_PROGRAM: &str = "STATIC_PLUGIN";
-/// The library that NCCL loads by default.
+/// Library loaded by NCCL by default.
 const DEFAULT_PLUGIN: &CStr = c"libnccl-profiler.so";
 
-/// The requested events. NCCL also reports the groups and calls that contain them.
+/// The requested events. NCCL also reports the enclosing groups and calls.
 const EVENTS: c_int = COLLECTIVE | SEND_OR_RECEIVE | COPIES;
 
-/// Maximum number of different choices that are kept: more than one operation has.
+/// Maximum number of different choices kept: more than one operation has.
 const MOST_CHOICES: usize = 256;
 
 /// Address of NCCL's mask of events; null before NCCL has passed it.
@@ -57,11 +58,11 @@ fn recorded() -> MutexGuard<'static, Vec<(Choice, u64)>> {
     CHOICES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has NCCL load this plugin, by setting `NCCL_PROFILER_PLUGIN`, unless it will load another one. Returns
-/// true when NCCL will load this one, provided that it is new enough.
+/// Makes NCCL load this plugin, by setting `NCCL_PROFILER_PLUGIN`, unless it will load another one. Returns
+/// true when a sufficiently new NCCL will load this one.
 ///
 /// Call it in `main`, before NCCL is loaded and before any thread starts. The plugin does not survive an
-/// `exec`, so the variable must not either: see [`own_variables`](super::own_variables).
+/// `exec`, so the variable must not survive it either: see [`own_variables`](super::own_variables).
 pub fn start() -> bool {
     let user = settings::of_nccl(&settings::variable)(VARIABLE).filter(|name| !name.is_empty());
     match user {
@@ -70,7 +71,8 @@ pub fn start() -> bool {
     }
 }
 
-/// Returns true when NCCL would find a plugin by default. The plugin is then loaded, and stays so for NCCL.
+/// Returns true when NCCL would find a plugin by default. The plugin is then loaded, and stays loaded for
+/// NCCL.
 fn has_default_plugin() -> bool {
     // SAFETY: the name is a C string. The library's initialisers would run for NCCL as well.
     let library = unsafe { libc::dlopen(DEFAULT_PLUGIN.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
@@ -88,7 +90,7 @@ pub fn clear() {
     recorded().clear();
 }
 
-/// The choices recorded since [`clear`], with their numbers of operations, in the order of the last
+/// Returns the choices recorded since [`clear`], with their numbers of operations, in the order of the last
 /// operation.
 pub fn choices() -> Vec<(Choice, u64)> {
     recorded().clone()

@@ -1,4 +1,4 @@
-//! The user's settings of NCCL, and those of this program.
+//! The user's and this program's settings of NCCL.
 
 use std::collections::HashMap;
 use std::env;
@@ -13,13 +13,14 @@ pub(super) type Assignments = Vec<(&'static str, String)>;
 
 static SET: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
 
-/// The variables that this module has set in this process. They must not be passed to a program that replaces
-/// it by `exec`, where the plugin and the log no longer exist, nor be recorded as the user's.
+/// Returns the variables set by this module in this process. They must not be passed to a program that
+/// replaces it by `exec`, because the plugin and the log no longer exist there. They must not be recorded as
+/// the user's either.
 pub fn own_variables() -> Vec<&'static str> {
     SET.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Sets variables of this process, provided that it has a single thread.
+/// Sets variables of this process. Fails if the process has several threads.
 pub(super) fn set(variables: Assignments) -> anyhow::Result<()> {
     let threads = fs::read_dir("/proc/self/task").context("making a place for NCCL's log")?.count();
     anyhow::ensure!(
@@ -38,7 +39,8 @@ pub(super) fn variable(name: &str) -> Option<String> {
     env::var(name).ok()
 }
 
-/// NCCL's settings: variables of the environment, then the user's configuration file, then the machine's.
+/// Returns NCCL's settings: variables of the environment, then the user's configuration file, then the
+/// machine's.
 pub(super) fn of_nccl(variable: &dyn Fn(&str) -> Option<String>) -> impl Fn(&str) -> Option<String> {
     let users = variable("NCCL_CONF_FILE")
         .filter(|path| !path.is_empty())
@@ -48,10 +50,10 @@ pub(super) fn of_nccl(variable: &dyn Fn(&str) -> Option<String>) -> impl Fn(&str
     move |name| variable(name).or_else(|| files.iter().find_map(|file| file.get(name).cloned()))
 }
 
-/// The `NAME=value` lines of a configuration file of NCCL. The first line of a name counts.
+/// Reads the `NAME=value` lines of a configuration file of NCCL. The first line of a name counts.
 fn configuration(path: impl AsRef<Path>) -> HashMap<String, String> {
     let mut text = Vec::new();
-    // NCCL ignores files that do not exist or cannot be read.
+    // NCCL ignores missing and unreadable files.
     if File::open(path).and_then(|mut file| file.read_to_end(&mut text)).is_err() {
         return HashMap::new();
     }

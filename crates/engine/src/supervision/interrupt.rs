@@ -2,12 +2,12 @@
 //! closed standard output.
 //!
 //! All threads block these signals, and one thread waits for them. So signal handlers of libraries, such as
-//! those of libfabric's providers, never run: they would end the process with an exit code of their own.
+//! libfabric's providers, never run. They would end the process with an exit code of their own.
 //!
 //! The first signal requests a stop after the current measurement, on all ranks at the same point. A process
-//! that has not stopped 0.2 s later saves its results. Two seconds after the signal, or on a second one, it
-//! ends itself and the job, and waits up to five seconds for files that are being written. Signals within 0.3
-//! s of the first count as one: `timeout` and launchers send two.
+//! still running 0.2 s later saves its results. Two seconds after the signal, or on a second one, it ends
+//! itself and the job, and waits up to five seconds for files being written. Signals within 0.3 s of the
+//! first count as one, because `timeout` and launchers send two.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -23,15 +23,15 @@ use super::{Salvage, start_thread};
 use crate::gather::gather;
 use record::Outcome;
 
-/// Time after a signal at which a process that has not stopped saves its results. Shorter than the second
-/// after which mpirun kills.
+/// Time from the signal until a process that is still running saves its results. It is shorter than the
+/// second after which mpirun kills.
 const SAVE_AFTER: Duration = Duration::from_millis(200);
-/// Time after the first signal during which another one is taken for the same request.
+/// Time after the first signal during which another one counts as the same request.
 const SAME_REQUEST: Duration = Duration::from_millis(300);
 /// Time from saving to the end of the process.
 const END_AFTER: Duration = Duration::from_millis(1800);
 
-/// The request that signals go to: the one that was installed last. `None` until the first is installed.
+/// Receiver of the signals: the most recently installed request. `None` before the first installation.
 static CURRENT: Mutex<Option<Interrupt>> = Mutex::new(None);
 
 /// A request to stop the run. Clones share their state. The default does not receive signals.
@@ -50,14 +50,14 @@ struct InterruptState {
 }
 
 impl Interrupt {
-    /// Takes over the signals. On a signal, `salvage` saves the results. A signal that was ignored when the
-    /// process started stays without effect: `nohup` ignores SIGHUP, and a shell script ignores SIGINT for
-    /// background commands. It is blocked as well, because a library's handler would replace SIG_IGN. Call
-    /// this first in `main`: threads that run already would not block the signals. A later call only makes
-    /// the signals go to its own request.
+    /// Takes over the signals. On a signal, `salvage` saves the results. A signal ignored at the start of the
+    /// process stays without effect: `nohup` ignores SIGHUP, and a shell script ignores SIGINT for background
+    /// commands. It is blocked as well, because a library's handler would replace SIG_IGN. Call this first in
+    /// `main`: threads already running would not block the signals. A later call only redirects the signals
+    /// to its own request.
     ///
     /// # Errors
-    /// When the thread that waits for the signals cannot be started.
+    /// When the signal thread cannot be started.
     pub fn install(salvage: Salvage) -> io::Result<Self> {
         let interrupt = Self(Arc::new(InterruptState { salvage, ..InterruptState::default() }));
         let mut current = lock(&CURRENT);
@@ -68,19 +68,20 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// From now on a signal lets the ranks stop together, and a process that does not stop ends the job
-    /// through `process`. Before this, a signal ends the process at once, because there is nothing to save.
+    /// Makes a signal stop all ranks together. A process that does not stop then ends the job through
+    /// `process`. Before this call, a signal ends the process at once, because there is nothing to save.
     pub fn joined(&self, process: &world::Handle) {
         *lock(&self.0.world) = Some(Arc::downgrade(process));
     }
 
-    /// The signal for which the run shall stop, as far as this process knows. A single atomic load. Ranks
-    /// exchange its number, so that all stop at the same point.
+    /// Returns the signal that requested a stop, as far as this process knows. It costs a single atomic load.
+    /// Ranks exchange its number, so all stop at the same point.
     pub fn requested(&self) -> Option<Signal> {
         Signal::try_from(self.0.requested.load(Ordering::SeqCst)).ok()
     }
 
-    /// The signal for which any process shall stop; the greatest, where they differ. Collective.
+    /// Returns the signal that requested a stop of any process. If the processes have different signals, it
+    /// is the greatest. Collective.
     ///
     /// # Errors
     /// When another process has failed.
@@ -95,7 +96,8 @@ impl Interrupt {
         let _ = self.0.requested.compare_exchange(0, signal as i32, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// The run has stopped, and the process ends normally: only a second signal still ends it early.
+    /// Records that the run has stopped and the process ends normally. Only a second signal still ends it
+    /// early.
     pub fn done(&self) {
         self.0.done.store(true, Ordering::SeqCst);
     }
@@ -105,7 +107,7 @@ impl Interrupt {
         let now = Instant::now();
         let first = self.0.signalled.set(now).is_ok();
         if lock(&self.0.world).is_none() {
-            // On this thread: a new one would wait for the library that another thread may be loading.
+            // On this thread: a new one would wait for a library being loaded by another thread.
             self.end(signal);
         }
         if !first && self.0.signalled.get().is_some_and(|&first| now - first < SAME_REQUEST) {
@@ -136,8 +138,8 @@ impl Interrupt {
         self.0.salvage.end_job(&*world, self.outcome(signal), signal_code(signal), &message)
     }
 
-    /// The outcome of a run that `signal` ends. When another rank has died, the launcher may have sent the
-    /// signal for that reason: the outcome is then the failure of that rank.
+    /// Returns the outcome of a run ended by `signal`. When another rank has died, the launcher may have sent
+    /// the signal for that reason; the outcome is then that rank's failure.
     fn outcome(&self, signal: Signal) -> Outcome {
         let failed = self.world().and_then(|world| world.check().err());
         failed.map_or_else(|| interrupted(signal), |error| Outcome::Failed { message: error.to_string() })
@@ -148,13 +150,13 @@ impl Interrupt {
     }
 }
 
-/// Makes signals wait until an [`Interrupt`] is installed, in this thread and all that it starts. For
-/// programs that set environment variables first, which needs a process with a single thread.
+/// Blocks signals until an [`Interrupt`] is installed, in this thread and in all threads started by it. For
+/// programs that first set environment variables, which requires a single-threaded process.
 pub fn hold_signals() -> io::Result<()> {
     Ok(WAITED.into_iter().collect::<SigSet>().thread_block()?)
 }
 
-/// Blocks the signals, and starts the thread that waits for them.
+/// Blocks the signals, and starts the signal thread.
 fn take_over() -> io::Result<()> {
     let ignored: Vec<Signal> = WAITED.into_iter().filter(|&signal| is_ignored(signal)).collect();
     hold_signals()?;
@@ -171,7 +173,7 @@ fn take_over() -> io::Result<()> {
         }
     };
     start_thread("signals", wait)?;
-    // A new thread would wait for the library that the caller may load next.
+    // A new thread would wait for a library loaded by the caller after this.
     started.wait();
     Ok(())
 }
@@ -180,8 +182,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes a file that reaches its size limit (`ulimit -f`) an error of the write, instead of the end of the
-/// process.
+/// Makes a write beyond the file size limit (`ulimit -f`) fail with an error, instead of ending the process.
 pub fn ignore_file_size_signal() -> io::Result<()> {
     // SAFETY: no handler is installed.
     unsafe { nix::sys::signal::signal(Signal::SIGXFSZ, SigHandler::SigIgn) }?;

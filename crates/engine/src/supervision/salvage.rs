@@ -1,4 +1,4 @@
-//! Saving of results when a run ends early: on a signal, after a timeout, or because a rank has failed.
+//! Saving of results when a run ends early: on a signal, after a timeout, or after a rank's failure.
 
 use std::fmt;
 use std::mem;
@@ -32,7 +32,7 @@ struct SalvageState {
 
 #[derive(Default)]
 struct HookState {
-    /// Nothing while it runs, and after that.
+    /// `None` before it is set, while it runs, and afterwards.
     ready: Option<Hook>,
     running: bool,
     /// True once a thread ends the job.
@@ -90,19 +90,20 @@ impl Salvage {
         self.lock().failure_code = Some(code);
     }
 
-    /// The exit code of a run with `outcome`, of which the caller knows `code`.
+    /// Returns the exit code of a run with `outcome`: the one set for failures, otherwise the caller's
+    /// `code`.
     fn code(&self, outcome: &Outcome, code: u8) -> i32 {
         i32::from(self.failure_code(outcome).unwrap_or(code))
     }
 
-    /// The exit code that was set for failures, where this outcome is one.
+    /// Returns the exit code set for failures, if this outcome is a failure.
     fn failure_code(&self, outcome: &Outcome) -> Option<u8> {
         self.lock().failure_code.filter(|_| matches!(outcome, Outcome::Failed { .. }))
     }
 
-    /// Runs the hook also when the world ends this process because another rank has failed, or was
-    /// interrupted. With an exit code of failures ([`Salvage::set_failure_code`]) the process ends here after
-    /// a failure, since the world has a code of its own.
+    /// Also runs the hook when the world ends this process because another rank has failed, or was
+    /// interrupted. With an exit code for failures ([`Salvage::set_failure_code`]) the process ends here
+    /// after a failure, since the world has a code of its own.
     pub fn watch(&self, process: &dyn World) {
         let salvage = self.clone();
         process.before_exit(Box::new(move |error, code| {
@@ -111,23 +112,23 @@ impl Salvage {
             let of_failure = salvage.failure_code(&outcome);
             if let Some(code) = of_failure {
                 print_message(format_args!("nccl-bench: {error}"));
-                // SAFETY: it needs no state of this process to be consistent. Exit handlers could wait for a
-                // blocked thread.
+                // SAFETY: it does not depend on consistent state of this process. Exit handlers could wait
+                // for a blocked thread.
                 unsafe { libc::_exit(i32::from(code)) };
             }
         }));
     }
 
-    /// Saves the results with `outcome` and ends the job with an exit code and a message, unless another rank
-    /// is known to have failed: then because of that. Signals, the watchdog and failed ranks all end here, of
-    /// which only the first counts.
+    /// Saves the results with `outcome`, and ends the job with an exit code and a message. If another rank is
+    /// known to have failed, that failure is the outcome instead. Signals, the watchdog and failed ranks all
+    /// end here; only the first of them counts.
     pub fn end_job(&self, world: &dyn World, outcome: Outcome, code: u8, message: &str) -> ! {
         self.end_with(world, outcome, code, &format!("nccl-bench: {message}"))
     }
 
     fn end_with(&self, world: &dyn World, outcome: Outcome, code: u8, line: &str) -> ! {
         self.claim_end();
-        // Before saving, which takes time: a failure that the world finds meanwhile would be a second reason.
+        // Before saving, which takes time: a failure found by the world meanwhile would be a second reason.
         let outcome = match world.begin_end() {
             Ok(()) => outcome,
             Err((error, code)) => outcome_of(&error, code),
@@ -137,16 +138,16 @@ impl Salvage {
         world.abort(code, line)
     }
 
-    /// Returns for the first thread only; others sleep until it has ended the process, so that what is saved,
-    /// printed and returned has one reason.
+    /// Returns for the first thread only. Other threads sleep until it has ended the process, so the saved
+    /// results, the message and the exit code have one reason.
     fn claim_end(&self) {
         while mem::replace(&mut self.lock().ending, true) {
             thread::sleep(Duration::from_secs(3600));
         }
     }
 
-    /// The end of a rank that has failed. When another rank failed first, the saved outcome and the message
-    /// name that rank instead.
+    /// Ends a rank after its failure. When another rank failed first, the saved outcome and the message name
+    /// that rank instead.
     pub fn end(&self, rank: &dyn World, code: u8, message: &str) -> ! {
         let cause = match rank.check() {
             Err(error @ Error::RankFailed { rank: failed, .. }) if failed != rank.rank() => Some(error),
@@ -170,14 +171,14 @@ impl Salvage {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits while the hook runs, up to [`LIMIT`]. Returns false when it still does.
+    /// Waits while the hook runs, up to [`LIMIT`]. Returns false when it is still running.
     fn wait(&self, state: MutexGuard<'_, HookState>) -> bool {
         let ended = self.0.ended.wait_timeout_while(state, LIMIT, |state| state.running);
         !ended.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 }
 
-/// The outcome of a run that ends because another rank has failed, or was interrupted.
+/// Returns the outcome of a run ended by the failure or interruption of another rank.
 fn outcome_of(error: &Error, code: i32) -> Outcome {
     let failed = || Outcome::Failed { message: error.to_string() };
     signal_of_code(code).map_or_else(failed, interrupted)

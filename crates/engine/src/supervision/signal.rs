@@ -3,11 +3,11 @@
 pub use nix::sys::signal::Signal;
 use record::Outcome;
 
-/// Signals that are waited for. Batch systems send SIGUSR1, SIGUSR2 or SIGALRM before a time limit (Slurm's
-/// `--signal`), and the kernel sends SIGXCPU at a limit of processor time. Without a handler each ends the
-/// process. SIGPIPE is a reason to stop as well, but is requested after a failed write
-/// ([`Interrupt::request`](super::Interrupt::request)). When ranks have different reasons, the one with the
-/// greatest number counts.
+/// Signals handled by a thread. Batch systems send SIGUSR1, SIGUSR2 or SIGALRM before a time limit (Slurm's
+/// `--signal`), and the kernel sends SIGXCPU at a limit of processor time. Without a handler, each of them
+/// ends the process. SIGPIPE is also a reason to stop, but is requested after a failed write
+/// ([`Interrupt::request`](super::Interrupt::request)). When ranks have different reasons, the signal with
+/// the greatest number counts.
 pub(super) const WAITED: [Signal; 8] = [
     Signal::SIGHUP,
     Signal::SIGINT,
@@ -19,17 +19,17 @@ pub(super) const WAITED: [Signal; 8] = [
     Signal::SIGXCPU,
 ];
 
-/// The exit code of a process that ends because of a signal: 128 and its number.
+/// Returns the exit code of a process ended by a signal: 128 plus its number.
 pub fn signal_code(signal: Signal) -> u8 {
     u8::try_from(128 + signal as i32).unwrap_or(u8::MAX)
 }
 
-/// The signal for which a process with this exit code has ended.
+/// Returns the signal of [`WAITED`] with this exit code.
 pub(super) fn signal_of_code(code: i32) -> Option<Signal> {
     WAITED.into_iter().find(|&signal| i32::from(signal_code(signal)) == code)
 }
 
-/// Outcome of a run that a signal ends.
+/// Returns the outcome of a run ended by a signal.
 pub fn interrupted(signal: Signal) -> Outcome {
     Outcome::Interrupted { signal: signal.as_str().to_owned() }
 }

@@ -1,4 +1,4 @@
-//! Threads, and the reason for which one cannot be started.
+//! Threads, and an explanation of a failed start.
 
 use std::io;
 use std::thread::{Builder, JoinHandle};
@@ -14,7 +14,8 @@ pub fn start_thread<T: Send + 'static>(
     Builder::new().name(name.to_owned()).spawn(body).map_err(|error| explain_missing_thread(name, &error))
 }
 
-/// An error that names a thread that could not be started, and the limits that keep it from starting.
+/// Returns an error with the name of the thread that could not be started, and the limits that can prevent a
+/// start.
 pub fn explain_missing_thread(name: &str, error: &io::Error) -> io::Error {
     let message = format!(
         "the thread '{name}' could not be started: {error}; raise the limit on processes and threads (ulimit \

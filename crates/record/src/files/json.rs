@@ -7,7 +7,7 @@ use serde_json::ser::{Formatter, Serializer};
 
 use crate::run::{Measurement, Run};
 
-/// Number of levels with line breaks: the run's fields, and theirs. So a measurement is one line.
+/// Number of levels with line breaks: the run's fields, and their fields. So a measurement is one line.
 const LEVELS: usize = 2;
 
 pub(super) fn write(run: &Run, mut out: impl Write) -> io::Result<()> {
@@ -15,14 +15,14 @@ pub(super) fn write(run: &Run, mut out: impl Write) -> io::Result<()> {
     out.write_all(b"\n")
 }
 
-/// Bytes of a measurement in the file of a run.
+/// Returns the number of bytes of a measurement in the file of a run.
 pub(super) fn count_bytes(measurement: &Measurement) -> u64 {
     let mut text = Vec::new();
     let mut serializer = Serializer::with_formatter(&mut text, Lines { level: LEVELS, filled: true });
     measurement.serialize(&mut serializer).map_or(0, |()| text.len() as u64)
 }
 
-/// A JSON formatter that breaks lines in the outer levels only.
+/// A JSON formatter with line breaks in the outer levels only.
 #[derive(Default)]
 struct Lines {
     level: usize,
@@ -115,7 +115,8 @@ mod tests {
 
     #[test]
     fn the_schema_does_not_change_unnoticed() {
-        // When it must: a new field needs a default for older files, any other change a new SCHEMA_VERSION.
+        // If it must change: a new field needs a default for older files, any other change a new
+        // SCHEMA_VERSION.
         assert_eq!(text(&sample::full()), include_str!("../../tests/data/run.json"));
     }
 

@@ -1,8 +1,8 @@
-//! The files of results: native JSON, JSON Lines, CSV and Markdown, and reading them again.
+//! Writers and readers of result files: native JSON, JSON Lines, CSV and Markdown.
 //!
-//! docs/results.md describes them. A file is written to a temporary name in its folder and then renamed, so
-//! that a full disk or a reader never sees half a file in place of an older one. Only JSON Lines grows during
-//! the run: it has all measurements when the process is killed.
+//! docs/results.md describes them. A file is written to a temporary name in its folder and then renamed. So a
+//! full disk or a reader never sees half a file in place of an older one. Only JSON Lines grows during the
+//! run: it has all measurements when the process is killed.
 
 mod csv;
 #[cfg(test)]
@@ -42,7 +42,7 @@ pub struct Output {
 pub enum Format {
     /// The whole [`Run`] (`.json`).
     Json,
-    /// The same, a line per measurement, written as it comes (`.jsonl`).
+    /// The same, one line per measurement, written when it is measured (`.jsonl`).
     JsonLines,
     /// A row per measurement (`.csv`).
     Csv,
@@ -51,12 +51,12 @@ pub enum Format {
 }
 
 impl Format {
-    /// All formats, with the suffixes that select them.
+    /// All formats, by suffix.
     const SUFFIXES: [(&'static str, Self); 4] =
         [("json", Self::Json), ("jsonl", Self::JsonLines), ("csv", Self::Csv), ("md", Self::Markdown)];
 }
 
-/// A file name whose suffix names no format.
+/// A file name without the suffix of a format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "'{0}' does not say by its suffix what to write: .json (all of a run), .jsonl (the same, line by line \
@@ -78,10 +78,10 @@ impl FromStr for Output {
     }
 }
 
-/// Files that cannot be written, each with its reason.
+/// Errors of writing files, each with its reason.
 #[derive(Debug, thiserror::Error)]
 pub struct WriteError {
-    /// The files that were not written, with their reasons; at least one.
+    /// Files with failed writes, with their reasons; at least one.
     pub failures: Vec<(PathBuf, io::Error)>,
 }
 
@@ -102,7 +102,7 @@ impl fmt::Display for WriteError {
     }
 }
 
-/// Reason for which a file of another program is not written.
+/// Reason for refusing a file of another program.
 const FOREIGN: &str =
     "it exists and is no result file of nccl-bench; name another file, or use --force to replace it";
 
@@ -114,11 +114,10 @@ pub struct Files {
 
 impl Files {
     /// Checks that every file can be written, before anything is measured. Nothing is replaced yet. With
-    /// `force`, files of other programs will be.
+    /// `force`, files of other programs will be replaced.
     ///
-    /// # Errors
-    /// When one is a folder or named twice, is no result file and `force` is not set, its folder is missing
-    /// or not writable, or the disk is full. All such files are named.
+    /// When one is a folder or named twice, is not a result file and `force` is not set, its folder is
+    /// missing or not writable, or the disk is full. All such files are named.
     pub fn open(outputs: &[Output], force: bool) -> Result<Self, WriteError> {
         let mut files: Vec<ResultFile> = Vec::new();
         let mut failures = Vec::new();
@@ -142,7 +141,7 @@ impl Files {
         WriteError::unless_empty(failures).map(|()| Self { files })
     }
 
-    /// Adds the file of nccl-tests' JSON that [`nccl_tests::target`] has created.
+    /// Adds the file of nccl-tests' JSON created by [`nccl_tests::target`].
     pub fn add_nccl_tests(&mut self, path: PathBuf) {
         self.files.push(ResultFile::new(path.clone(), Content::NcclTests, path));
     }
@@ -152,47 +151,48 @@ impl Files {
         replacement::resolve(path).is_ok_and(|target| self.files.iter().any(|file| file.target == target))
     }
 
-    /// Replaces all files by the unfinished record, so that files of an earlier run cannot be mistaken for
-    /// this one's, however it ends. `run` has no measurements yet.
+    /// Replaces all files by the unfinished record, so files of an earlier run cannot be mistaken for this
+    /// one's, even after an early end. `run` has no measurements yet.
     ///
     /// # Errors
-    /// When one cannot be written; the older file is still there then.
+    /// When one cannot be written. The older file is then unchanged.
     pub fn start(&mut self, run: &Run) -> Result<(), WriteError> {
         self.each(|file| file.start(run))
     }
 
-    /// Adds the transport, which is not known at the start, to the files of JSON Lines.
+    /// Adds the transport, unknown at the start, to the files of JSON Lines.
     ///
     /// # Errors
-    /// When there is no space for it in one.
+    /// When one has no space for it.
     pub fn connected(&mut self, run: &Run) -> Result<(), WriteError> {
         self.each(|file| file.connected(run))
     }
 
-    /// Adds a measurement to the files of JSON Lines, flushed at once, and reserves space for it in the
-    /// others.
+    /// Adds a measurement to the files of JSON Lines, flushed at once, and reserves space for it in files of
+    /// other formats.
     ///
     /// # Errors
-    /// When there is no space for it in one; this file then has the measurements before, once it is finished.
+    /// When one has no space for it. This file then has the earlier measurements, once it is finished.
     pub fn measurement(&mut self, measurement: &Measurement) -> Result<(), WriteError> {
         let bytes = json::count_bytes(measurement);
         self.each(|file| file.measurement(measurement, bytes))
     }
 
-    /// Writes all files with the outcome of `run`. JSON Lines gets the lines that it lacks, because
-    /// [`start`](Self::start) was not called or the disk was full. On a full disk the other formats have the
-    /// measurements for which space was reserved.
+    /// Writes all files with the outcome of `run`. JSON Lines gets its missing lines: all lines if
+    /// [`start`](Self::start) was not called, or some after a full disk. On a full disk the other formats
+    /// have the measurements with reserved space.
     ///
     /// # Errors
-    /// When some cannot be written, or not all of the run, and [`measurement`](Self::measurement) has not
-    /// said so before; the others are. A file that cannot be replaced keeps its older content.
+    /// When some cannot be written, or not all of the run, without an earlier error of
+    /// [`measurement`](Self::measurement); the rest are written. A file that cannot be replaced keeps its
+    /// older content.
     pub fn finish(mut self, run: &Run) -> Result<(), WriteError> {
-        // The fastest first: a launcher may kill the process within a second.
+        // JSON Lines, the fastest format, first: a launcher may kill the process within a second.
         self.files.sort_by_key(|file| file.content != LINES);
         self.each(|file| file.finish(run))
     }
 
-    /// Calls `act` for all files, even when it fails for one.
+    /// Calls `act` for all files, even after a failure.
     fn each(&mut self, mut act: impl FnMut(&mut ResultFile) -> io::Result<()>) -> Result<(), WriteError> {
         let act = |file: &mut ResultFile| act(file).err().map(|reason| (file.path.clone(), reason));
         WriteError::unless_empty(self.files.iter_mut().filter_map(act).collect())

@@ -1,4 +1,4 @@
-//! Recognition of the files that this crate writes, by their first bytes.
+//! Recognition of this crate's files by their first bytes.
 
 /// Returns true for the start of a result file, in any of the formats; false for reports of other commands
 /// and other texts.
@@ -7,13 +7,14 @@ pub(super) fn is_result(start: &[u8]) -> bool {
     text.starts_with("collective,data_type,op,root,placement,") || is_markdown(&text) || is_json(&text)
 }
 
-/// Markdown has a title, and the outcome below it.
+/// Returns true for Markdown: a title, and the outcome below it.
 fn is_markdown(text: &str) -> bool {
     let title = text.strip_prefix("# nccl-bench: ").and_then(|rest| rest.split_once('\n'));
     title.is_some_and(|(_, rest)| rest.starts_with("\n**"))
 }
 
-/// Native JSON, and the first line of JSON Lines, begin with the version, the program and its command.
+/// Returns true for native JSON, or a first line of JSON Lines. They begin with the version, the program and
+/// its command.
 fn is_json(text: &str) -> bool {
     let words: String = text.split_ascii_whitespace().collect();
     let fields = words.strip_prefix("{\"kind\":\"run\",").or_else(|| words.strip_prefix('{'));

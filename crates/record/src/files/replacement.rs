@@ -9,14 +9,15 @@ use std::path::{Path, PathBuf};
 /// Data written to check for free space: a block of most file systems.
 const TRIAL: [u8; 4096] = [0; 4096];
 
-/// Number of bytes at the start of a file by which its writer is recognized.
+/// Number of bytes at the start of a file for recognizing its writer.
 const START: u64 = 256;
 
-/// Error for a file that another program has replaced since the start of the run.
+/// Error for a file replaced by another program since the start of the run.
 pub(super) const REPLACED: &str =
     "another program has replaced it during the run; name a file of its own for each run";
 
-/// A version of a file. Without the time of the last change, which network file systems may set later.
+/// A version of a file. It lacks the time of the last change, because network file systems may set that
+/// later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Version {
     device: u64,
@@ -25,7 +26,7 @@ pub(super) struct Version {
 }
 
 impl Version {
-    /// The version of a file; `None` when there is no file.
+    /// Returns the version of a file; `None` without a file.
     pub(super) fn of(path: &Path) -> io::Result<Option<Self>> {
         match path.metadata() {
             Ok(found) => Ok(Some(Self::from(&found))),
@@ -41,11 +42,11 @@ impl From<&fs::Metadata> for Version {
     }
 }
 
-/// Refuses a file that another program has written since it had the version `known`. A file that was removed
-/// is written again.
+/// Refuses a file written by another program since it had the version `known`. A removed file is written
+/// again.
 ///
 /// # Errors
-/// With the reason, or when the file cannot be looked at.
+/// With the reason, or when the file cannot be examined.
 pub(super) fn refuse_other(path: &Path, known: Option<Version>) -> io::Result<()> {
     match Version::of(path)? {
         Some(found) if known != Some(found) => Err(io::Error::other(REPLACED)),
@@ -53,8 +54,8 @@ pub(super) fn refuse_other(path: &Path, known: Option<Version>) -> io::Result<()
     }
 }
 
-/// Returns true for a file with content that `is_own` does not recognize by its first bytes, and for one that
-/// cannot be read. Such a file is not replaced unless the user insists.
+/// Returns true for an unreadable file, and for a file with content not recognized by `is_own` from its first
+/// bytes. Such a file is not replaced unless the user insists.
 pub fn is_foreign(path: &Path, is_own: impl Fn(&[u8]) -> bool) -> bool {
     let mut start = Vec::new();
     match File::open(path).and_then(|file| file.take(START).read_to_end(&mut start)) {
@@ -63,8 +64,8 @@ pub fn is_foreign(path: &Path, is_own: impl Fn(&[u8]) -> bool) -> bool {
     }
 }
 
-/// Checks that `path` can be replaced: that it is a regular file or does not exist, and that another file can
-/// be created and filled beside it. Returns the path with all links resolved.
+/// Checks that `path` can be replaced: it must be a regular file or not exist, and the creation of another
+/// file with content beside it must succeed. Returns the path with all links resolved.
 ///
 /// # Errors
 /// When it cannot be replaced.
@@ -80,10 +81,10 @@ pub fn check(path: &Path) -> io::Result<PathBuf> {
         if is_standard_output(&found) {
             return Err(io::Error::other("standard output goes there, name another file"));
         }
-        // A rename would replace it even if it is write-protected, against the intention of its owner.
+        // A rename would replace even a write-protected file, against the intention of its owner.
         OpenOptions::new().write(true).open(&target)?;
     }
-    // Without a name, so that nothing is left when a signal ends this process meanwhile.
+    // Without a name, so nothing remains when a signal ends this process meanwhile.
     let folder = folder(&target);
     let mut trial = tempfile::tempfile_in(folder).map_err(|error| without_name(error, folder))?;
     trial.write_all(&TRIAL)?;
@@ -100,17 +101,17 @@ pub fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>
     begin(path, content, || Ok(()))?.sync_all()
 }
 
-/// Replaces `path` by a file with this content, and returns it for more writes. `check` is the last thing
-/// before.
+/// Replaces `path` by a file with this content, and returns it for more writes. Calls `check` immediately
+/// before the replacement.
 ///
 /// # Errors
-/// See [`write()`]; that of `check`.
+/// The errors of [`write()`] and of `check`.
 pub(super) fn begin(
     path: &Path,
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     check: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<File> {
-    // The file that is replaced keeps its mode; a new one has the mode of the umask.
+    // The replaced file's mode is kept; a new file has the mode of the umask.
     let older = fs::metadata(path).map(|found| found.permissions());
     let mut file = tempfile::Builder::new()
         .prefix(".nccl-bench-")
@@ -131,7 +132,7 @@ pub(super) fn begin(
     file.persist(path).map_err(|error| error.error)
 }
 
-/// Removes the temporary file's name, which means nothing to users, from the error of creating it.
+/// Removes the temporary file's name, meaningless to users, from the error of its creation.
 fn without_name(error: io::Error, folder: &Path) -> io::Error {
     let kind = error.kind();
     let text = error.to_string();
@@ -139,24 +140,23 @@ fn without_name(error: io::Error, folder: &Path) -> io::Error {
     io::Error::new(kind, format!("no file can be made in {}: {cause}", folder.display()))
 }
 
-/// Returns true for the file that standard output was redirected to, whose replacement would lose what is
-/// printed.
+/// Returns true for the target file of standard output. Its replacement would lose the printed text.
 fn is_standard_output(found: &fs::Metadata) -> bool {
     let output = io::stdout().as_fd().try_clone_to_owned().and_then(|output| File::from(output).metadata());
     output.is_ok_and(|output| (output.dev(), output.ino()) == (found.dev(), found.ino()))
 }
 
-/// The folder of a file.
+/// Returns the folder of a file.
 pub(super) fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The path with all links resolved; its last part need not exist.
+/// Returns the path with all links resolved; its last part need not exist.
 pub(super) fn resolve(path: &Path) -> io::Result<PathBuf> {
     match fs::canonicalize(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let folder = folder(path);
-            // A link to a file that does not exist yet. A circle of links is another kind of error.
+            // A link to a file yet to be created. A circle of links is another kind of error.
             if let Ok(target) = fs::read_link(path) {
                 return resolve(&folder.join(target));
             }
@@ -180,7 +180,7 @@ mod tests {
     use crate::files::tests::names;
 
     fn full(out: &mut dyn Write) -> io::Result<()> {
-        // More than the buffer holds, so that the file itself has a part of it.
+        // More than the buffer holds, so the file itself has a part of it.
         out.write_all(&[b'x'; 100_000])?;
         Err(io::Error::from_raw_os_error(libc::ENOSPC))
     }

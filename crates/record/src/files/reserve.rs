@@ -1,4 +1,4 @@
-//! Space on the disk for a file that is written when the run ends, and what is written when there is none.
+//! Disk space for a file written at the end of the run, and the file's content when the disk is full.
 
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom, Write as _};
@@ -19,14 +19,14 @@ pub(super) struct Reserve {
     space: File,
     /// Length of `space`.
     held: u64,
-    /// Length that the file would have at least, if it was written now.
+    /// Least length of the file, if it was written now.
     needed: u64,
-    /// Number of measurements for which there is space.
+    /// Number of measurements with reserved space.
     measurements: usize,
 }
 
 impl Reserve {
-    /// Reserves space for the file `target`, which has what is known at the start of the run.
+    /// Reserves space for the file `target`, which already has the facts known at the start of the run.
     ///
     /// # Errors
     /// When there is no space.
@@ -49,7 +49,7 @@ impl Reserve {
         Ok(())
     }
 
-    /// Number of measurements for which there is space.
+    /// Returns the number of measurements with reserved space.
     pub(super) fn measurements(&self) -> usize {
         self.measurements
     }
@@ -65,7 +65,7 @@ impl Reserve {
     }
 }
 
-/// The run with its first measurements only. It is not complete.
+/// Returns the run with its first measurements only. It is not complete.
 pub(super) fn shortened(run: &Run, measurements: usize, reason: &io::Error) -> Run {
     let (kept, missing) = run.measurements.split_at(measurements);
     let left_out = LeftOut {

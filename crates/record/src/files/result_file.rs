@@ -11,7 +11,7 @@ use crate::run::{Measurement, Run};
 
 pub(super) const LINES: Content = Content::Own(Format::JsonLines);
 
-/// Bytes of a row of CSV that its measurement does not have: the run, the machine and the settings.
+/// Bytes in a row of CSV besides its measurement: the run, the machine and the settings.
 const ROW: u64 = 1024;
 /// Bytes of a line of JSON around a measurement.
 const LINE: u64 = 16;
@@ -37,10 +37,10 @@ pub(super) struct ResultFile {
     lines: Option<JsonLines>,
     /// Space for another format, from the start of the run on.
     reserve: Option<Reserve>,
-    /// The file that the next write replaces: found before the run, or left by its start. In JSON Lines, the
-    /// former.
+    /// The file replaced by the next write: found before the run, or written at its start. For JSON Lines,
+    /// the file found before the run.
     known: Option<Version>,
-    /// True when a measurement had no space, which was reported.
+    /// True after a reported measurement without space.
     is_full: bool,
 }
 
@@ -77,7 +77,7 @@ impl ResultFile {
         added
     }
 
-    /// Adds a measurement, which takes so many bytes in JSON, or reserves space for it.
+    /// Adds a measurement of `bytes` bytes in JSON, or reserves space for it.
     ///
     /// # Errors
     /// When there is no space for it.
@@ -92,7 +92,7 @@ impl ResultFile {
         added
     }
 
-    /// Writes the whole run, or on a full disk the part for which there is space.
+    /// Writes the whole run, or on a full disk only the measurements with space.
     ///
     /// # Errors
     /// When not all of the run can be written, unless [`measurement`](Self::measurement) has failed before.
@@ -122,7 +122,8 @@ impl ResultFile {
         let reserved = self.reserve.take().map_or(0, |reserve| reserve.measurements());
         let Err(error) = self.write(run) else { return Ok(()) };
         if is_no_space(&error) {
-            // Another program may have taken a part of the space: searches the largest number that fits.
+            // Another program may have taken a part of the space: searches for the largest number of
+            // measurements that fits.
             let (mut fitting, mut too_many) = (0, run.measurements.len());
             let mut tried = reserved.min(too_many.saturating_sub(1));
             while tried > fitting {

@@ -86,7 +86,7 @@ fn files_of_an_earlier_run_are_not_taken_for_those_of_a_killed_one() {
     let mut files = Files::open(&outputs(folder.path(), &ALL), true).unwrap();
     assert!(ALL.iter().all(|name| content(name) == "older"));
     drive(&mut files, &run);
-    // The process is killed here: the measurements are there, and the outcome is not.
+    // The process is killed here: the measurements are present, and the outcome is not.
     assert!(!content("run.csv").contains("allreduce,float"), "{}", content("run.csv"));
     assert!(content("run.md").contains("Not ended, or killed"), "{}", content("run.md"));
     let json: serde_json::Value = serde_json::from_str(&content("run.json")).unwrap();
@@ -161,7 +161,7 @@ fn what_another_program_has_written_meanwhile_is_not_replaced() {
     }
 }
 
-/// One of two runs that begin at the same time is refused before it measures.
+/// Of two runs begun at the same time, one is refused before it measures.
 #[test]
 fn a_run_that_ended_while_another_began_is_not_replaced() {
     let (folder, run) = (tempfile::tempdir().unwrap(), crate::sample::full());
@@ -229,7 +229,7 @@ fn one_file_that_fails_at_the_end_does_not_cost_the_others() {
     let (folder, run) = (tempfile::tempdir().unwrap(), crate::sample::full());
     let mut files = Files::open(&outputs(folder.path(), &["run.json", "run.csv", "run.md"]), false).unwrap();
     drive(&mut files, &run);
-    // Nothing that is renamed replaces a folder with something in it, not even by root.
+    // No rename replaces a folder with content, not even by root.
     fs::remove_file(folder.path().join("run.json")).unwrap();
     fs::create_dir_all(folder.path().join("run.json/occupied")).unwrap();
     let error = files.finish(&run).unwrap_err();

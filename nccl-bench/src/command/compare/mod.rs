@@ -1,4 +1,4 @@
-//! `nccl-bench compare`: compares runs with the first one, and fails where one is slower.
+//! `nccl-bench compare`: compares runs with the first one, and fails if one is slower.
 //!
 //! A ratio above 1 means a longer time, or a higher bandwidth, than in the first file. The two sides of a run
 //! with `--vs` are compared as if each was in its own file. [`record::matching`] reads and matches; this
@@ -59,7 +59,7 @@ const EXIT_CODES: [(u8, &str); 4] = [
 /// Columns of the help before the text of an exit code.
 const INDENT: &str = "       ";
 
-/// The help below the options.
+/// Returns the help below the options.
 fn after_help() -> String {
     let line = |(code, text): (u8, &str)| {
         let first = format!("  {code:>3}  ");
@@ -126,7 +126,7 @@ pub enum Format {
     Json,
 }
 
-/// Reason for which nothing was compared, or printed.
+/// Reason for a missing comparison or output.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The files cannot be compared.
@@ -146,10 +146,11 @@ impl From<Error> for ExitError {
     }
 }
 
-/// Compares each file with the first one, and prints it to `out`. Returns true when all files pass.
+/// Compares each file with the first one, and prints the comparison to `out`. Returns true when all files
+/// pass.
 ///
 /// # Errors
-/// When a file is no result, has nothing in common with the first, or `out` is closed or full.
+/// When a file is not a result, has nothing in common with the first, or `out` is closed or full.
 pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<bool, Error> {
     let is_repeated = arguments.files.is_empty();
     let all: Vec<PathBuf> =

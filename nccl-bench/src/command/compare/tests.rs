@@ -21,7 +21,7 @@ struct CommandLine {
 
 const ALL_REDUCE: &str = include_str!("../../../../crates/record/tests/data/all_reduce.json");
 
-/// A run of allreduce in both placements with these times, from 8 bytes on.
+/// Returns a run of allreduce in both placements with these times, from 8 bytes on.
 fn run_of(times: &[f64]) -> Run {
     let measurement = |(index, &time_us): (usize, &f64)| {
         [Placement::OutOfPlace, Placement::InPlace]
@@ -31,7 +31,7 @@ fn run_of(times: &[f64]) -> Run {
     Run { measurements: times.iter().enumerate().flat_map(measurement).collect(), ..sample::full() }
 }
 
-/// The exit code of the program.
+/// Returns the exit code of the program.
 fn code(error: Error) -> u8 {
     match ExitError::from(error) {
         ExitError::Stopped(stop) => stop.code(),
@@ -46,7 +46,7 @@ fn compared(runs: &[Run], more: &[&str]) -> (Result<bool, Error>, String) {
         .enumerate()
         .map(|(index, run)| {
             let path = folder.path().join(format!("{index}.json"));
-            // Of runs of their own.
+            // Each file has a run of its own.
             let started_at = format!("2026-11-2{index}T08:30:00.000Z");
             fs::write(&path, serde_json::to_string(&Run { started_at, ..run.clone() }).unwrap()).unwrap();
             path.to_str().unwrap().to_owned()
@@ -63,7 +63,7 @@ fn files_compared(paths: &[&str], more: &[&str]) -> (Result<bool, Error>, String
     (verdict, String::from_utf8(out).unwrap())
 }
 
-/// The text of another run, which began later.
+/// Returns the text of another, later run.
 fn begun_later(text: &str) -> String {
     text.replacen("T08:30:", "T09:30:", 1).replacen("14:57:55", "15:57:55", 1)
 }
@@ -186,7 +186,7 @@ fn wrong_data_is_a_failure_in_either_run_however_fast() {
         let text = verdict(&[wrong.clone(), right.clone()], more, false);
         assert!(text.contains(&named.replace("B has", "A has")) && !text.contains("PASS"), "{text}");
     }
-    // In what the file has left out.
+    // In the measurements left out of the file.
     let left_out = Some(LeftOut { measurements: 2, wrong_measurements: 1 });
     let outcome = Outcome::Failed { message: "the disk is full".to_owned() };
     let text = verdict(&[right.clone(), Run { left_out, outcome, ..right.clone() }], &["--partial"], false);
@@ -456,7 +456,7 @@ fn the_command_line_says_what_is_wrong_with_it() {
 
 #[test]
 fn the_other_side_of_a_run_is_compared_when_it_is_asked_for() {
-    // The other side takes twice as long in each.
+    // Each operation of the other side takes twice as long.
     let (one, two) = (run_of(&[10.0, 20.0]), run_of(&[10.0, 22.0]));
     let text = verdict(std::slice::from_ref(&one), &["--side", "both"], false);
     let parts = ["0.json (nccl)", "0.json (mpi)", "Open MPI 4.1.4"];

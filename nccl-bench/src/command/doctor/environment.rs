@@ -1,4 +1,4 @@
-//! `nccl-bench doctor env`: variables that NCCL, its plugins and libfabric read.
+//! `nccl-bench doctor env`: variables of NCCL, its plugins and libfabric.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ Exit codes: 0 healthy, with proof; 1 degraded; 2 broken, or bad arguments; 3 can
 /// Size of the largest file of variables, in bytes.
 const LARGEST_FILE: u64 = 4 << 20;
 
-/// Mark before the answer of the process that loads NCCL, which may print lines of its own.
+/// Mark before the answer of the process that loads NCCL. NCCL may print lines of its own.
 const MARK: &str = "nccl-bench-answer ";
 
 /// The arguments.
@@ -156,7 +156,7 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
     }
 }
 
-/// Examines the environment of this process: only variables of the software that the backend uses.
+/// Examines the environment of this process: only variables of the backend's software.
 fn own(
     arguments: &Arguments,
     process: &Process,
@@ -181,8 +181,8 @@ fn own(
     (collection, examination)
 }
 
-/// Examines and compares the environments of all ranks; complete on rank 0. `measured_by` is the backend that
-/// measures the job, if one does. Collective.
+/// Examines and compares the environments of all ranks; complete on rank 0. `measured_by` is the backend of
+/// the job's measurement, if any. Collective.
 pub(super) fn of_job(
     arguments: &Arguments,
     process: &Process,
@@ -200,13 +200,13 @@ pub(super) fn of_job(
     let snapshot = Snapshot::new(rank, host.name, collection.settings, &examination);
     let all = gather(&**world, &snapshot)?;
     environment::compare(&mut examination, &all);
-    // Ranks leave together: one that left early would be taken for dead.
+    // Ranks leave together: an early exit would look like a death.
     world.barrier()?;
     Ok(examination)
 }
 
-/// The versions and the machine: as given, else as found on this host; of a text that is to run elsewhere
-/// only as given.
+/// Returns the versions and the machine: the given values, else those found on this host. For a text meant
+/// for another machine, only the given values count.
 fn situation(arguments: &Arguments, libraries: Option<&Libraries>, network: Option<&Network>) -> Situation {
     let is_here = arguments.file.is_none();
     let detected = is_here.then(|| Platform::detect(Path::new("/"))).flatten();
@@ -247,8 +247,8 @@ impl Libraries {
         all
     }
 
-    /// Has another process load the libraries: what they print does not reach the report, and a library that
-    /// crashes does not end this process.
+    /// Loads the libraries in another process. Their output then does not reach the report, and a crash of a
+    /// library does not end this process.
     fn ask() -> Self {
         let asked = std::env::current_exe().and_then(|program| {
             Command::new(program)
@@ -269,7 +269,7 @@ impl Libraries {
         })
     }
 
-    /// The parameters of NCCL, where it tells them.
+    /// Returns the parameters of NCCL, if it provides them.
     fn answer(&self) -> Option<Answer> {
         let version = self.nccl.as_ref()?;
         let parameters = self.parameters.clone()?;
@@ -277,7 +277,7 @@ impl Libraries {
     }
 }
 
-/// Reads the version of NCCL, whose third number matters.
+/// Reads the version of NCCL. Its third number is required.
 fn parse_nccl(text: &str) -> Result<Version, String> {
     if text.split('.').count() < 3 {
         return Err(format!("{text:?} is no whole version of NCCL: write it as 2.28.9"));

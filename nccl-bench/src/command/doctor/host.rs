@@ -70,7 +70,7 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
     let rules = Rules::built_in();
     let expected = Expected { gpus: arguments.expect_gpus, nics: arguments.expect_nics };
     let hosts = if let Some(world) = join(context, arguments.world, arguments.timeout)? {
-        // The others wait for the slowest host, and for its interval.
+        // The other ranks wait for the slowest host, and for its interval.
         world.set_limit(Some(Duration::from_secs(arguments.timeout + arguments.interval)));
         let hosts = gather_hosts(|| read(arguments, &rules), &world)?;
         if world.rank() > 0 {
@@ -106,10 +106,10 @@ pub(super) fn examine_job(
     Ok((world.rank() == 0).then(examine))
 }
 
-/// The facts of all hosts, each read by its first rank. Collective.
+/// Returns the facts of all hosts, each read by its first rank. Collective.
 fn gather_hosts(read: impl FnOnce() -> Facts, world: &world::Handle) -> Result<Vec<Facts>, Stop> {
     let hosts = gather(&**world, &(world.local_rank() == 0).then(read))?;
-    // Ranks leave together: one that left early would be taken for dead.
+    // Ranks leave together: an early exit would look like a death.
     world.barrier()?;
     Ok(hosts.into_iter().flatten().collect())
 }

@@ -75,7 +75,7 @@ pub fn run(arguments: &Arguments, _context: &Context<'_>) -> Result<u8, ExitErro
 }
 
 fn ask(arguments: &Arguments) -> Result<Examination, ExitError> {
-    // One process may take `timeout` and the whole job 10 s more.
+    // One process may take `timeout`, and the whole job 10 s more.
     let total = Duration::from_secs(60 + 2 * u64::from(arguments.timeout));
     let limits = Limits { timeout_s: arguments.timeout, total, ..Limits::default() };
     let client = Client { address: address(arguments), limits };
@@ -94,19 +94,19 @@ fn ask(arguments: &Arguments) -> Result<Examination, ExitError> {
     }
 }
 
-/// The address that was given, or that NCCL listens at.
+/// Returns the given address, otherwise NCCL's: `NCCL_RAS_ADDR`, or the default.
 fn address(arguments: &Arguments) -> String {
     let set = || std::env::var("NCCL_RAS_ADDR").ok().filter(|address| !address.is_empty());
     arguments.address.clone().or_else(set).unwrap_or_else(|| DEFAULT_ADDRESS.to_owned())
 }
 
-/// Waits, and counts the seconds down where a person watches.
+/// Waits, with a countdown on a terminal.
 fn wait(time: Duration) {
     if !io::stderr().is_terminal() {
         return thread::sleep(time);
     }
     for left in (1..=time.as_secs()).rev() {
-        // A terminal that cannot be written to is no reason to stop.
+        // An unwritable terminal is not a reason to stop.
         let line = format!("\rThe job answered; asking again in {left} s \x1b[K");
         let _ = io::stderr().write_all(line.as_bytes());
         thread::sleep(Duration::from_secs(1));
@@ -119,7 +119,7 @@ fn hash(text: &str) -> Result<u64, String> {
     hexadecimal(text).ok_or_else(|| "a hash has up to 16 hexadecimal digits: `0xb67645b31b895d33`".to_owned())
 }
 
-/// The files, and the dumps in the directories.
+/// Returns the files, and the dumps in the directories.
 fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ExitError> {
     let refuse =
         |path: &Path, reason: String| Err(ExitError::refused(format!("`{}` {reason}", path.display())));
@@ -146,7 +146,7 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ExitError> {
     Ok(files)
 }
 
-/// The dumps in a directory, in order of their names.
+/// Returns the dumps in a directory, in order of their names.
 fn list(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in directory.read_dir()? {

@@ -97,13 +97,13 @@ fn join(context: &Context<'_>, kind: Kind, timeout_s: u64) -> Result<Option<Hand
     Ok(Some(context.join(&request)?))
 }
 
-/// Sends a value of this process to all others. Returns the values of all, in order. Collective.
+/// Sends a value of this process to all others. Returns the values of all processes, in order. Collective.
 fn gather<T: Serialize + DeserializeOwned>(world: &dyn World, own: &T) -> Result<Vec<T>, Stop> {
     let all = world.all_gather(&serde_json::to_vec(own)?)?;
     all.iter().enumerate().map(|(process, bytes)| read(process, bytes)).collect()
 }
 
-/// Reads the value that a process sent.
+/// Reads a value from another process.
 fn read<T: DeserializeOwned>(process: usize, bytes: &[u8]) -> Result<T, Stop> {
     serde_json::from_slice(bytes).map_err(|_| Stop::Refused(format!("process {process} {ANOTHER_COMMAND}")))
 }

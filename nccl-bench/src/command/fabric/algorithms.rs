@@ -46,14 +46,14 @@ pub struct Arguments {
 struct Line {
     collective: &'static str,
     medium: &'static str,
-    /// Maximum number of ranks; of hosts for the medium `hosts`.
+    /// Maximum number of ranks, or of hosts for the medium `hosts`.
     ranks: Option<usize>,
     /// Maximum size in bytes.
     bytes: Option<usize>,
     algorithm: &'static str,
     /// The algorithm of `hierarchical` between hosts.
     between: Option<&'static str>,
-    /// Bytes of a segment; `None` where messages are not divided.
+    /// Bytes of a segment; `None` for undivided messages.
     segment: Option<usize>,
     in_flight: usize,
 }
@@ -75,7 +75,7 @@ impl Line {
     }
 }
 
-/// The lines that match the arguments. With a number of ranks, only those that are selected for some size.
+/// Returns the lines for the arguments. With a number of ranks, only lines in use for some size.
 fn lines(arguments: &Arguments) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut covered: Option<(Collective, Medium, usize)> = None;
@@ -158,7 +158,7 @@ mod tests {
     }
 
     /// For a number of ranks the lines of a collective and medium reach further and further, to the largest
-    /// size; but those of hosts may end where those of a network go on.
+    /// size. But the lines of hosts may end where a network's lines continue.
     #[test]
     fn for_a_number_of_ranks_each_line_decides_for_some_size() {
         for ranks in [2, 3, 8, 100] {
@@ -179,7 +179,7 @@ mod tests {
         }
     }
 
-    /// Every collective that has the hierarchical algorithm has lines for hosts, for every number of them.
+    /// Every collective with the hierarchical algorithm has lines for hosts, for every number of hosts.
     #[test]
     fn the_lines_of_hosts_are_hierarchical() {
         for ranks in [2, 8, 9, 1000] {

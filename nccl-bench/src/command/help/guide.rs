@@ -14,7 +14,7 @@ impl Topic {
     }
 }
 
-/// In reading order.
+/// The topics, in reading order.
 const TOPICS: &[Topic] = &[
     Topic {
         name: "launchers",
@@ -114,21 +114,22 @@ const TOPICS: &[Topic] = &[
     },
 ];
 
-/// Similarity of two names, from 0 to 1, from which one is suggested for the other.
+/// Least similarity of two names, from 0 to 1, for the suggestion of one for the other.
 const ALIKE: f64 = 0.8;
 
-/// All topics, name and summary, in reading order.
+/// Returns all topics, name and summary, in reading order.
 pub fn topics() -> impl ExactSizeIterator<Item = (&'static str, &'static str)> {
     TOPICS.iter().map(|topic| (topic.name, topic.summary))
 }
 
-/// The text of a topic, at most 80 columns wide. The name may have upper case, `_` for `-`, or be a synonym.
+/// Returns the text of a topic, at most 80 columns wide. The name may have upper case, `_` for `-`, or be a
+/// synonym.
 pub fn text(name: &str) -> Option<&'static str> {
     let name = plain(name);
     TOPICS.iter().find(|topic| topic.names().any(|known| known == name)).map(|topic| topic.text)
 }
 
-/// The topic with the name most similar to an unknown one.
+/// Returns the topic with the name most similar to an unknown one.
 fn likeliest(name: &str) -> Option<&'static str> {
     let name = plain(name);
     let likeness =
@@ -139,20 +140,20 @@ fn likeliest(name: &str) -> Option<&'static str> {
     alike.rev().max_by(|one, other| one.0.total_cmp(&other.0)).map(|(_, name)| name)
 }
 
-/// The answer to an unknown name: a similar one, and all topics.
+/// Returns the answer to an unknown name: a similar one, and all topics.
 pub fn unknown(name: &str) -> String {
     let hint = likeliest(name).map(|topic| format!("; did you mean '{topic}'?")).unwrap_or_default();
     format!("there is no topic '{name}'{hint}\n\n{}", list())
 }
 
-/// The subcommands of a command, to end a message: `; fabric has info, algorithms`.
+/// Returns the subcommands of a command, to end a message: `; fabric has info, algorithms`.
 pub fn commands(command: &clap::Command) -> String {
     let names: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
     let names = if names.is_empty() { "no commands".to_owned() } else { names.join(", ") };
     format!("; {} has {names}", command.get_name())
 }
 
-/// All topics as text, one per line.
+/// Returns all topics as text, one per line.
 pub fn list() -> String {
     let mut text = "Topics (nccl-bench help TOPIC):\n".to_owned();
     for (name, summary) in topics() {
@@ -219,7 +220,7 @@ mod tests {
 
     #[test]
     fn factors_of_the_bus_bandwidth_are_those_that_are_used() {
-        // The table of the text against the definition.
+        // The text's table against the definition.
         use engine::collective::Collective;
         for (line, collective) in
             [("  allreduce ", Collective::AllReduce), ("  allgather, ", Collective::AllGather)]

@@ -2,9 +2,9 @@
 
 use super::{Metric, Scale, text};
 
-/// Smallest value that is drawn, except for 0 on a linear axis.
+/// Smallest drawn value, except for 0 on a linear axis.
 pub(super) const SMALLEST: f64 = 1e-12;
-/// Largest value that is drawn.
+/// Largest drawn value.
 pub(super) const LARGEST: f64 = 1e15;
 
 /// Minimum vertical distance of two labels.
@@ -18,7 +18,7 @@ const COLUMN: f64 = 60.0;
 pub(super) struct Tick {
     /// Its value.
     pub(super) value: f64,
-    /// Its label; `None` where there is no space.
+    /// Its label; `None` without space for one.
     pub(super) label: Option<String>,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// The axis of message sizes, which must not be 0; `None` without sizes.
+    /// Returns the axis of message sizes, which must not be 0; `None` without sizes.
     pub(super) fn of_sizes(sizes: &[u64], (from, to): (f64, f64)) -> Option<Self> {
         let (smallest, largest) = (*sizes.iter().min()?, *sizes.iter().max()?);
         let (mut low, mut high) = (smallest as f64, largest as f64);
@@ -70,7 +70,7 @@ impl Axis {
         Some(axis)
     }
 
-    /// The axis of a metric's values; `None` without values.
+    /// Returns the axis of a metric's values; `None` without values.
     pub(super) fn of_values(
         metric: Metric,
         bandwidths: Scale,
@@ -84,7 +84,7 @@ impl Axis {
         }
     }
 
-    /// The position of a value.
+    /// Returns the position of a value.
     pub(super) fn position(&self, value: f64) -> f64 {
         let share = match self.scale {
             Scale::Linear => (value - self.low) / (self.high - self.low),
@@ -93,7 +93,7 @@ impl Axis {
         self.from + share * (self.to - self.from)
     }
 
-    /// True when an axis of this scale can show the value.
+    /// Returns true when an axis of this scale can show the value.
     pub(super) fn holds(scale: Scale, value: f64) -> bool {
         (SMALLEST..=LARGEST).contains(&value) || (scale == Scale::Linear && value == 0.0)
     }
@@ -113,7 +113,7 @@ impl Axis {
     fn logarithmic(values: &[f64], (from, to): (f64, f64), label: fn(f64) -> String) -> Option<Self> {
         let smallest = values.iter().copied().reduce(f64::min)?;
         let largest = values.iter().copied().reduce(f64::max)?;
-        // Outwards to the next 1, 2 or 5, so that no value is on the frame and the axis is not empty.
+        // Outwards to the next 1, 2 or 5, so no value is on the frame and the axis is not empty.
         let low = *steps(smallest / 10.0, smallest * 0.97).last()?;
         let high = *steps(largest * 1.03, largest * 10.0).first()?;
         let mut axis = Self { scale: Scale::Log, low, high, from, to, ticks: Vec::new() };
@@ -132,13 +132,13 @@ impl Axis {
     }
 }
 
-/// True for a power of `10^decades`.
+/// Returns true for a power of `10^decades`.
 fn is_power(value: f64, decades: i32) -> bool {
     let exponent = value.log10();
     (exponent - exponent.round()).abs() < 1e-6 && exponent.round() as i32 % decades == 0
 }
 
-/// All of 1, 2 and 5 times powers of ten from `low` to `high`.
+/// Returns all of 1, 2 and 5 times powers of ten from `low` to `high`.
 fn steps(low: f64, high: f64) -> Vec<f64> {
     let inside = low * (1.0 - 1e-9)..=high * (1.0 + 1e-9);
     (low.log10().floor() as i32..=high.log10().floor() as i32)
@@ -147,19 +147,19 @@ fn steps(low: f64, high: f64) -> Vec<f64> {
         .collect()
 }
 
-/// `first * 10^exponent`, without the rounding error of a negative power.
+/// Returns `first * 10^exponent`, without the rounding error of a negative power.
 fn scaled(first: f64, exponent: i32) -> f64 {
     if exponent < 0 { first / 10f64.powi(-exponent) } else { first * 10f64.powi(exponent) }
 }
 
-/// The smallest of 1, 2, 2.5 and 5 times a power of ten that is at least `least`.
+/// Returns the smallest of 1, 2, 2.5 and 5 times a power of ten not below `least`.
 fn round_step(least: f64) -> f64 {
     let exponent = least.log10().floor() as i32;
     let firsts = [1.0, 2.0, 2.5, 5.0, 10.0];
     firsts.map(|first| scaled(first, exponent)).into_iter().find(|&step| step >= least).unwrap_or(least)
 }
 
-/// A time in its unit: `20 µs`, `5 ms`, `100 ns`.
+/// Returns a time in its unit: `20 µs`, `5 ms`, `100 ns`.
 fn time(us: f64) -> String {
     const UNITS: [(f64, &str); 3] = [(1e6, "s"), (1e3, "ms"), (1.0, "µs")];
     let (factor, unit) =
@@ -167,7 +167,7 @@ fn time(us: f64) -> String {
     format!("{} {unit}", number(us / factor))
 }
 
-/// The text of a tick's value, without digits from rounding errors.
+/// Returns the text of a tick's value, without digits from rounding errors.
 fn number(value: f64) -> String {
     if value != 0.0 && !(1e-4..1e6).contains(&value.abs()) {
         return format!("{value:.0e}");

@@ -21,7 +21,7 @@ pub(super) struct Frame {
     pub(super) right: f64,
     top: f64,
     bottom: f64,
-    /// Distance of the first and last size from the frame, so that markers do not touch it.
+    /// Distance of the first and last size from the frame. It keeps markers away from the frame.
     inset: f64,
 }
 
@@ -29,14 +29,14 @@ impl Frame {
     /// The layout for half a page and for drawings.
     pub(super) const WIDE: Self =
         Self { width: 640.0, height: 350.0, left: 64.0, right: 628.0, top: 26.0, bottom: 306.0, inset: 12.0 };
-    /// The layout for a phone: as wide as its screen, so that text is not scaled down.
+    /// The layout for a phone: as wide as its screen, so text is not scaled down.
     pub(super) const NARROW: Self =
         Self { width: 360.0, height: 284.0, left: 60.0, right: 352.0, top: 26.0, bottom: 240.0, inset: 12.0 };
     /// The layout of the overview, for lines without axes.
     const SMALL: Self =
         Self { width: 120.0, height: 44.0, left: 0.0, right: 120.0, top: 3.0, bottom: 41.0, inset: 3.0 };
 
-    /// The x coordinates of the first and the last message size.
+    /// Returns the x coordinates of the first and the last message size.
     fn sizes(&self) -> (f64, f64) {
         (self.left + self.inset, self.right - self.inset)
     }
@@ -60,13 +60,13 @@ impl Chart<'_> {
     /// Height of the chart in a drawing.
     pub(super) const HEIGHT: f64 = Frame::WIDE.height;
 
-    /// The title: `allreduce: bus bandwidth`.
+    /// Returns the title: `allreduce: bus bandwidth`.
     pub(super) fn title(&self) -> String {
         format!("{}: {}", self.section.key.collective, self.metric.title())
     }
 
-    /// The chart at the origin. A drawing needs `tooltips`, since nothing else shows the numbers of its
-    /// points.
+    /// Returns the chart at the origin. A drawing needs `tooltips`, since nothing else shows the numbers of
+    /// its points.
     pub(super) fn draw(&self, frame: &Frame, tooltips: bool) -> String {
         let Some(axes) = self.axes(frame, true) else {
             let middle = (f64::midpoint(frame.left, frame.right), f64::midpoint(frame.top, frame.bottom));
@@ -95,7 +95,8 @@ impl Chart<'_> {
         drawn
     }
 
-    /// The chart as an SVG element of a page. The page has the style sheet and shows the numbers of points.
+    /// Returns the chart as an SVG element of a page. The page has the style sheet and shows the numbers of
+    /// points.
     pub(super) fn inline(&self, class: &str, frame: &Frame) -> String {
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart {class}\" role=\"img\" \
@@ -107,8 +108,8 @@ impl Chart<'_> {
         )
     }
 
-    /// The lines alone, as a small SVG element for the overview. Its scale is its own, since the slower
-    /// collectives would be flat on a common one.
+    /// Returns the lines alone, as a small SVG element for the overview. It has a scale of its own, since
+    /// slower collectives would be flat on a common one.
     pub(super) fn small(&self) -> String {
         let frame = Frame::SMALL;
         let Some(axes) = self.axes(&frame, false) else { return String::new() };
@@ -124,8 +125,8 @@ impl Chart<'_> {
         )
     }
 
-    /// The sizes that have a point, ascending, each with its position on the axis: 0 for the first, 1 for the
-    /// last.
+    /// Returns the sizes with points, ascending, each with its position on the axis: 0 for the first, 1 for
+    /// the last.
     pub(super) fn sizes(&self) -> Vec<(u64, f64)> {
         let Some(axes) = self.axes(&Frame::WIDE, true) else { return Vec::new() };
         let (from, to) = Frame::WIDE.sizes();
@@ -137,7 +138,7 @@ impl Chart<'_> {
         sizes.into_iter().map(|size| (size, share(size))).collect()
     }
 
-    /// Notes on values that are left out, and on medians and colours.
+    /// Returns notes on missing values, and on medians and colours.
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let sized = || self.section.points().filter(|point| point.bytes > 0);
@@ -177,7 +178,7 @@ impl Chart<'_> {
         point.spread(self.metric, self.picture.options)
     }
 
-    /// The axes, with room for the bands if these are drawn; `None` when there is nothing to draw.
+    /// Returns the axes, with space for the bands if these are drawn; `None` when nothing can be drawn.
     fn axes(&self, frame: &Frame, bands: bool) -> Option<Axes> {
         let (mut sizes, mut values) = (Vec::new(), Vec::new());
         for point in self.section.points() {
@@ -231,7 +232,7 @@ impl Chart<'_> {
         Some((axes.sizes.position(point.bytes as f64), axes.values.position(value)))
     }
 
-    /// The line of a series, interrupted at a point that cannot be drawn.
+    /// Returns the line of a series. It is interrupted at points that cannot be drawn.
     fn lines(&self, series: &Series, axes: &Axes) -> String {
         let places: Vec<_> = series.points.iter().map(|point| self.place(point, axes)).collect();
         let parts = places.split(Option::is_none).filter(|part| part.len() > 1);
@@ -240,7 +241,7 @@ impl Chart<'_> {
         parts.map(line).collect()
     }
 
-    /// The band of a series, interrupted as the line is, and where there is no range.
+    /// Returns the band of a series. It is interrupted like the line, and at points without a range.
     fn bands(&self, series: &Series, axes: &Axes) -> String {
         let edges = |point: &Point| {
             let (low, high) = self.value(point).and_then(|_| self.spread(point))?;
@@ -257,7 +258,7 @@ impl Chart<'_> {
         parts.map(outline).collect()
     }
 
-    /// The numbers of a point, shown by a browser over an invisible circle around it.
+    /// Returns the numbers of a point, shown by a browser over an invisible circle around it.
     fn tooltip(&self, series: &Series, point: &Point) -> String {
         let run = &self.picture.runs[series.run].0;
         let head = [format!("{run}, {}", series.placement.name()), text::exact_size(point.bytes)];
@@ -266,12 +267,12 @@ impl Chart<'_> {
     }
 }
 
-/// The CSS class with the colour of run `index`.
+/// Returns the CSS class with the colour of run `index`.
 pub(super) fn run_class(index: usize) -> String {
     format!("run{}", index % COLOURS)
 }
 
-/// The group of a series, with its colour and dashes.
+/// Returns the group of a series, with its colour and dashes.
 fn group(series: &Series, content: &str) -> String {
     let (run, placement) = (run_class(series.run), series.placement.name());
     format!("<g class=\"series {run} {placement}\">{content}</g>\n")

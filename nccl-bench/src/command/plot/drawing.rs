@@ -18,7 +18,7 @@ const TO_LEGEND: f64 = 20.0;
 /// Longest detail of a section in characters; a longer one loses its middle.
 const LONGEST_DETAIL: usize = 80;
 
-/// The drawing: a row of charts for each section, a column for each metric.
+/// Returns the drawing: a row of charts for each section, a column for each metric.
 pub(super) fn write(
     picture: &Picture,
     sections: &[Section],
@@ -62,7 +62,7 @@ pub(super) fn write(
     )
 }
 
-/// A chart with its titles, legend and notes, and its height.
+/// Returns a chart with its titles, legend and notes, and its height.
 fn cell(chart: &Chart) -> (String, f64) {
     let detail = text::shortened(&chart.section.detail(), LONGEST_DETAIL);
     let titles = svg_text("title", (0.0, 18.0), &chart.title()) + &svg_text("muted", (0.0, 37.0), &detail);
@@ -79,7 +79,7 @@ fn cell(chart: &Chart) -> (String, f64) {
     (drawn, y - LINE / 2.0)
 }
 
-/// The headline and the problems of each run, as lines with their CSS classes.
+/// Returns the headline and the problems of each run, as lines with their CSS classes.
 fn headlines(picture: &Picture, sections: &[Section], width: f64) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
     for (index, (label, run)) in picture.runs.iter().enumerate() {

@@ -1,11 +1,11 @@
-//! The headline of a run: its peak bandwidth, its machine and versions, and whether its data was verified.
+//! The headline of a run: its peak bandwidth, its machine and versions, and the result of verification.
 
 use super::axis;
 use super::model::{Picture, Section};
 use super::{Metric, text};
 use record::Run;
 
-/// Smallest size in bytes of a peak. The bandwidth of smaller ones can be that of a cache.
+/// Smallest size in bytes of a peak. The bandwidth of smaller sizes can be a cache's.
 const LARGE: u64 = 1 << 20;
 
 /// The headline of a run.
@@ -13,7 +13,7 @@ const LARGE: u64 = 1 << 20;
 pub(super) struct Headline {
     /// The highest bus bandwidth: `366.85 GB/s`.
     pub(super) peak: String,
-    /// The metric of the peak, and the collective, size and placement that it was measured with.
+    /// The metric of the peak, and its collective, size and placement.
     pub(super) peak_of: String,
     /// Machine, versions and the result of verification, line by line.
     pub(super) facts: Vec<String>,
@@ -36,8 +36,9 @@ impl Headline {
     }
 }
 
-/// The highest bus bandwidth of a run, and where it was measured, of sizes from [`LARGE`] on if there are
-/// any. A single rank has no bus bandwidth: its peak is the algorithm bandwidth.
+/// Returns the highest bus bandwidth of a run, with its metric, collective, size and placement. Only sizes
+/// from [`LARGE`] on count if there are any. A single rank has no bus bandwidth: its peak is the algorithm
+/// bandwidth.
 fn peak(picture: &Picture, sections: &[Section], run: usize) -> (String, String) {
     let places = [(Metric::Busbw, LARGE), (Metric::Busbw, 0), (Metric::Algbw, LARGE), (Metric::Algbw, 0)];
     let found = places.iter().find_map(|&(metric, least)| {
@@ -48,8 +49,8 @@ fn peak(picture: &Picture, sections: &[Section], run: usize) -> (String, String)
     found.unwrap_or_else(|| ("no peak".to_owned(), "no bandwidth of correct data was measured".to_owned()))
 }
 
-/// The highest value of `metric` from a size on, and where it was measured. Measurements with wrong data do
-/// not count.
+/// Returns the highest value of `metric` from a size on, with its collective, size and placement.
+/// Measurements with wrong data do not count.
 fn highest(
     picture: &Picture,
     sections: &[Section],
@@ -77,7 +78,8 @@ fn highest(
     best
 }
 
-/// The start of a run: `2026-11-22 08:30 UTC`. A local time, which nccl-tests writes, is kept as it is.
+/// Returns the start of a run: `2026-11-22 08:30 UTC`. A local time, as written by nccl-tests, is kept
+/// unchanged.
 fn began(run: &Run) -> String {
     match run.started_at.parse::<jiff::Timestamp>() {
         Ok(time) => time.strftime("%Y-%m-%d %H:%M UTC").to_string(),
@@ -85,7 +87,7 @@ fn began(run: &Run) -> String {
     }
 }
 
-/// The result of verification.
+/// Returns the result of verification.
 fn verification(run: &Run) -> String {
     let all = run.measurements.len();
     let verified = run.measurements.iter().filter(|each| each.wrong.is_some()).count();
@@ -101,14 +103,13 @@ fn verification(run: &Run) -> String {
     }
 }
 
-/// Number of measurements with wrong data, also of those that the file has left out.
+/// Counts the measurements with wrong data, also among those left out of the file.
 fn count_wrong(run: &Run) -> usize {
     let own = run.measurements.iter().filter(|each| each.wrong.is_some_and(|wrong| wrong > 0)).count();
     own + run.left_out.map_or(0, |left_out| left_out.wrong_measurements)
 }
 
-/// Sentences, to follow the run's name, that say whether it is incomplete, has wrong data, was not verified
-/// or is empty.
+/// Returns sentences about an incomplete, wrong, unverified or empty run, to follow its name.
 pub(super) fn problems(run: &Run) -> Vec<String> {
     let mut problems = Vec::new();
     if let Some((_, text)) = text::describe_unfinished(&run.outcome) {

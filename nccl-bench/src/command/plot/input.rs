@@ -51,7 +51,7 @@ pub(super) fn read_all(
     Ok(sides)
 }
 
-/// The names of the files without suffixes, or the paths of files with equal names.
+/// Returns the names of the files without suffixes, or the paths of files with equal names.
 fn file_labels(files: &[PathBuf]) -> Vec<String> {
     let stem = |file: &PathBuf| {
         let compressed = file.extension().is_some_and(|suffix| suffix == "gz" || suffix == "zst");

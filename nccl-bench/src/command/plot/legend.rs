@@ -24,13 +24,13 @@ struct Entry {
     text: String,
 }
 
-/// A run's name in a page, with its colour.
+/// Returns a run's name in a page, with its colour.
 pub(super) fn run_name(run: usize, label: &str) -> String {
     format!("<span class=\"swatch {}\"></span>{}", run_class(run), escaped(label))
 }
 
-/// The entries of a section, in groups: runs; placements and the statistic of lines and bands; algorithms and
-/// wrong data.
+/// Returns the entries of a section, in groups: runs; placements and the statistic of lines and bands;
+/// algorithms and wrong data.
 fn entries(picture: &Picture, section: &Section) -> Vec<Vec<Entry>> {
     let line = |class: &str| format!("<path class=\"sample {class}\" d=\"M0 0h26\"/>");
     let mut lines: Vec<Entry> = Vec::new();
@@ -56,7 +56,8 @@ fn entries(picture: &Picture, section: &Section) -> Vec<Vec<Entry>> {
     groups
 }
 
-/// The entries of the algorithms, after the libraries that chose them, and of wrong data.
+/// Returns the entries of the algorithms, after the names of the libraries that chose them, and of wrong
+/// data.
 fn markers(picture: &Picture, section: &Section) -> Vec<Entry> {
     let chosen = section.points().filter_map(Point::algorithm);
     let chosen: BTreeMap<_, _> =
@@ -87,7 +88,7 @@ fn markers(picture: &Picture, section: &Section) -> Vec<Entry> {
     entries
 }
 
-/// The entries of the runs, marked where a run is incomplete or was not verified.
+/// Returns the entries of the runs, with marks for incomplete or unverified runs.
 fn runs(picture: &Picture, section: &Section, line: impl Fn(&str) -> String) -> Vec<Entry> {
     let mut entries = Vec::new();
     for (index, (label, run)) in picture.runs.iter().enumerate() {
@@ -106,7 +107,7 @@ fn runs(picture: &Picture, section: &Section, line: impl Fn(&str) -> String) -> 
     entries
 }
 
-/// A page's legend.
+/// Returns a page's legend.
 pub(super) fn page(picture: &Picture, section: &Section) -> String {
     let entry = |Entry { sample, text }: &Entry| {
         let key = match &**sample {
@@ -123,8 +124,8 @@ pub(super) fn page(picture: &Picture, section: &Section) -> String {
     entries(picture, section).iter().map(group).collect()
 }
 
-/// A drawing's legend from `top` on, and the place of its next row. A row begins with each group, and where
-/// an entry does not fit beside the others.
+/// Returns a drawing's legend from `top` on, and the place of its next row. A new row begins with each group,
+/// and with an entry that does not fit beside the others.
 pub(super) fn drawing(picture: &Picture, section: &Section, top: f64) -> (String, f64) {
     let (mut drawn, mut y) = (String::new(), top);
     for group in entries(picture, section) {

@@ -5,8 +5,8 @@ use record::Algorithm;
 /// Scale of markers in a chart with many points.
 const SMALL: f64 = 0.6;
 
-/// A marker around the origin: a dot when no algorithm is known, otherwise its shape, filled for the protocol
-/// `simple` or none, hollow for `ll`, hollow with a dot for `ll128`.
+/// Returns a marker around the origin: a dot for an unknown algorithm, otherwise its shape, filled for the
+/// protocol `simple` or none, hollow for `ll`, hollow with a dot for `ll128`.
 pub(super) fn draw(chosen: Option<&Algorithm>, small: bool) -> String {
     let scale = if small { SMALL } else { 1.0 };
     let Some(chosen) = chosen else { return format!("<circle r=\"{}\"/>", 2.5 * scale) };
@@ -17,8 +17,8 @@ pub(super) fn draw(chosen: Option<&Algorithm>, small: bool) -> String {
     format!("<path class=\"{class}\" d=\"{}\"{transform}/>{dot}", outline(&chosen.algorithm))
 }
 
-/// The outline of an algorithm of NCCL or of the host collectives. An algorithm of two levels,
-/// `hierarchical+ring`, has the shape of its second, which runs between hosts, with a line below.
+/// Returns the outline of an algorithm of NCCL or of the host collectives. An algorithm of two levels,
+/// `hierarchical+ring`, has the shape of its second level, between hosts, with a line below.
 fn outline(algorithm: &str) -> String {
     let name = algorithm.to_ascii_lowercase().replace(['_', ' ', '-'], "");
     match name.strip_prefix("hierarchical+") {
@@ -62,7 +62,7 @@ fn shape(name: &str) -> &'static str {
         }
         // Two steps.
         "hierarchical" => "M-4.8 4.2V0H-1.6V-4.2H1.6V0H4.8V4.2Z",
-        // A triangle pointing left, for algorithms that are not known here.
+        // A triangle pointing left, for unknown algorithms.
         _ => "M3 -4.4L-4.6 0L3 4.4Z",
     }
 }

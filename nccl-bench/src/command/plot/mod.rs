@@ -2,11 +2,11 @@
 //!
 //! `model` sorts the measurements into sections (a collective with its type, operator and root) and series (a
 //! run and a placement). `axis` and `chart` draw one metric of a section, `legend` and `headline` describe
-//! it. `drawing` puts them together as an SVG file, `png` makes a picture of that, `page` is HTML with
+//! it. `drawing` puts them together as an SVG file, `png` makes a picture of the drawing, `page` is HTML with
 //! `reading` and `numbers`.
 //!
 //! The drawing code is this crate's own. The chart libraries with logarithmic axes (plotters, charts-rs,
-//! kuva) write colours into each element, where a style sheet with two themes does not reach them; poloto has
+//! kuva) write colours into each element, so a style sheet with two themes cannot change them. poloto has
 //! style sheets, but no logarithmic axis; charming needs JavaScript.
 
 mod axis;
@@ -140,7 +140,7 @@ pub enum Metric {
     Time,
 }
 
-/// Placements that are drawn.
+/// Placements to draw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Placements {
     /// Out-of-place
@@ -172,7 +172,7 @@ pub enum Spread {
     Max,
 }
 
-/// Reason for which there is no plot.
+/// Reason for a missing plot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NothingToDraw {
     /// No run has a measurement.
@@ -180,7 +180,7 @@ pub enum NothingToDraw {
         "there is nothing to draw: no file holds a measurement; measure first, as in nccl-bench allreduce"
     )]
     NoMeasurement,
-    /// There are measurements, of the other placement.
+    /// All measurements have the other placement.
     #[error("there is nothing to draw: nothing was measured with this placement; use --placement both")]
     NoPlacement,
     /// All sizes are 0.
@@ -198,7 +198,7 @@ pub enum NothingToDraw {
 }
 
 impl Metric {
-    /// The metric's value in a measurement.
+    /// Returns the metric's value in a measurement.
     fn of(self, measurement: &Measurement) -> f64 {
         match self {
             Self::Busbw => measurement.busbw_gbps,
@@ -207,7 +207,7 @@ impl Metric {
         }
     }
 
-    /// The metric's value if the operations had taken `time_us`. A bandwidth is inverse to the time.
+    /// Returns the metric's value if the operations had taken `time_us`. A bandwidth is inverse to the time.
     fn at(self, measurement: &Measurement, time_us: f64) -> f64 {
         match self {
             Self::Time => time_us,
@@ -215,12 +215,12 @@ impl Metric {
         }
     }
 
-    /// The scale of its axis: always logarithmic for times.
+    /// Returns the scale of its axis: always logarithmic for times.
     fn scale(self, bandwidths: Scale) -> Scale {
         if self == Self::Time { Scale::Log } else { bandwidths }
     }
 
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     const fn name(self) -> &'static str {
         match self {
             Self::Busbw => "busbw",
@@ -229,7 +229,7 @@ impl Metric {
         }
     }
 
-    /// Its name in headings.
+    /// Returns its name in headings.
     const fn title(self) -> &'static str {
         match self {
             Self::Busbw => "bus bandwidth",
@@ -249,11 +249,11 @@ impl Placements {
     }
 }
 
-/// Reads the files, draws them, and writes the output; returns the paths of the written files.
+/// Reads the files, draws them, and writes the output. Returns the paths of the written files.
 ///
 /// # Errors
-/// When a file cannot be read, when there is nothing to draw, when the output exists and no earlier plot made
-/// it, or when it cannot be written. Of several output files, some may have been written then.
+/// When a file cannot be read, nothing can be drawn, the output exists and was not made by an earlier plot,
+/// or it cannot be written. Of several output files, some may then have been written.
 pub fn run(
     arguments: &Arguments,
     read: impl Fn(&Path) -> anyhow::Result<Run>,
@@ -299,7 +299,7 @@ pub fn svg(runs: &[(String, Run)], options: &Options) -> Result<String, NothingT
 }
 
 /// Returns an SVG file per section and metric, with its name: `allreduce-busbw`, or
-/// `allreduce-half-sum-busbw` where a collective has several sections.
+/// `allreduce-half-sum-busbw` for a collective with several sections.
 pub fn svg_each(runs: &[(String, Run)], options: &Options) -> Result<Vec<(String, String)>, NothingToDraw> {
     let picture = Picture::new(runs, options)?;
     let mut files: Vec<(String, String)> = Vec::new();

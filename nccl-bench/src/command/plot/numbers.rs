@@ -11,7 +11,7 @@ use record::statistics::Statistics;
 /// Longest label in characters; a longer one loses its middle.
 const LONGEST_LABEL: usize = 32;
 
-/// The table, with a row for each size, run and placement.
+/// Returns the table, with a row for each size, run and placement.
 pub(super) fn table(picture: &Picture, section: &Section) -> String {
     let algorithms = section.points().any(|point| point.algorithms().is_some());
     let mut sizes: BTreeMap<u64, Vec<String>> = BTreeMap::new();
@@ -43,7 +43,7 @@ pub(super) fn table(picture: &Picture, section: &Section) -> String {
     )
 }
 
-/// The names and units of the columns.
+/// Returns the names and units of the columns.
 fn head(picture: &Picture, algorithms: bool) -> Vec<(&'static str, &'static str)> {
     let mut head = vec![("size", "")];
     head.extend((picture.runs.len() > 1).then_some(("run", "")));
@@ -70,7 +70,7 @@ fn caption(picture: &Picture, section: &Section) -> String {
     sentences.join(" ")
 }
 
-/// The cells of a row, after that of the size.
+/// Returns the cells of a row, after the size.
 fn cells(picture: &Picture, series: &Series, point: &Point, algorithms: bool) -> String {
     let mut cells = String::new();
     if picture.runs.len() > 1 {
@@ -81,7 +81,7 @@ fn cells(picture: &Picture, series: &Series, point: &Point, algorithms: bool) ->
     cells += &format!("<td class=\"name\">{}</td>", series.placement.name());
     let number = |value: Option<f64>| format!("<td>{}</td>", value.map(text::digits).unwrap_or_default());
     for metric in [Metric::Time, Metric::Algbw, Metric::Busbw] {
-        // Without a finite value, print the value that was measured (NaN, infinity).
+        // Without a finite value, print the measured value (NaN, infinity).
         let measured = || point.measurements.first().map(|each| metric.of(each));
         cells += &number(point.mean(metric).or_else(measured));
     }
@@ -105,7 +105,7 @@ fn cells(picture: &Picture, series: &Series, point: &Point, algorithms: bool) ->
     cells
 }
 
-/// The cell of the wrong elements, which names the ranks that have some.
+/// Returns the cell of the wrong elements, with the names of their ranks.
 fn wrong(point: &Point) -> String {
     let ranks = |each: &Measurement| {
         let lines = each.mismatches.iter().map(|found| format!("rank {}: {}\n", found.rank, found.first));

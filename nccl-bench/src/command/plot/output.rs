@@ -7,17 +7,17 @@ use anyhow::bail;
 use super::png;
 use crate::command::output_file::Maker;
 
-/// First line of each file that is written, by which a later plot knows that it may replace it.
+/// First line of each written file. A later plot may replace a file with this line.
 pub(super) const MARK: &str = "<!-- made by nccl-bench plot -->\n";
 
-/// The files of `plot`.
+/// Description of the files of `plot`.
 const MAKER: Maker =
     Maker { mark: MARK, product: "plot", advice: "name another --output", input: "holds results to draw" };
 
-/// Writes all files, or none where one must not be replaced.
+/// Writes all files, or none if one of them must not be replaced.
 ///
 /// # Errors
-/// When a file exists that must not be replaced, or when a file cannot be written.
+/// When an existing file must not be replaced, or when a file cannot be written.
 pub(super) fn write_all(files: &[(PathBuf, Vec<u8>)], force: bool, inputs: &[PathBuf]) -> anyhow::Result<()> {
     MAKER.write_all(files, force, inputs)
 }
@@ -31,7 +31,7 @@ pub(super) enum FileType {
 }
 
 impl FileType {
-    /// The suffix of such a file.
+    /// Returns the suffix of such a file.
     pub(super) fn suffix(self) -> &'static str {
         match self {
             Self::Html => "html",
@@ -40,7 +40,7 @@ impl FileType {
         }
     }
 
-    /// The content of a drawing in this type.
+    /// Returns the content of a drawing in this type.
     pub(super) fn of_drawing(self, svg: String) -> anyhow::Result<Vec<u8>> {
         if self == Self::Png { png::draw_png(&svg, MARK) } else { Ok(svg.into_bytes()) }
     }
@@ -64,7 +64,7 @@ impl FileType {
     }
 }
 
-/// A name that any file system accepts.
+/// Returns a name acceptable to any file system.
 pub(super) fn file_name(text: &str) -> String {
     let mut name = String::new();
     for character in text.chars() {

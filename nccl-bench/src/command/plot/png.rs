@@ -9,7 +9,7 @@ use flate2::read::GzDecoder;
 use resvg::tiny_skia::{Pixmap, Transform};
 use resvg::usvg::{self, fontdb, roxmltree};
 
-/// The font of the texts: where jobs run there may be none. Its licence is beside it.
+/// The font of the texts, because machines for jobs may have no fonts. Its licence is beside it.
 const FONT: &[u8] = include_bytes!("DejaVuSans.ttf.gz");
 
 /// Name of the font in [`FONT`].
@@ -18,10 +18,10 @@ const FAMILY: &str = "DejaVu Sans";
 /// Pixels for each unit of the drawing.
 const SCALE: f32 = 2.0;
 
-/// Maximum number of pixels, which take 400 MB while they are drawn. Few programs show more.
+/// Maximum number of pixels. Drawing them takes 400 MB, and few programs show more.
 const MAX_PIXELS: f32 = 1e8;
 
-/// Length of the signature and the first chunk of a file (IHDR), behind which other chunks may begin.
+/// Length of the signature and the first chunk of a file (IHDR). Other chunks may begin behind it.
 const HEADER: usize = 33;
 
 /// Draws an SVG file as a PNG file, with a comment.
@@ -49,7 +49,7 @@ pub(super) fn draw_png(svg: &str, text: &str) -> anyhow::Result<Vec<u8>> {
     Ok(file)
 }
 
-/// Refuses a drawing whose picture is too large, before its texts are laid out, which takes long.
+/// Refuses a drawing with a too large picture, before the slow layout of its texts.
 fn check_size(document: &roxmltree::Document<'_>) -> anyhow::Result<()> {
     let side = |name| document.root_element().attribute(name).and_then(|side| side.parse::<f32>().ok());
     let [width, height] = ["width", "height"].map(|name| side(name).unwrap_or_default() * SCALE);
@@ -61,7 +61,7 @@ fn check_size(document: &roxmltree::Document<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The chunk of a comment: length, type and data, and the checksum of both.
+/// Returns the chunk of a comment: length, type and data, and the checksum of both.
 fn encode_comment(text: &str) -> Vec<u8> {
     let content = [b"tEXtComment\0", text.as_bytes()].concat();
     let mut checksum = Crc::new();

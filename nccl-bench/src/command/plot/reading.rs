@@ -6,7 +6,7 @@ use super::chart::Chart;
 use super::{legend, text};
 use crate::command::markup::escaped;
 
-/// The labels of a chart. `group` is the name of their radio buttons, unique to the chart.
+/// Returns the labels of a chart. `group` is the name of their radio buttons, unique to the chart.
 pub(super) fn labels(chart: &Chart, group: &str) -> String {
     let sizes = chart.sizes();
     let strips = strips(&sizes.iter().map(|&(_, at)| at).collect::<Vec<_>>());
@@ -30,7 +30,7 @@ pub(super) fn labels(chart: &Chart, group: &str) -> String {
     )
 }
 
-/// The numbers of all runs at a size, a line for each point.
+/// Returns the numbers of all runs at a size, a line for each point.
 fn numbers(chart: &Chart, bytes: u64) -> String {
     let runs = &chart.picture.runs;
     let mut lines = String::new();
@@ -46,8 +46,8 @@ fn numbers(chart: &Chart, bytes: u64) -> String {
     lines
 }
 
-/// The start and end of each place's strip: halfway to each neighbour. The first and last strip reach as far
-/// outwards as inwards, with a limit.
+/// Returns the start and end of each place's strip: halfway to each neighbour. The first and last strip reach
+/// as far outwards as inwards, with a limit.
 fn strips(places: &[f64]) -> Vec<(f64, f64)> {
     const WIDEST_END: f64 = 0.05;
     let middles: Vec<f64> = places.windows(2).map(|pair| f64::midpoint(pair[0], pair[1])).collect();

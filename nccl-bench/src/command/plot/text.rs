@@ -5,7 +5,7 @@ use record::{Outcome, Run};
 /// Font size of a chart's text, in the pixels of its SVG and as in its style sheet.
 const FONT_SIZE: f64 = 13.0;
 
-/// The state of an incomplete run, in short and as a predicate; `None` for a complete one.
+/// Returns the state of an incomplete run, in short and as a predicate; `None` for a complete one.
 pub(super) fn describe_unfinished(outcome: &Outcome) -> Option<(&'static str, String)> {
     match outcome {
         Outcome::Complete => None,
@@ -17,7 +17,7 @@ pub(super) fn describe_unfinished(outcome: &Outcome) -> Option<(&'static str, St
     }
 }
 
-/// The hosts, each once, in the order of ranks.
+/// Returns the hosts, each once, in the order of ranks.
 pub(super) fn hosts(run: &Run) -> Vec<&str> {
     let mut hosts: Vec<&str> = Vec::new();
     for rank in &run.ranks {
@@ -28,12 +28,12 @@ pub(super) fn hosts(run: &Run) -> Vec<&str> {
     hosts
 }
 
-/// `1 rank`, `2 ranks`.
+/// Returns a number with its noun: `1 rank`, `2 ranks`.
 pub(super) fn counted(count: usize, one: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
 }
 
-/// The library that carried the data: `NCCL`.
+/// Returns the name of the library that carried the data: `NCCL`.
 pub(super) fn library_name(run: &Run) -> &str {
     match run.provenance.backend.as_str() {
         "nccl" => "NCCL",
@@ -43,13 +43,13 @@ pub(super) fn library_name(run: &Run) -> &str {
     }
 }
 
-/// The library with its version: `NCCL 2.28.9`. An MPI's version includes its name: `Open MPI 4.1.4`.
+/// Returns the library with its version: `NCCL 2.28.9`. An MPI's version includes its name: `Open MPI 4.1.4`.
 pub(super) fn library(run: &Run) -> String {
     let version = &run.provenance.library_version;
     if run.provenance.backend == "mpi" { version.clone() } else { format!("{} {version}", library_name(run)) }
 }
 
-/// The devices and hosts of a run: `8 x NVIDIA H200 on 1 host`, `4 ranks in host memory on 2 hosts`.
+/// Returns the devices and hosts of a run: `8 x NVIDIA H200 on 1 host`, `4 ranks in host memory on 2 hosts`.
 pub(super) fn machine(run: &Run) -> String {
     let what = if run.ranks.iter().all(|rank| rank.device.is_none()) {
         format!("{} in host memory", counted(run.ranks.len(), "rank"))
@@ -59,13 +59,13 @@ pub(super) fn machine(run: &Run) -> String {
     format!("{what} on {}", counted(hosts(run).len(), "host"))
 }
 
-/// A size as tables and tooltips show it, with its exact bytes.
+/// Returns a size for tables and tooltips, with its exact bytes.
 pub(super) fn exact_size(size: u64) -> String {
     let text = bytes(size);
     if text == format!("{size} B") { text } else { format!("{text} ({size} B)") }
 }
 
-/// A time in microseconds or a bandwidth in GB/s, as tables and tooltips show it.
+/// Returns a time in microseconds or a bandwidth in GB/s, for tables and tooltips.
 pub(super) fn digits(value: f64) -> String {
     match value.abs() {
         _ if !value.is_finite() => if value.is_nan() { "NaN" } else { "inf" }.to_owned(),
@@ -81,7 +81,7 @@ pub(super) fn digits(value: f64) -> String {
     }
 }
 
-/// A text without its middle where it is too long: names of files differ at their ends.
+/// Returns a text without its middle if it is too long: names of files differ at their ends.
 pub(super) fn shortened(text: &str, longest: usize) -> String {
     let count = text.chars().count();
     if count <= longest {
@@ -93,7 +93,7 @@ pub(super) fn shortened(text: &str, longest: usize) -> String {
     format!("{start}…{end}")
 }
 
-/// A size in binary units: `8 B`, `64 KiB`, `1.5 GiB`; in bytes where two decimals do not hold it.
+/// Returns a size in binary units: `8 B`, `64 KiB`, `1.5 GiB`; in bytes if two decimals do not hold it.
 pub(super) fn bytes(size: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let unit = UNITS.iter().enumerate().rev().find(|(index, _)| size >> (10 * (index + 1)) > 0);
@@ -103,7 +103,7 @@ pub(super) fn bytes(size: u64) -> String {
     if exact { format!("{} {unit}", size as f64 / factor as f64) } else { format!("{size} B") }
 }
 
-/// Estimates the width of a text from above, in pixels: the font is not known, so a wide one is assumed.
+/// Estimates the width of a text from above, in pixels. The font is unknown, so a wide one is assumed.
 pub(super) fn width(text: &str) -> f64 {
     let share = |character: char| match character {
         'i' | 'j' | 'l' | '.' | ',' | ':' | ';' | '|' | '\'' | '!' => 0.34,

@@ -15,10 +15,10 @@ use super::doctor::output;
 use super::{Command, Context};
 use crate::exit::{ExitError, print};
 
-/// Exit code when there is neither a GPU nor a NIC.
+/// Exit code when neither a GPU nor a NIC was found.
 const NOTHING_FOUND: u8 = 3;
 
-/// Largest file that is read. NCCL's have a few MiB at most.
+/// Size limit of a file, in bytes. NCCL's files have a few MiB at most.
 const LARGEST_FILE: u64 = 32 << 20;
 
 const HELP: &str = "\
@@ -80,7 +80,7 @@ struct Input {
 }
 
 impl Input {
-    /// Reads the files, or this machine where there is none.
+    /// Reads the files, or this machine if none is given.
     fn read(files: &[PathBuf]) -> anyhow::Result<Self> {
         if files.is_empty() {
             return Ok(Self { topology: Some(topology::of_this_machine()), graphs: None });

@@ -1,4 +1,4 @@
-//! The topology as text: the matrix as `nvidia-smi topo -m` writes it, then the other facts.
+//! The topology as text: the matrix in the form of `nvidia-smi topo -m`, then the other facts.
 
 use diagnosis::examination::{Body, Examination, Matrix};
 use diagnosis::topology::Topology;
@@ -10,7 +10,7 @@ use crate::command::doctor::output;
 use crate::command::doctor::output::layout::{columns, plain};
 use crate::command::doctor::output::text::details;
 
-/// The whole text.
+/// Returns the whole text.
 pub(super) fn write(input: &Input, examination: &Examination) -> String {
     let mut text = String::new();
     if let Some(topology) = &input.topology {
@@ -36,7 +36,7 @@ pub(super) fn write(input: &Input, examination: &Examination) -> String {
     text.trim_start_matches('\n').to_owned()
 }
 
-/// Returns true when a graph stays inside a GPU, for which `nvidia-smi` has no letters.
+/// Returns true when a graph stays inside a GPU. `nvidia-smi` has no letters for it.
 fn has_local_graph(graphs: &Graphs) -> bool {
     let is_local = |graph: &Graph| {
         !graph.channels.is_empty()
@@ -45,13 +45,13 @@ fn has_local_graph(graphs: &Graphs) -> bool {
     graphs.graphs.iter().any(is_local)
 }
 
-/// The matrix with the CPUs and the NUMA node of each device, the legend, and the names of the NICs.
+/// Returns the matrix with the CPUs and the NUMA node of each device, the legend, and the names of the NICs.
 fn matrix_text(topology: &Topology, matrix: &Matrix) -> String {
     let affinity = ["CPU Affinity", "NUMA Affinity"].map(str::to_owned);
     let head = std::iter::once(String::new()).chain(matrix.labels.iter().cloned()).chain(affinity);
     let mut rows: Vec<Vec<String>> = vec![head.collect()];
     for ((label, cells), device) in matrix.labels.iter().zip(&matrix.cells).zip(Device::all(topology)) {
-        // The cell of the device itself is set in, as nvidia-smi does it.
+        // The cell of the device itself is indented, as in nvidia-smi.
         let cells =
             cells.iter().map(|cell| if cell.text == "X" { " X".to_owned() } else { cell.text.clone() });
         let place = device.place();

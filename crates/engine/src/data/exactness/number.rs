@@ -6,7 +6,7 @@ use collectives::Element;
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
-/// Arithmetic that rounds to the type at every step.
+/// Arithmetic with rounding to the type at every step.
 pub(super) trait Number: Element {
     fn from_bytes(bytes: &[u8]) -> Self;
     fn bits(self) -> u64;
@@ -14,17 +14,17 @@ pub(super) trait Number: Element {
     fn multiply(self, other: Self) -> Self;
     fn largest(self, other: Self) -> Self;
     fn smallest(self, other: Self) -> Self;
-    /// The sum divided by the number of ranks.
+    /// Divides a sum by the number of ranks.
     fn divide(self, ranks: u32) -> Self;
-    /// The factor that NCCL applies before it sums: 1/ranks rounded to the type. `None` for integers, where
-    /// it divides.
+    /// Returns NCCL's factor before a sum: 1/ranks rounded to the type. `None` for integers, since NCCL
+    /// divides them.
     fn reciprocal(ranks: u32) -> Option<Self>;
-    /// The sum times 1/ranks in the wider type that NCCL's symmetric kernels calculate averages in, rounded
-    /// once. `None` where they have no wider one.
+    /// Returns the sum times 1/ranks in the wider type of NCCL's symmetric kernels for averages, rounded
+    /// once. `None` for types without a wider one.
     fn average_in_wider_type(self, ranks: u32) -> Option<Self>;
-    /// The factor of an input in a mulsum.
+    /// Returns the factor of an input in a mulsum.
     fn scalar(scale: f64) -> Self;
-    /// Finite, and neither zero nor subnormal.
+    /// Returns true for a finite value, neither zero nor subnormal.
     fn is_plain(self) -> bool;
 }
 
@@ -121,9 +121,9 @@ fn single_reciprocal(ranks: u32) -> f32 {
     (1.0 / f64::from(ranks)) as f32
 }
 
-/// The 8-bit floats, as NCCL calculates with them: each step in half precision, then rounded to the type.
+/// The 8-bit floats, calculated as by NCCL: each step in half precision, then rounded to the type.
 ///
-/// Conversions are by a table of all finite values, which is independent of any bit trick.
+/// Conversions use a table of all finite values, independent of any bit trick.
 macro_rules! tiny_floats {
     ($($type:ty: $significand:literal, $bias:literal, $largest:literal;)*) => {$(
         impl Number for $type {
@@ -190,12 +190,12 @@ tiny_floats! {
 }
 
 pub(super) trait TinyFloat: Sized {
-    /// The finite values from 0 up: their indices are their bits.
+    /// Returns the finite values from 0 up. The index of each is its bits.
     fn values() -> &'static [f64];
     fn from_pattern(bits: u8) -> Self;
     fn pattern(self) -> u8;
 
-    /// To the nearest, of two the one with even bits; values beyond the largest become it.
+    /// Rounds to the nearest value, ties to even bits. Values beyond the largest become the largest.
     fn round(value: f64) -> Self {
         let values = Self::values();
         let size = value.abs();
@@ -213,14 +213,14 @@ pub(super) trait TinyFloat: Sized {
     }
 }
 
-/// The value, which must be finite.
+/// Returns the value of a finite number.
 pub(super) fn wide<T: TinyFloat>(value: T) -> f64 {
     let bits = value.pattern();
     let size = T::values()[usize::from(bits & 0x7f)];
     if bits & 0x80 == 0 { size } else { -size }
 }
 
-/// An exact result of a step, rounded to half precision and then to the type.
+/// Rounds the exact result of a step to half precision, and then to the type.
 pub(super) fn round_half<T: TinyFloat>(exact: f64) -> T {
     T::round(f16::from_f64(exact).into())
 }

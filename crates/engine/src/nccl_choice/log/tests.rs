@@ -50,7 +50,7 @@ fn each_version_of_the_line_is_understood() {
         line("AllGather [Hierarchical CE]: 4096 Bytes -> Rail Ring RMA proxy + CE"),
         said(Some("allgather"), Bytes::Count(4096), algorithm("hierarchical_copy_engine", None, None))
     );
-    // An algorithm that came later keeps its number or name.
+    // A later algorithm keeps its number or name.
     assert_eq!(
         line("8 Bytes -> Algo 9 proto 7 time 1.0"),
         said(None, Bytes::Larger(8), algorithm("9", Some("7"), None))
@@ -121,7 +121,7 @@ fn a_log_of_its_own_is_read_as_it_grows() {
     assert_eq!(names(&mut log), [("ring".to_owned(), 1), ("tree".to_owned(), 2)]);
     nccl.write_all(end.as_bytes()).unwrap();
     assert_eq!(names(&mut log), [("ring".to_owned(), 1)]);
-    // More than one buffer, with lines across its end; what was read takes no memory any more.
+    // More than one buffer, with lines across its end. The memory of the read part is free again.
     nccl.write_all(TREE.repeat(5000).as_bytes()).unwrap();
     assert_eq!(names(&mut log), [("tree".to_owned(), 5000)]);
     let LogFile::Own(file) = &log.source else { panic!("its own") };
@@ -149,7 +149,7 @@ fn the_users_log_is_left_alone_and_read_where_it_can_be() {
     assert_eq!(names(&mut log), [], "nobody has made it yet");
     write(&real, "w", &RING.repeat(9));
     log.clear().unwrap();
-    // It was of another run, and NCCL starts its own.
+    // It was from another run, and NCCL starts its own.
     write(&real, "w", RING);
     assert_eq!(names(&mut log), [("ring".to_owned(), 1)]);
     log.clear().unwrap();

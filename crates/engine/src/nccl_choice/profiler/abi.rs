@@ -1,6 +1,6 @@
-//! The tables that NCCL finds in this program, one for each version of its profiler interface.
+//! The tables found by NCCL in this program, one for each version of its profiler interface.
 //!
-//! Structs have NCCL's layout up to the last field that is read.
+//! Structs have NCCL's layout up to the last field in use.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{self, NonNull};
@@ -60,15 +60,15 @@ pub(super) struct Plugin<I, D> {
     pub(super) finalize: unsafe extern "C" fn(context: *mut c_void) -> c_int,
 }
 
-// SAFETY: the table and the static that its one pointer names are only read.
+// SAFETY: the table, and the static behind its one pointer, are only read.
 unsafe impl<I: Sync, D> Sync for Plugin<I, D> {}
 
-/// The description of an event: its type, and the details of that type.
+/// Description of an event: its type, and the details of that type.
 ///
 /// Versions differ in the type's width (up to v4 one byte, followed by undefined ones; then eight), and in
-/// optional fields. These are arrays, without elements where a version lacks the field: `NAMES` (2 or 0: the
+/// optional fields. These are arrays, without elements in versions that lack the field: `NAMES` (2 or 0: the
 /// communicator's name and hash), `TRAFFIC` and `CHANNELS` (1 or 0). Without `CHANNELS`, sends and receives
-/// have no channels, and those of a collective are an upper bound.
+/// have no channels, and the channels of a collective are an upper bound.
 #[repr(C)]
 pub(super) struct Descriptor<K, const NAMES: usize, const TRAFFIC: usize, const CHANNELS: usize> {
     kind: K,
@@ -140,11 +140,11 @@ impl<I, K: Copy + Into<u64>, const NAMES: usize, const TRAFFIC: usize, const CHA
 }
 
 impl<const NAMES: usize, const TRAFFIC: usize, const CHANNELS: usize> Details<NAMES, TRAFFIC, CHANNELS> {
-    /// NCCL's choice for the operation; `None` for an event of another kind, and for an operation that has
-    /// none.
+    /// Returns NCCL's choice for the operation; `None` for an event of another kind, or an operation without
+    /// a choice.
     ///
     /// # Safety
-    /// The details must be those of the kind, and their texts C strings, or null.
+    /// The details must be of this kind, and their texts C strings or null.
     unsafe fn choice(&self, kind: u64) -> Option<Choice> {
         let kind = c_int::try_from(kind).ok()?;
         // SAFETY: the caller's promise.
@@ -190,12 +190,12 @@ impl<const NAMES: usize, const CHANNELS: usize> SendOrReceive<NAMES, CHANNELS> {
     }
 }
 
-/// A number of channels, which is 0 when it is not known.
+/// Returns a number of channels; `None` for 0, which means unknown.
 fn known(channels: u8) -> Option<u32> {
     (channels > 0).then(|| channels.into())
 }
 
-/// One of NCCL's names in lower case; `None` for null and for `Unknown`.
+/// Returns one of NCCL's names in lower case; `None` for null and for `Unknown`.
 ///
 /// # Safety
 /// The text must be a C string, or null.
@@ -208,7 +208,8 @@ unsafe fn name(text: *const c_char) -> Option<String> {
     Some(text.to_string_lossy().to_ascii_lowercase()).filter(|name| name != "unknown")
 }
 
-/// Bytes of `count` elements. The name of the type has the bits of one: `ncclfloat32`, `ncclfloat8e4m3`.
+/// Returns the number of bytes of `count` elements. The name of the type contains the bits of one element:
+/// `ncclfloat32`, `ncclfloat8e4m3`.
 pub(super) fn bytes(count: usize, data_type: &str) -> Option<u64> {
     let digits = data_type.trim_start_matches(|letter: char| !letter.is_ascii_digit());
     let end = digits.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(digits.len());
@@ -216,7 +217,7 @@ pub(super) fn bytes(count: usize, data_type: &str) -> Option<u64> {
     (count as u64).checked_mul(bits / 8)
 }
 
-/// A handle that is not null. NCCL takes it for a context or an event, and it is never read.
+/// Returns a non-null handle. NCCL takes it for a context or an event, and it is never read.
 pub(super) fn handle() -> *mut c_void {
     NonNull::dangling().as_ptr()
 }
@@ -245,8 +246,8 @@ type InitV5 = unsafe extern "C" fn(
     log: *const c_void,
 ) -> c_int;
 
-/// Called when a communicator is initialised, with an address for the context, and that of NCCL's static
-/// mask.
+/// Called when a communicator is initialised, with an address for the context, and the address of NCCL's
+/// static mask.
 unsafe extern "C" fn init_v2(context: *mut *mut c_void, mask: *mut c_int) -> c_int {
     // SAFETY: NCCL passes an address that is valid for writes.
     unsafe { *context = handle() };
@@ -293,18 +294,17 @@ unsafe extern "C" fn start_event<
     event: *mut *mut c_void,
     descriptor: *const Descriptor<K, NAMES, TRAFFIC, CHANNELS>,
 ) -> c_int {
-    // SAFETY: NCCL passes a descriptor of this version, of which this is the beginning.
+    // SAFETY: NCCL passes a descriptor of this version, and this struct is its beginning.
     let Descriptor { kind, rank, details, .. } = unsafe { &*descriptor };
     let kind = (*kind).into();
     // Up to 2.27 NCCL reports the operations of a group only when the group has a handle.
     let group = if kind == GROUP as u64 { handle() } else { ptr::null_mut() };
     // SAFETY: NCCL passes an address that is valid for writes.
     unsafe { *event = group };
-    // Other ranks are left out, as in NCCL's log. A graph that was captured while choices were recorded
-    // reports later.
+    // Other ranks are skipped, as in NCCL's log. A graph captured during recording reports later.
     if *rank == 0
         && super::is_enabled()
-        // SAFETY: the type says which of the details it is. NCCL's names are C strings.
+        // SAFETY: the type selects the valid details. NCCL's names are C strings.
         && let Some(choice) = unsafe { details.choice(kind) }
     {
         super::record(choice);

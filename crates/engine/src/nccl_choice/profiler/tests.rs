@@ -19,7 +19,7 @@ pub(in super::super) fn turn() -> MutexGuard<'static, ()> {
 struct Raw([u8; 128]);
 
 impl Raw {
-    /// Fields that are not set have arbitrary bytes.
+    /// Unset fields have arbitrary bytes.
     fn new(kind: c_int, kind_bytes: usize, rank: c_int) -> Self {
         let mut raw = Self([0xa5; 128]);
         raw.put(0, &(kind as u64).to_le_bytes()[..kind_bytes]);
@@ -121,8 +121,8 @@ fn start<I, D>(plugin: &Plugin<I, D>, raw: &Raw) -> *mut c_void {
     event
 }
 
-/// Reports a collective of `count` floats through the newest version, or, without channels, through one that
-/// has none.
+/// Reports a collective of `count` floats through the newest version, or, without channels, through a version
+/// without them.
 pub(in super::super) fn tell(function: &str, count: usize, algorithm: &str, channels: Option<u32>) {
     let (function, algorithm) = (CString::new(function).unwrap(), CString::new(algorithm).unwrap());
     let recorded = Collective {
@@ -175,7 +175,7 @@ fn version<I, D>(plugin: &Plugin<I, D>, layout: &Layout, mask: &AtomicI32, has_c
     start(plugin, &layout.part(0, 0, 10, 9));
     start(plugin, &layout.part(0, 3, 0, 1));
     start(plugin, &layout.part(2, 3, 10, 7));
-    // A call, of which only versions from v5 on tell.
+    // A call, reported only by versions from v5 on.
     if layout.kind_bytes == 8 {
         start(plugin, &Raw::new(1 << 9, 8, 0));
     }
@@ -193,7 +193,7 @@ fn version<I, D>(plugin: &Plugin<I, D>, layout: &Layout, mask: &AtomicI32, has_c
     unsafe {
         assert_eq!((plugin.record_event_state)(group, 0, ptr::null_mut()), SUCCESS);
         assert_eq!((plugin.stop_event)(group), SUCCESS);
-        // 2.24 stops events that have got nothing, too.
+        // 2.24 also stops events without a handle.
         assert_eq!((plugin.stop_event)(ptr::null_mut()), SUCCESS);
         assert_eq!((plugin.finalize)(handle()), SUCCESS);
     }
@@ -210,7 +210,7 @@ fn each_version_of_the_interface_is_understood() {
         assert_eq!(init(&mut context), SUCCESS);
         assert!(!context.is_null(), "else NCCL does not take it for one");
     };
-    // SAFETY: in all of these a place for a context, and a static mask.
+    // SAFETY: every call gets a place for a context, and a static mask.
     unsafe {
         begins(&|context| (V2.init)(context, MASK.as_ptr()));
         version(&V2, &LAYOUT_V2, &MASK, false);
@@ -224,7 +224,7 @@ fn each_version_of_the_interface_is_understood() {
         version(&V6, &LAYOUT_V5, &MASK, true);
     }
 
-    // Another communicator that begins meanwhile changes nothing.
+    // The start of another communicator meanwhile changes nothing.
     set_enabled(true);
     begins(&|context| {
         // SAFETY: as above.

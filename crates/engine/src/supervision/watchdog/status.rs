@@ -1,4 +1,4 @@
-//! The status of a rank, and the message that names late ranks.
+//! The status of a rank, and the message about late ranks.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use super::COLLECT;
 
-/// Maximum number of ranks that a message names with their devices.
+/// Maximum number of ranks named in a message with their devices.
 const MOST_NAMED: usize = 8;
 
-/// The name of what is watched.
+/// Name of the watched process or rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum WatchedName {
-    /// A process that has no ranks yet, by its number.
+    /// A process without ranks so far, by its number.
     Process(usize),
     /// A rank of the job.
     Rank(usize),
@@ -39,7 +39,7 @@ impl fmt::Display for WatchedName {
     }
 }
 
-/// The current step of a rank, or of a process that has no ranks yet.
+/// The current step of a rank, or of a process without ranks so far.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RankStatus {
     pub(super) name: WatchedName,
@@ -49,20 +49,20 @@ pub(super) struct RankStatus {
     pub(super) step: String,
     /// Time since the step began; `None` when the step has no time limit.
     pub(super) age: Option<Duration>,
-    /// Time since the process of this rank described it so.
+    /// Time since the process of this rank sent this status.
     #[serde(skip)]
     pub(super) heard: Duration,
 }
 
 impl RankStatus {
-    /// A line for [`World::note`](collectives::world::World::note). The world prints it as it is when one of
-    /// its own barriers is late.
+    /// Returns a line for [`World::note`](collectives::world::World::note). The world prints it unchanged
+    /// when one of its own barriers is late.
     pub(super) fn line(&self) -> String {
         let age = self.age.map_or_else(|| "-".to_owned(), |age| format!("{} ms", age.as_millis()));
         format!("{} on {} | step {} | {age} | {}\n", self.name, self.location, self.number, self.step)
     }
 
-    /// Replaces control characters, since the texts of other processes are printed.
+    /// Replaces control characters, because texts from other processes are printed.
     pub(super) fn printable(self) -> Self {
         let clean = |text: String| text.replace(char::is_control, " ");
         Self { location: clean(self.location), step: clean(self.step), ..self }
@@ -72,16 +72,15 @@ impl RankStatus {
         self.age.is_some_and(|age| age > limit)
     }
 
-    /// True if its process has sent nothing while rank 0's process waited for notes: its step is what it was
-    /// then.
+    /// Returns true if its process has sent nothing while rank 0's process waited for notes. Its step is then
+    /// the last known one.
     fn is_silent(&self) -> bool {
         self.heard > COLLECT
     }
 }
 
-/// Describes which ranks are stuck and which wait for them. The ranks in the earliest step are stuck; the
-/// others cannot go on without them. A silent rank may be in a later step than the last one that is known of
-/// it.
+/// Describes the stuck ranks, and the ranks that wait for them. The ranks in the earliest step are stuck; the
+/// others cannot continue without them. A silent rank may be in a later step than its last known one.
 pub(super) fn explain(ranks: &[RankStatus], limit: Duration) -> String {
     let mut ranks: Vec<&RankStatus> = ranks.iter().collect();
     ranks.sort_by_key(|rank| (rank.number, rank.heard.as_secs()));
@@ -113,8 +112,8 @@ pub(super) fn explain(ranks: &[RankStatus], limit: Duration) -> String {
     parts.join("; ")
 }
 
-/// The last known steps of silent ranks, in the order of their steps: `rank 1 on a (GPU 1) was last heard 7 s
-/// ago, in a barrier`.
+/// Returns the last known steps of silent ranks, in order of the steps:
+/// `rank 1 on a (GPU 1) was last heard 7 s ago, in a barrier`.
 fn last_heard(silent: &[&RankStatus]) -> String {
     let alike = |one: &&RankStatus, other: &&RankStatus| {
         one.number == other.number && one.heard.as_secs() == other.heard.as_secs()
@@ -133,7 +132,7 @@ fn last_heard(silent: &[&RankStatus]) -> String {
     parts.join("; ")
 }
 
-/// Ranks with their locations: `rank 1 on a (GPU 1), rank 2 on a (GPU 2), and 14 more`.
+/// Returns ranks with their locations: `rank 1 on a (GPU 1), rank 2 on a (GPU 2), and 14 more`.
 fn named(group: &[&RankStatus]) -> String {
     let mut names: Vec<String> =
         group.iter().take(MOST_NAMED).map(|rank| format!("{} on {}", rank.name, rank.location)).collect();
@@ -143,7 +142,7 @@ fn named(group: &[&RankStatus]) -> String {
     names.join(", ")
 }
 
-/// Ranks as ranges of numbers: `rank 0-2, 5`.
+/// Returns ranks as ranges of numbers: `rank 0-2, 5`.
 fn counted(group: &[&RankStatus]) -> String {
     let mut names: Vec<WatchedName> = group.iter().map(|rank| rank.name).collect();
     names.sort_unstable();
@@ -154,7 +153,7 @@ fn counted(group: &[&RankStatus]) -> String {
     kinds.collect::<Vec<_>>().join(", ")
 }
 
-/// Ascending numbers as ranges: `0, 2-5`.
+/// Returns ascending numbers as ranges: `0, 2-5`.
 pub fn ranges(numbers: &[usize]) -> String {
     let runs = numbers.chunk_by(|one, other| one + 1 == *other);
     let ranges = runs.map(|run| match run {
@@ -221,7 +220,7 @@ mod tests {
             heard: Duration::from_secs(seconds),
             ..status(rank, number, step)
         };
-        // It may have gone on to the step of the others, or be in the same one.
+        // It may have continued to the others' step, or be in the same one.
         for number in [16, 18] {
             let ranks =
                 [status(0, 18, "allreduce"), silent(1, number, "filling", 33), status(2, 18, "allreduce")];
@@ -244,7 +243,7 @@ mod tests {
              node1 (GPU 0), rank 6 on node1 (GPU 2) were last heard 33 s ago, in filling; rank 1 on node0 \
              (GPU 1) was last heard 33 s ago, in a barrier; rank 0 waits in allreduce"
         );
-        // Not the one that keeps the others waiting.
+        // Not the rank that makes the others wait.
         let ranks = [status(0, 17, "filling"), silent(1, 18, "a barrier", 3), status(2, 18, "a barrier")];
         assert_eq!(
             explained(&ranks),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::supervision::start_thread;
 
-/// A thread that is told to end, and joined, when this is dropped.
+/// A thread with an owner: dropping this value asks the thread to end, and joins it.
 #[derive(Debug)]
 pub(super) struct Worker {
     owner: Option<Sender<()>>,
@@ -36,7 +36,7 @@ impl Drop for Worker {
 }
 
 impl Owner {
-    /// Waits for the drop of the [`Worker`], at most for `time`. Returns true when it was dropped.
+    /// Waits for the drop of the [`Worker`], at most for `time`. Returns true after the drop.
     pub(super) fn dropped_within(&self, time: Duration) -> bool {
         self.0.recv_timeout(time) != Err(RecvTimeoutError::Timeout)
     }

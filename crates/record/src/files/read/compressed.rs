@@ -1,4 +1,4 @@
-//! Compressed files, decoded while they are read.
+//! Decoding of compressed files during reading.
 
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -6,7 +6,7 @@ use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-/// Largest window of zstd, which the decoder keeps in memory: that of `zstd -19`, doubled.
+/// Largest window of zstd, kept in memory by the decoder: twice the window of `zstd -19`.
 const WINDOW: u64 = 16 << 20;
 
 /// A format of compressed files.
@@ -17,7 +17,7 @@ pub(super) enum Compression {
 }
 
 impl Compression {
-    /// The format of a file that starts with these bytes; `None` for one that is not compressed.
+    /// Returns the format of a file from its first bytes; `None` for an uncompressed file.
     pub(super) fn of(start: &[u8]) -> Option<Self> {
         match start {
             [0x1f, 0x8b, ..] => Some(Self::Gzip),
@@ -26,7 +26,7 @@ impl Compression {
         }
     }
 
-    /// The content of the file `from`.
+    /// Returns the content of the file `from`.
     pub(super) fn decoded<'a>(self, from: impl Read + 'a) -> Box<dyn Read + 'a> {
         let from = BufReader::new(from);
         match self {
@@ -36,7 +36,7 @@ impl Compression {
     }
 }
 
-/// A decoder whose errors name the format.
+/// A decoder with the format's name in its errors.
 struct Described<R>(&'static str, R);
 
 impl<R: Read> Read for Described<R> {
@@ -85,7 +85,7 @@ impl<R: BufRead> Frames<R> {
         Ok(false)
     }
 
-    /// The error; one at the end of the file is a cut.
+    /// Returns the error; at the end of the file it means incomplete data.
     fn broken(&mut self, error: FrameDecoderError) -> io::Error {
         match self.source.fill_buf() {
             Ok([]) => io::ErrorKind::UnexpectedEof.into(),

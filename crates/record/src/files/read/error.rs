@@ -9,7 +9,7 @@ use std::path::PathBuf;
 pub struct ReadError {
     /// Path of the file.
     pub path: PathBuf,
-    /// The problem, which the message contains.
+    /// The problem, part of the message.
     pub problem: ReadProblem,
 }
 
@@ -22,10 +22,10 @@ pub enum ReadProblem {
     /// It is neither a file nor a pipe.
     #[error("it is a device; name a file, a pipe, or - for standard input")]
     Device,
-    /// It is standard input, where a person types.
+    /// It is standard input from a terminal.
     #[error("standard input is a terminal; pipe a result file into it")]
     Terminal,
-    /// It is standard input, which another name in the same list is, too.
+    /// It is standard input, named a second time in the same list.
     #[error("standard input is named twice, and can be read once")]
     NamedTwice,
     /// Its encoding is not UTF-8.
@@ -40,7 +40,7 @@ pub enum ReadProblem {
     /// It ends in the middle.
     #[error("it ends in the middle; {0}")]
     EndMissing(&'static str),
-    /// A newer program has written it.
+    /// It was written by a newer program.
     #[error(
         "it has version {found} of the format, and this program knows {known}; read it with a newer \
          nccl-bench"
@@ -48,7 +48,7 @@ pub enum ReadProblem {
     Newer {
         /// The file's version.
         found: u64,
-        /// The newest version that can be read.
+        /// The newest readable version.
         known: u32,
     },
     /// It is damaged.

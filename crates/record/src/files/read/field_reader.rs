@@ -1,4 +1,4 @@
-//! A JSON object that is read field by field, so that only one measurement of it is in memory at a time.
+//! A reader of a JSON object, field by field, with only one measurement in memory at a time.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -11,8 +11,8 @@ use super::error::ReadProblem;
 use super::nccl_tests;
 use crate::run::{Measurement, SCHEMA_VERSION};
 
-/// Fields of native files and of nccl-tests' files that are kept as they are. Other fields are skipped,
-/// except for the two lists of measurements.
+/// Fields of native files and of nccl-tests' files to be kept unchanged. Other fields are skipped, except for
+/// the two lists of measurements.
 const KEPT: [&str; 21] = [
     "kind",
     "schema_version",
@@ -37,7 +37,7 @@ const KEPT: [&str; 21] = [
     "end_time", // nccl-tests'
 ];
 
-/// The part of a JSON object that has been read so far; after an error, the part before the error.
+/// The part of a JSON object read so far; after an error, the part before the error.
 pub(super) struct FieldReader<'a> {
     pub(super) fields: Map<String, Value>,
     take: &'a mut dyn FnMut(Measurement),
@@ -47,9 +47,9 @@ pub(super) struct FieldReader<'a> {
     pub(super) rows: usize,
     /// See [`Measurement::has_uncounted_mismatch`].
     pub(super) has_uncounted_mismatch: bool,
-    /// The list that was read, `measurements` or `results`.
+    /// Name of the list found so far, `measurements` or `results`.
     pub(super) list: Option<&'static str>,
-    /// The reason why reading stopped, when serde's error does not give it.
+    /// The reason for the end of reading, if serde's error does not give it.
     pub(super) problem: Option<ReadProblem>,
 }
 
@@ -76,8 +76,7 @@ impl<'a> FieldReader<'a> {
         (self.take)(measurement);
     }
 
-    /// Notes that a list of measurements begins. Fails when it is the second one, or when the version is
-    /// unknown.
+    /// Notes the beginning of a list of measurements. Fails for a second list, or an unknown version.
     fn begin<E: serde::de::Error>(&mut self, list: &'static str) -> Result<(), E> {
         if self.list.replace(list).is_some() {
             return Err(E::custom("it has two lists of measurements"));
@@ -174,7 +173,7 @@ impl<'de, T: Deserialize<'de>, F: FnMut(T)> Visitor<'de> for Each<T, F> {
     }
 }
 
-/// Fails when a native file has another version of the format than this program knows; the first was 1.
+/// Fails for a native file in a version of the format unknown to this program; the first was 1.
 pub(super) fn known_version(fields: &Map<String, Value>) -> Result<(), ReadProblem> {
     match fields.get("schema_version").and_then(Value::as_u64) {
         Some(0) => Err(ReadProblem::Damaged("it has version 0 of the format, and the first is 1".to_owned())),

@@ -1,7 +1,7 @@
 //! Readers of result files: native JSON, JSON Lines, and the JSON of nccl-tests (`-J`).
 //!
-//! A file is read once from beginning to end, so that it can be a pipe, and one measurement at a time, so
-//! that the caller decides what to keep in memory.
+//! A file is read once from beginning to end, so it can be a pipe. Measurements are read one at a time, so
+//! the caller decides what to keep in memory.
 
 mod compressed;
 mod error;
@@ -24,11 +24,11 @@ pub use error::{ReadError, ReadProblem};
 use field_reader::{FieldReader, known_version};
 use source::FileReader;
 
-/// The program of a run that was read from a file of nccl-tests.
+/// The program of a run read from a file of nccl-tests.
 pub(crate) const NCCL_TESTS: &str = "nccl-tests";
 
 const CUT: &str = "the program that wrote it was stopped, or it was copied in part";
-/// Reason of a file of nccl-tests, whose runs leave such files when they end early.
+/// Reason for an incomplete file of nccl-tests: its runs leave such files at an early end.
 const CUT_NCCL_TESTS: &str = "nccl-tests leaves its JSON like this when it crashes or is interrupted";
 
 /// Maximum length of a line of JSON Lines, in bytes. A measurement takes about ten for each iteration of each
@@ -47,11 +47,11 @@ pub fn check_names<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Result<(
     }
 }
 
-/// Reads a run from native JSON, JSON Lines or the JSON of nccl-tests, also compressed (gzip, zstd); detected
-/// by the content. The path `-` is standard input.
+/// Reads a run from native JSON, JSON Lines or the JSON of nccl-tests, also compressed (gzip, zstd). The
+/// format is detected by the content. The path `-` is standard input.
 ///
 /// If JSON Lines end in the middle of a line, the whole lines count, and the outcome is [`Outcome::Running`].
-/// Files of nccl-tests lack parts of a [`Run`]: these are absent or empty, and `notes` names the source.
+/// Files of nccl-tests lack parts of a [`Run`]. These are absent or empty, and `notes` names the source.
 ///
 /// # Errors
 /// When the file cannot be read, is none of the three, a newer program wrote it, or has no measurement.
@@ -171,7 +171,7 @@ fn run(mut fields: Map<String, Value>) -> Result<Run, ReadProblem> {
         .map_err(|error| ReadProblem::Damaged(format!("it is damaged: {error}")))
 }
 
-/// Refuses a native file that contradicts itself: it was changed after the program wrote it.
+/// Refuses a native file with a contradiction: it was changed after the program wrote it.
 fn refuse_contradiction(run: &Run, has_uncounted_mismatch: bool) -> Result<(), ReadProblem> {
     let is_complete = run.outcome == Outcome::Complete;
     let mut ranks: Vec<usize> = run.ranks.iter().map(|rank| rank.rank).collect();
@@ -201,7 +201,7 @@ struct LineKind {
 /// Reads the lines after the header.
 fn lines(source: &mut FileReader<'_>, mut document: FieldReader<'_>) -> Result<Content, ReadProblem> {
     let mut run = run(std::mem::take(&mut document.fields))?;
-    // The last line, if there is one, replaces the header's outcome.
+    // The last line, if present, replaces the header's outcome.
     run.outcome = Outcome::Running;
     let mut has_ended = false;
     let mut wrong = 0;
@@ -269,7 +269,7 @@ fn lines(source: &mut FileReader<'_>, mut document: FieldReader<'_>) -> Result<C
     Ok(Content { run, measurements: document.taken, rows: None })
 }
 
-/// Turns the error of reading a JSON object into the problem that is reported.
+/// Converts the error of reading a JSON object into the reported problem.
 fn problem(error: &serde_json::Error, document: &mut FieldReader<'_>) -> ReadProblem {
     let fields = &document.fields;
     match error.classify() {

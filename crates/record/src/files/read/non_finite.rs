@@ -1,19 +1,19 @@
-//! Replaces numbers that are not finite, which nccl-tests writes as bare words (`inf`, `-nan`), by `null`:
-//! the words are no JSON.
+//! Replaces nccl-tests' infinities and NaNs by `null`. They are bare words (`inf`, `-nan`), and not valid
+//! JSON.
 
 use std::io::{self, Read};
 
-/// Bytes that are read at a time.
+/// Bytes per read.
 const PIECE: usize = 1 << 16;
 
-/// A reader that returns nccl-tests' text with `null` in place of these words.
+/// A reader of nccl-tests' text with `null` in place of these words.
 pub(super) struct FiniteNumbers<R> {
     from: R,
     piece: Box<[u8]>,
     state: ScanState,
     /// The last piece, converted.
     ready: Vec<u8>,
-    /// Bytes of `ready` that have been returned.
+    /// Number of bytes of `ready` already returned.
     taken: usize,
 }
 
@@ -23,11 +23,11 @@ enum ScanState {
     String,
     /// After a backslash in a string.
     Escaped,
-    /// After a minus, which begins a number or a word. It is held back until the next byte.
+    /// After a minus, the beginning of a number or a word. It is held back until the next byte.
     Minus,
-    /// After an `n`, which begins `null` or `nan`. It is held back until the next byte.
+    /// After an `n`, the beginning of `null` or `nan`. It is held back until the next byte.
     Letter,
-    /// In a replaced word, of which these letters are still to be skipped.
+    /// In a replaced word. These letters are still to be skipped.
     Word(&'static [u8]),
 }
 
@@ -46,7 +46,7 @@ impl<R: Read> FiniteNumbers<R> {
             self.state = next(self.state, byte, &mut self.ready);
         }
         if length == 0 {
-            // The text ends after a byte that was held back.
+            // The text ends after a held-back byte.
             match std::mem::replace(&mut self.state, ScanState::Outside) {
                 ScanState::Minus => self.ready.push(b'-'),
                 ScanState::Letter => self.ready.push(b'n'),
@@ -59,7 +59,7 @@ impl<R: Read> FiniteNumbers<R> {
     }
 }
 
-/// Converts a byte: returns the next state, and appends to `out` the output that is certain so far.
+/// Converts a byte: returns the next state, and appends the output to `out` as far as it is certain.
 fn next(state: ScanState, byte: u8, out: &mut Vec<u8>) -> ScanState {
     match (state, byte) {
         (ScanState::String, b'\\') => {

@@ -13,11 +13,11 @@ use super::non_finite::FiniteNumbers;
 
 /// The name of standard input on a command line.
 pub(super) const STANDARD_INPUT: &str = "-";
-/// Bytes that are checked for the encoding before the rest is read.
+/// Bytes checked for the encoding before the rest is read.
 const START: u64 = 64;
 /// Bytes of leading white space after which a file counts as empty.
 const BLANK: usize = 1 << 20;
-/// Bytes that are read at a time.
+/// Bytes per read.
 const PIECE: usize = 1 << 16;
 
 /// A reader of a result file, at the first character of its text.
@@ -36,7 +36,7 @@ pub(super) fn open(path: &Path) -> Result<FileReader<'static>, ReadProblem> {
     source(File::open(path)?)
 }
 
-/// Decompresses what is compressed, and skips a byte order mark and white space up to the first character.
+/// Decompresses a compressed file, and skips a byte order mark and white space up to the first character.
 pub(super) fn source<'a>(mut from: impl Read + 'a) -> Result<FileReader<'a>, ReadProblem> {
     let start = start(&mut from)?;
     let Some(compression) = Compression::of(&start) else { return text(start, from) };
@@ -54,7 +54,7 @@ fn start(from: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(start)
 }
 
-/// A reader of the text that begins with `start` and continues with `rest`.
+/// Returns a reader of a text. `start` is its beginning, and `rest` the remainder.
 fn text<'a>(mut start: Vec<u8>, rest: impl Read + 'a) -> Result<FileReader<'a>, ReadProblem> {
     if is_utf_16(&start) {
         return Err(ReadProblem::Encoded(

@@ -18,7 +18,7 @@ fn rows_that_are_not_stable_are_marked() {
     assert_eq!(unstable, [&of_b, &none, &none, &none]);
     let csv = verdict(&runs, &["--format", "csv"], true);
     let marks: Vec<bool> = csv.lines().skip(1).map(|line| line.ends_with(",true")).collect();
-    // Two lines for each row: B, and C, which has none.
+    // Two lines for each row: B, and C, which has no mark.
     assert_eq!(marks, [true, false, false, false, false, false, false, false], "{csv}");
 
     after.measurements[0].time_us = 20.0;

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Compares several runs on each side: of each run, one time.
+/// Compares several runs on each side, each with one time.
 pub(super) fn sides_compared(before: &[Run], after: &[Run], more: &[&str]) -> (Result<bool, Error>, String) {
     let folder = tempfile::tempdir().unwrap();
     let mut line = vec!["compare".to_owned()];
@@ -43,7 +43,7 @@ fn several_runs_are_slower_only_where_that_is_significant() {
     assert!(text.contains("FAIL: B is slower than A by more than 5% in 2 of 2 rows"), "{text}");
     assert!(text.contains("before0.json, before1.json, before2.json, before3.json"), "{text}");
 
-    // Medians 10 % apart, of runs that differ as much.
+    // Medians 10 % apart, from runs with differences as large.
     let text = of_sides(&[9.0, 12.0, 10.0, 10.0], &[11.0, 9.5, 11.0, 13.0], &[], true);
     assert!(
         text.contains("Note: 2 of 2 rows differ by more than 5%, and not significantly (p >= 0.05)"),
@@ -103,7 +103,7 @@ fn sides_that_cannot_be_tested_are_refused() {
     let path = folder.path().join("one.json");
     fs::write(&path, serde_json::to_string(one).unwrap()).unwrap();
     let path = path.to_str().unwrap();
-    // The same file by another name, the same run in another file, and one file more than the test takes.
+    // The same file by another name, the same run in another file, and one file beyond the limit of the test.
     let by_link = folder.path().join("link.json");
     std::os::unix::fs::symlink(path, &by_link).unwrap();
     let copy = folder.path().join("copy.json");

@@ -8,7 +8,7 @@ use diagnosis::finding::Finding;
 use super::{layout, matrix};
 use crate::command::markup::escaped;
 
-/// The whole page.
+/// Returns the whole page.
 pub(super) fn write(examinations: &[Examination]) -> String {
     let health = super::health(examinations);
     let verdict = super::verdict(examinations);
@@ -35,7 +35,7 @@ pub(super) fn write(examinations: &[Examination]) -> String {
     )
 }
 
-/// A text for the page: escaped, and without characters that reorder it.
+/// Escapes a text for the page, including characters with an effect on its order.
 fn safe(text: &str) -> String {
     let lines: Vec<String> = text.lines().map(layout::plain).collect();
     escaped(&lines.join("\n"))
@@ -121,7 +121,7 @@ fn table(columns: &[String], rows: &[Vec<String>]) -> String {
     )
 }
 
-/// The picture of a matrix with its legend.
+/// Returns the picture of a matrix with its legend.
 fn draw(matrix: &Matrix, title: &str) -> String {
     let mut grades: BTreeMap<&str, Grade> = BTreeMap::new();
     for cell in matrix.cells.iter().flatten() {
@@ -138,7 +138,7 @@ fn draw(matrix: &Matrix, title: &str) -> String {
     )
 }
 
-/// The class of a health in the style sheet.
+/// Returns the class of a health in the style sheet.
 fn health_class(health: Health) -> &'static str {
     match health {
         Health::Healthy => "healthy",

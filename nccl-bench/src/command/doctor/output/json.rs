@@ -24,7 +24,7 @@ struct Part<'a> {
     examination: &'a Examination,
 }
 
-/// The whole text, with a line break at its end.
+/// Returns the whole text, with a line break at its end.
 ///
 /// # Errors
 /// Never in practice: all keys are texts.

@@ -1,5 +1,5 @@
 //! The examinations as JUnit XML: a test suite per examination, a test case for the proofs and per finding,
-//! named by its rule: the names stay the same from run to run.
+//! named by its rule. The names stay the same in all runs.
 //!
 //! Broken and degraded are failures. An unknown warning, and an examination without proof, are errors:
 //! pipelines treat a skipped case as a success, and nothing may pass without proof.
@@ -26,7 +26,7 @@ struct Case {
     detail: String,
 }
 
-/// The whole file.
+/// Returns the whole file.
 pub(super) fn write(examinations: &[Examination]) -> String {
     let suites: Vec<(String, Vec<Case>)> = examinations
         .iter()
@@ -46,7 +46,7 @@ pub(super) fn write(examinations: &[Examination]) -> String {
     text + "</testsuites>\n"
 }
 
-/// The attributes that count cases.
+/// Returns the attributes with the numbers of cases.
 fn counts<'a>(cases: impl Iterator<Item = &'a Case>) -> String {
     let (mut tests, mut failures, mut errors) = (0, 0, 0);
     for case in cases {
@@ -57,7 +57,7 @@ fn counts<'a>(cases: impl Iterator<Item = &'a Case>) -> String {
     format!("tests=\"{tests}\" failures=\"{failures}\" errors=\"{errors}\" skipped=\"0\" time=\"0\"")
 }
 
-/// The cases of an examination: its proof, what it cannot tell, and its findings.
+/// Returns the cases of an examination: its proof, an unknown health, and its findings.
 fn cases(examination: &Examination) -> Vec<Case> {
     let mut cases = Vec::new();
     if !examination.proof.is_empty() {
@@ -83,7 +83,7 @@ fn cases(examination: &Examination) -> Vec<Case> {
     cases
 }
 
-/// The case of a finding.
+/// Returns the case of a finding.
 fn finding(finding: &Finding) -> Case {
     let outcome = match finding.severity {
         Severity::Broken | Severity::Degraded => Outcome::Failed,
@@ -107,7 +107,7 @@ fn finding(finding: &Finding) -> Case {
     }
 }
 
-/// The XML element of a case.
+/// Returns the XML element of a case.
 fn element(suite: &str, case: &Case) -> String {
     let start =
         format!("<testcase classname=\"{}\" name=\"{}\" time=\"0\"", escaped(suite), attribute(&case.name));
@@ -123,7 +123,7 @@ fn element(suite: &str, case: &Case) -> String {
     }
 }
 
-/// A text for an attribute, in which XML has no line breaks.
+/// Escapes a text for an attribute. Attributes in XML have no line breaks.
 fn attribute(text: &str) -> String {
     escaped(&text.replace(['\n', '\t', '\r'], " "))
 }

@@ -1,9 +1,9 @@
-//! Parts of text: columns, and text that is safe in a terminal.
+//! Parts of text: columns, and safe text for a terminal.
 
 /// Space between the columns of a table.
 const GAP: &str = "  ";
 
-/// Texts in columns, without space at the ends of lines.
+/// Returns texts in columns, without space at the ends of lines.
 pub(in crate::command) fn columns(rows: &[Vec<String>]) -> Vec<String> {
     let rows: Vec<Vec<String>> =
         rows.iter().map(|row| row.iter().map(|cell| plain(cell)).collect()).collect();
@@ -26,13 +26,14 @@ pub(in crate::command) fn columns(rows: &[Vec<String>]) -> Vec<String> {
     rows.iter().map(line).collect()
 }
 
-/// A text in a column of this width.
+/// Pads a text to the width of a column.
 pub(super) fn padded(text: &str, width: usize) -> String {
     let missing = width.saturating_sub(textwrap::core::display_width(text));
     format!("{text}{}", " ".repeat(missing))
 }
 
-/// A text in one line without characters that control a terminal or reorder its text.
+/// Returns a text in one line, with escapes for characters with an effect on a terminal or on the order of
+/// text.
 pub(in crate::command) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for character in text.chars() {

@@ -11,12 +11,12 @@ use crate::command::markup::{Px, escaped};
 const LARGEST_TEXT: usize = 16;
 /// Number of labels up to which the cells of a picture have texts.
 const LARGEST_WITH_TEXTS: usize = 24;
-/// Size of a cell from which on there are lines between cells.
+/// Smallest size of a cell for lines between cells.
 const SMALLEST_WITH_LINES: f64 = 6.0;
 /// Width of a letter in a picture.
 const LETTER: f64 = 7.4;
 
-/// The lines of a matrix: all cells of a small one, the number of pairs by text of a large one.
+/// Returns the lines of a matrix: all cells of a small one, the number of pairs by text of a large one.
 pub(in crate::command) fn lines(matrix: &Matrix) -> Vec<String> {
     let mut lines = if matrix.labels.len() <= LARGEST_TEXT { square(matrix) } else { summary(matrix) };
     let longest = matrix.legend.iter().map(|(text, _)| text.chars().count()).max().unwrap_or(0);
@@ -26,7 +26,7 @@ pub(in crate::command) fn lines(matrix: &Matrix) -> Vec<String> {
     lines
 }
 
-/// All cells.
+/// Returns all cells.
 fn square(matrix: &Matrix) -> Vec<String> {
     let mut rows = vec![std::iter::once(String::new()).chain(matrix.labels.iter().cloned()).collect()];
     for (label, cells) in matrix.labels.iter().zip(&matrix.cells) {
@@ -36,7 +36,7 @@ fn square(matrix: &Matrix) -> Vec<String> {
     columns(&rows)
 }
 
-/// Number of pairs by text.
+/// Returns the number of pairs by text.
 fn summary(matrix: &Matrix) -> Vec<String> {
     let mut counts: BTreeMap<(Grade, &str), usize> = BTreeMap::new();
     for cell in matrix.cells.iter().flatten().filter(|cell| !cell.text.is_empty()) {
@@ -58,11 +58,11 @@ struct Frame {
     left: f64,
     /// Space for the labels of the columns.
     top: f64,
-    /// Every so many labels are written.
+    /// Interval of the written labels.
     step: usize,
-    /// The cells have texts.
+    /// True if the cells have texts.
     texts: bool,
-    /// The labels of the columns are turned.
+    /// True if the labels of the columns are turned.
     turned: bool,
 }
 
@@ -80,7 +80,7 @@ impl Frame {
             65..=128 => 7.0,
             _ => 4.0,
         };
-        // A power of two, so that the labels fall on the first ranks of nodes.
+        // A power of two puts the labels on the first ranks of nodes.
         let step = if texts { 1 } else { ((32.0 / cell).ceil() as usize).next_power_of_two() };
         let label = longest(&mut matrix.labels.iter());
         let turned = label + 4.0 > cell * step as f64;
@@ -96,7 +96,7 @@ impl Frame {
     }
 }
 
-/// The picture, as an SVG element whose colours are classes of the page's style sheet: `fastest`, `fast`,
+/// Returns the picture, an SVG element. Its colours are classes of the page's style sheet: `fastest`, `fast`,
 /// `staged`, `slow`, `nothing`.
 pub(in crate::command) fn picture(matrix: &Matrix, name: &str) -> String {
     let frame = Frame::new(matrix);
@@ -124,7 +124,7 @@ pub(in crate::command) fn picture(matrix: &Matrix, name: &str) -> String {
     svg + &grid(count, &frame) + "</svg>\n"
 }
 
-/// Lines between the cells.
+/// Draws lines between the cells.
 fn grid(count: usize, frame: &Frame) -> String {
     if frame.cell < SMALLEST_WITH_LINES {
         return String::new();
@@ -138,7 +138,7 @@ fn grid(count: usize, frame: &Frame) -> String {
     format!("<path class=\"lines\" d=\"{}\"/>\n", lines.collect::<String>())
 }
 
-/// The names of rows and columns.
+/// Draws the names of rows and columns.
 fn labels(matrix: &Matrix, frame: &Frame) -> String {
     let mut svg = String::new();
     let half = frame.cell / 2.0;
@@ -157,7 +157,7 @@ fn labels(matrix: &Matrix, frame: &Frame) -> String {
     svg
 }
 
-/// The cells of a row. Equal neighbours of a large matrix are one shape.
+/// Draws the cells of a row. Equal neighbours of a large matrix are one shape.
 fn draw_row(matrix: &Matrix, frame: &Frame, row: usize, cells: &[Cell]) -> String {
     let mut svg = String::new();
     let label = |index: usize| matrix.labels.get(index).map_or("", String::as_str);
@@ -196,7 +196,7 @@ fn draw_row(matrix: &Matrix, frame: &Frame, row: usize, cells: &[Cell]) -> Strin
     svg
 }
 
-/// The class of a grade in the style sheet.
+/// Returns the class of a grade in the style sheet.
 pub(in crate::command) fn class(grade: Grade) -> &'static str {
     match grade {
         Grade::Fastest => "fastest",
@@ -207,7 +207,7 @@ pub(in crate::command) fn class(grade: Grade) -> &'static str {
     }
 }
 
-/// At most 24 letters.
+/// Returns at most 24 letters.
 fn shortened(text: &str) -> String {
     text.chars().take(24).collect()
 }

@@ -20,10 +20,10 @@ use engine::supervision::print_message;
 use crate::command::output_file::Maker;
 use crate::exit::{ExitError, print};
 
-/// Text near the start of each file that is written, by which a later run knows that it may replace it.
+/// Mark near the start of each written file. A later run may replace a file with this mark.
 const MARK: &str = "<!-- made by nccl-bench doctor -->\n";
 
-/// The files of the doctor.
+/// Description of the doctor's files.
 const MAKER: Maker =
     Maker { mark: MARK, product: "report", advice: "name another file", input: "is what is to be examined" };
 
@@ -62,8 +62,8 @@ pub struct Output {
 }
 
 impl Output {
-    /// Refuses files that must not be replaced. To be called before an examination that takes long; `inputs`
-    /// are the files that are examined.
+    /// Refuses files that must not be replaced. Call it before a long examination. `inputs` are the examined
+    /// files.
     ///
     /// # Errors
     /// When a file must not be replaced.
@@ -82,8 +82,8 @@ impl Output {
     }
 }
 
-/// Writes the reports, and returns the health as exit code; that of [`Health::CannotTell`] when a file or
-/// standard output cannot be written.
+/// Writes the reports, and returns the health as exit code; [`Health::CannotTell`] when a file or standard
+/// output cannot be written.
 ///
 /// # Errors
 /// When a file must not be replaced, or nobody reads standard output.
@@ -104,24 +104,24 @@ pub(super) fn write(output: &Output, examinations: &[Examination]) -> Result<u8,
     match print(&text) {
         Err(ExitError::Output(error)) if error.kind() != io::ErrorKind::BrokenPipe => {
             print_message(format_args!("error: writing to standard output: {error}"));
-            // A report that was not printed says nothing about the health.
+            // An unprinted report says nothing about the health.
             Ok(Health::CannotTell.code())
         }
         printed => printed.map(|_| health(examinations).code()),
     }
 }
 
-/// True on ranks other than 0 of a launcher, for commands of which each rank would print a copy.
+/// Returns true on ranks other than 0 of a launcher. Used by commands with the same output on each rank.
 ///
-/// A pod has the variables of its rank also for commands that a person types in it, which have to print; a
-/// note says what to do where all ranks of a job run the command.
+/// A pod has the variables of its rank also for commands typed by a person, which have to print. A note gives
+/// advice for the case that all ranks of a job run the command.
 pub(in crate::command) fn is_left_to_rank_0() -> bool {
     let Started { launcher, rank, .. } = Started::detect();
     let Some(rank) = rank.filter(|&rank| rank > 0) else { return false };
     let is_left = match launcher {
         Launcher::Explicit | Launcher::OpenMpi | Launcher::Mpich | Launcher::Slurm => true,
-        // An operator of Kubernetes sets RANK and WORLD_SIZE in pods, but torchrun alone sets this one, in
-        // its workers.
+        // An operator of Kubernetes sets RANK and WORLD_SIZE in pods, but only torchrun sets this one, in its
+        // workers.
         Launcher::Torchrun => std::env::var_os("TORCHELASTIC_RUN_ID").is_some(),
         _ => false,
     };
@@ -134,8 +134,8 @@ pub(in crate::command) fn is_left_to_rank_0() -> bool {
     is_left
 }
 
-/// The style of standard output: colours and width of a terminal; neither in a pipe, nor under a launcher,
-/// which may give rank 0 a terminal and write what it reads from there to a file.
+/// Returns the style of standard output: colours and width of a terminal. Neither in a pipe nor under a
+/// launcher, because a launcher may give rank 0 a terminal and write the text from there to a file.
 pub(in crate::command) fn style() -> text::Style {
     if Started::detect().launcher != Launcher::None {
         return text::Style::default();
@@ -146,13 +146,13 @@ pub(in crate::command) fn style() -> text::Style {
     text::Style { colour, width: width.filter(|_| stdout.is_terminal()) }
 }
 
-/// The signal that interrupted one of the examinations.
+/// Returns the signal that interrupted one of the examinations.
 fn interrupted(examinations: &[Examination]) -> Option<&str> {
     examinations.iter().find_map(|examination| examination.interrupted.as_deref())
 }
 
-/// The health of all examinations: broken if one is, healthy only if all are. Cannot tell if a signal has
-/// interrupted one: failures in the logs can follow from the signal.
+/// Returns the health of all examinations: broken if one is, healthy only if all are. Cannot tell if a signal
+/// has interrupted one, because failures in the logs can follow from the signal.
 fn health(examinations: &[Examination]) -> Health {
     if interrupted(examinations).is_some() {
         return Health::CannotTell;
@@ -162,12 +162,12 @@ fn health(examinations: &[Examination]) -> Health {
     order.into_iter().find(|health| found.contains(health)).unwrap_or(Health::CannotTell)
 }
 
-/// The verdict in one line.
+/// Returns the verdict in one line.
 fn verdict(examinations: &[Examination]) -> String {
     format!("{}: {}", health(examinations).to_string().to_uppercase(), reason(examinations))
 }
 
-/// The reason of the verdict.
+/// Returns the reason of the verdict.
 fn reason(examinations: &[Examination]) -> String {
     let reason = match health(examinations) {
         Health::Broken => worst(examinations, Severity::Broken),
@@ -195,7 +195,7 @@ fn reason(examinations: &[Examination]) -> String {
     reason.unwrap_or_default()
 }
 
-/// The diagnosis of the first finding of this severity.
+/// Returns the diagnosis of the first finding of this severity.
 fn worst(examinations: &[Examination], severity: Severity) -> Option<String> {
     let mut found = examinations.iter().flat_map(|examination| &examination.findings);
     found
@@ -203,13 +203,13 @@ fn worst(examinations: &[Examination], severity: Severity) -> Option<String> {
         .map(|finding| finding.diagnosis.trim_end_matches('.').to_owned())
 }
 
-/// The proof of a measurement that passed: it was asked for, so it comes before what was not seen.
+/// Returns the proof of a successful measurement. It was requested, so it comes before unseen facts.
 fn measured(examinations: &[Examination]) -> Option<&str> {
     let measurement = examinations.iter().find(|examination| examination.subject == "measurement")?;
     (measurement.health() == Health::Healthy).then(|| measurement.proof.first().map(String::as_str))?
 }
 
-/// The reason for which the examinations cannot tell.
+/// Returns the reason of [`Health::CannotTell`].
 fn doubt(examinations: &[Examination]) -> Option<&str> {
     let interrupted = examinations.iter().find(|examination| examination.interrupted.is_some());
     interrupted.and_then(doubt_of).or_else(|| examinations.iter().find_map(doubt_of))
@@ -224,7 +224,7 @@ fn doubt_of(examination: &Examination) -> Option<&str> {
     unknown.or_else(|| examination.unseen.first().map(String::as_str)).map(|text| text.trim_end_matches('.'))
 }
 
-/// The findings of all examinations, worst first.
+/// Returns the findings of all examinations, worst first.
 fn sorted(examinations: &[Examination]) -> Vec<&Finding> {
     let mut findings: Vec<&Finding> =
         examinations.iter().flat_map(|examination| &examination.findings).collect();
@@ -232,12 +232,12 @@ fn sorted(examinations: &[Examination]) -> Vec<&Finding> {
     findings
 }
 
-/// The heading of an examination.
+/// Returns the heading of an examination.
 fn title(examination: &Examination) -> String {
     sentence(examination.subject)
 }
 
-/// The place, line, rank and host of a piece of evidence: `job.log:24, rank 0, host a`.
+/// Returns the place, line, rank and host of a piece of evidence: `job.log:24, rank 0, host a`.
 fn place(evidence: &diagnosis::finding::Evidence) -> String {
     let line = evidence.line.map(|line| format!(":{line}")).unwrap_or_default();
     let rank = evidence.rank.map(|rank| format!(", rank {rank}")).unwrap_or_default();
@@ -245,7 +245,7 @@ fn place(evidence: &diagnosis::finding::Evidence) -> String {
     format!("{}{line}{rank}{host}", evidence.place)
 }
 
-/// The labelled texts of a finding, without those that it lacks.
+/// Returns the labelled texts of a finding, without missing ones.
 fn details(finding: &Finding) -> impl Iterator<Item = (&'static str, String)> {
     let details = [
         ("Concerns", concerned(finding)),
@@ -257,7 +257,7 @@ fn details(finding: &Finding) -> impl Iterator<Item = (&'static str, String)> {
     details.into_iter().filter_map(|(name, text)| Some((name, text?)))
 }
 
-/// The thing to do with a node.
+/// Returns the recommended action for a node.
 fn advice(action: Action) -> Option<&'static str> {
     match action {
         Action::None => None,
@@ -268,9 +268,9 @@ fn advice(action: Action) -> Option<&'static str> {
     }
 }
 
-/// The ranks and hosts of a finding: `ranks 0-3, 7; hosts a, b`.
+/// Returns the ranks and hosts of a finding: `ranks 0-3, 7; hosts a, b`.
 fn concerned(finding: &Finding) -> Option<String> {
-    /// Number of hosts that are named.
+    /// Maximum number of named hosts.
     const HOSTS: usize = 8;
     let ranks = match &finding.ranks[..] {
         [] => None,

@@ -3,7 +3,7 @@ use diagnosis::finding::{Action, Evidence, Finding, Severity};
 
 use super::*;
 
-/// A text that would do harm in a terminal, in XML and in HTML.
+/// A text with harmful characters for a terminal, XML and HTML.
 const HOSTILE: &str = "\u{1b}[2J\u{0}<script>alert('&\"')</script>\u{202e}\r\nnext]]>";
 
 fn evidence(text: &str) -> Evidence {
@@ -160,7 +160,7 @@ fn hostile_text_is_escaped_in_xml_and_html() {
     assert!(failure.text().unwrap().contains("<script>alert"), "{failure:?}");
 }
 
-/// An HTML page as XML.
+/// Parses an HTML page as XML.
 fn parsed(page: &str) -> roxmltree::Document<'_> {
     let options = roxmltree::ParsingOptions { allow_dtd: true, ..roxmltree::ParsingOptions::default() };
     roxmltree::Document::parse_with_options(page, options).unwrap()
@@ -173,7 +173,7 @@ fn the_page_has_the_matrix_of_many_ranks_and_loads_nothing() {
     let page = html::write(&[found]);
     let parsed = parsed(&page);
     let shapes = parsed.descendants().filter(|node| node.attribute("class") == Some("fastest")).count();
-    // Each row has a shape on each side of the diagonal, but for the first and the last.
+    // Each row has a shape on each side of the diagonal, except for the first and the last.
     assert_eq!(shapes, 2 * 64 - 2);
     let titles: Vec<_> = parsed
         .descendants()

@@ -14,14 +14,14 @@ use super::matrix;
 pub(in crate::command) struct Style {
     /// With colours.
     pub(super) colour: bool,
-    /// Width of the terminal; `None` where nothing is wrapped.
+    /// Width of the terminal; `None` without wrapping.
     pub(super) width: Option<usize>,
 }
 
-/// Smallest width that is respected.
+/// Smallest width for wrapping. Narrower terminals count as this wide.
 const NARROWEST: usize = 40;
 
-/// The whole text.
+/// Returns the whole text.
 pub(super) fn write(examinations: &[Examination], style: &Style) -> String {
     let health = super::health(examinations);
     let verdict = super::verdict(examinations);
@@ -32,12 +32,12 @@ pub(super) fn write(examinations: &[Examination], style: &Style) -> String {
     text + &paragraphs(examinations, style, Some(&super::reason(examinations)))
 }
 
-/// The text without the verdict: findings, proof, what could not be seen, and the facts.
+/// Returns the text without the verdict: findings, proof, the list of unseen facts, and the facts.
 pub(in crate::command) fn details(examinations: &[Examination], style: &Style) -> String {
     paragraphs(examinations, style, None)
 }
 
-/// The details. The verdict has `said` some of it, which is not repeated.
+/// Returns the details. `said` is the verdict's reason, and is not repeated.
 fn paragraphs(examinations: &[Examination], style: &Style, said: Option<&str>) -> String {
     let is_doubt = super::health(examinations) == Health::CannotTell;
     let doubt = super::doubt(examinations).filter(|_| is_doubt && said.is_some());
@@ -63,7 +63,7 @@ fn paragraphs(examinations: &[Examination], style: &Style, said: Option<&str>) -
 }
 
 impl Style {
-    /// The paragraph of a finding, without the diagnosis where the verdict above it has said that.
+    /// Returns the paragraph of a finding, without the diagnosis if the verdict contains it.
     fn finding(&self, number: usize, finding: &Finding, is_said: bool) -> String {
         let severity = finding.severity.to_string();
         let severity =
@@ -141,7 +141,7 @@ impl Style {
         text
     }
 
-    /// A table; on a terminal that is too narrow, a line for each cell.
+    /// Returns a table, or a line for each cell if the terminal is too narrow.
     fn table(&self, rows: &[Vec<String>]) -> String {
         let lines = columns(rows);
         let widest = lines.iter().map(|line| textwrap::core::display_width(line)).max().unwrap_or(0);
@@ -160,24 +160,24 @@ impl Style {
         }
     }
 
-    /// Lines with this indentation, wrapped.
+    /// Wraps a text into lines with this indentation.
     fn wrapped(&self, line: &str, indent: &str) -> String {
         self.wrap(line, indent, &format!("{indent}{}", if indent.is_empty() { "" } else { "  " }))
     }
 
-    /// Lines of which the first begins at a column, and the others with an indentation.
+    /// Wraps a text into lines. The first begins at a column, the next ones with an indentation.
     fn wrapped_from(&self, line: &str, column: usize, indent: &str) -> String {
         self.wrap(line, &" ".repeat(column), indent)
     }
 
-    /// Lines of which all but the first are indented.
+    /// Wraps a text into lines, all but the first indented.
     fn hanging(&self, line: &str, indent: usize) -> String {
         self.wrap(line, "", &" ".repeat(indent))
     }
 
     fn wrap(&self, line: &str, first: &str, others: &str) -> String {
         let Some(width) = self.width else { return format!("{first}{line}\n") };
-        // A path or command that is longer than the line stays whole, so that it can be copied.
+        // A path or command longer than the line stays whole for copying.
         let options = textwrap::Options::new(width.max(NARROWEST)).break_words(false);
         textwrap::fill(line, options.initial_indent(first).subsequent_indent(others)) + "\n"
     }

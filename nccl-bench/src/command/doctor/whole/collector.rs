@@ -25,23 +25,24 @@ use crate::command::doctor::gather;
 use crate::command::doctor::output::{self, Output};
 use crate::exit::ExitError;
 
-/// Time in which the logs of the other processes have to arrive after a failure. With the time of the report
-/// below the limit of saving results.
+/// Time limit for the logs of the other processes after a failure. Together with the report's time it is
+/// below the time limit of saving results.
 const LOG_TIME: Duration = Duration::from_secs(2);
 
-/// The same after a signal: mpirun kills a second after it, and the report comes 0.2 s after it.
+/// The same after a signal: mpirun kills one second after it, and the report begins 0.2 s after it.
 const LOG_TIME_AFTER_SIGNAL: Duration = Duration::from_millis(300);
 
-/// Time in which the logs have to arrive after a complete measurement; then the world sends the missing ones.
+/// Time limit for the logs after a complete measurement. Then the world sends the missing ones.
 const LOG_TIME_OF_COMPLETE: Duration = Duration::from_secs(20);
 
-/// Time that the other processes wait for rank 0's report before they end; below the limit of saving results.
+/// Time limit of the other processes' wait for rank 0's report before they end. It is below the time limit of
+/// saving results.
 const REPORT_TIME: Duration = Duration::from_secs(4);
 
-/// Time that a launcher gets to read the report before this process ends.
+/// Time for a launcher to read the report before this process ends.
 const FORWARD_TIME: Duration = Duration::from_millis(500);
 
-/// Collects the measurements, and reports them when the job ends before its time.
+/// Collects the measurements, and reports them after an early end of the job.
 pub(super) struct Collector {
     exchange: Arc<Exchange>,
     output: Output,
@@ -49,11 +50,12 @@ pub(super) struct Collector {
     before: Mutex<Vec<Examination>>,
     state: Mutex<State>,
     is_first: bool,
-    /// The exit code, once the report was written, also after an early end. Locked while it is written.
+    /// The exit code of the written report, also after an early end. Locked during the write.
     reported: Mutex<Option<u8>>,
 }
 
-/// The thread of rank 0 that ends the job when another process tells its end; ends when it is dropped.
+/// The thread of rank 0 that ends the job when another process reports its end. The thread ends when this
+/// value is dropped.
 pub(super) struct Watch {
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -80,24 +82,24 @@ impl Collector {
         }
     }
 
-    /// Adds examinations that the report of an early end contains as well.
+    /// Adds examinations to the report of an early end.
     pub(super) fn add(&self, examinations: impl IntoIterator<Item = Examination>) {
         lock(&self.before).extend(examinations);
     }
 
-    /// The examinations so far, which are then no longer part of such a report.
+    /// Returns the examinations so far, and removes them from the report of an early end.
     pub(super) fn take(&self) -> Vec<Examination> {
         mem::take(&mut lock(&self.before))
     }
 
     /// Waits in the background for the early end of another process, then reports and ends the job; on rank 0
-    /// only. Other processes may not notice it: they wait for that process inside NCCL.
+    /// only. Other processes may not notice it, because they wait for that process inside NCCL.
     pub(super) fn watch(self: &Arc<Self>, world: &world::Handle) -> io::Result<Watch> {
         let is_over = Arc::new(AtomicBool::new(false));
         let mut thread = None;
         if self.is_first {
             let (collector, is_over) = (Arc::clone(self), Arc::clone(&is_over));
-            // The last handle of a world leaves the job, which is for the main thread to do.
+            // Dropping the last handle of a world leaves the job. Only the main thread may do that.
             let world = Arc::downgrade(world);
             let wait = move || {
                 while !is_over.load(Ordering::SeqCst) {
@@ -117,7 +119,7 @@ impl Collector {
     /// Reports the end of another process, and ends the job.
     fn end_job(&self, world: &dyn world::World, process: usize, ending: Ending) -> ! {
         // After a death, the launcher may have interrupted the others. From here on no other failure ends
-        // this process, so that the report and the exit code have one reason.
+        // this process, so the report and the exit code have one reason.
         let ending = match world.begin_end() {
             Ok(()) => ending,
             Err((error, _)) => Ending::Failed(error.to_string()),
@@ -144,7 +146,7 @@ impl Collector {
         Ok(logs)
     }
 
-    /// The examination of NCCL's logs; `None` after a complete measurement without NCCL.
+    /// Returns the examination of NCCL's logs; `None` after a complete measurement without NCCL.
     pub(super) fn of_logs(&self, logs: Vec<PackedLog>, limit: Option<Duration>) -> Option<Examination> {
         let backend = lock(&self.state).run.as_ref().map(|run| run.provenance.backend.clone());
         if limit.is_none() && backend.as_deref() != Some("nccl") {
@@ -153,7 +155,7 @@ impl Collector {
         Some(examine(logs, &self.exchange.hosts, limit.unwrap_or(LOG_TIME_OF_COMPLETE)))
     }
 
-    /// Writes the report, unless another thread has. Returns the exit code that goes with the report.
+    /// Writes the report, unless another thread has. Returns the report's exit code.
     pub(super) fn once(&self, write: impl FnOnce() -> Result<u8, ExitError>) -> Result<u8, ExitError> {
         let mut reported = lock(&self.reported);
         if let Some(code) = *reported {
@@ -189,7 +191,7 @@ impl Collector {
         if let Err(error) = output::write(&self.output, &examinations) {
             let _ = error.report();
         }
-        // Open MPI drops what it has not yet read of the output of a process that aborts.
+        // Open MPI drops unread output of an aborting process.
         thread::sleep(FORWARD_TIME);
         self.exchange.release();
     }
@@ -205,7 +207,7 @@ impl Collector {
         }
     }
 
-    /// The messages of a failure: that of rank 0, then those of the other processes.
+    /// Returns the messages of a failure: first rank 0's, then the other processes'.
     fn evidence(&self, message: &str, endings: BTreeMap<usize, Ending>) -> Vec<Evidence> {
         let text = |text: String, place: String| Evidence { place, text, ..Evidence::default() };
         let others = endings.into_iter().filter_map(|(process, ending)| match ending {
@@ -218,7 +220,7 @@ impl Collector {
         std::iter::once(text(message.to_owned(), "measurement".to_owned())).chain(others).take(8).collect()
     }
 
-    /// The examination of the measurement with this end.
+    /// Returns the examination of the measurement with this end.
     pub(super) fn measurement(&self, end: End<'_>) -> Examination {
         lock(&self.state).examine(end)
     }
@@ -250,7 +252,8 @@ impl Observer for Collector {
         self.salvage(Outcome::Failed { message: message.to_owned() });
     }
 
-    /// Rank 0 reports with the logs of all processes; every other process tells it, and waits for the report.
+    /// Reports with the logs of all processes on rank 0. Every other process sends its ending to rank 0, and
+    /// waits for the report.
     fn salvage(&self, outcome: Outcome) {
         let ending = match outcome {
             Outcome::Running | Outcome::Complete => return,
@@ -266,7 +269,7 @@ impl Observer for Collector {
     }
 }
 
-/// Draws conclusions from the logs of the processes of `hosts`, which had to arrive within `limit`.
+/// Draws conclusions from the logs of the processes of `hosts`. The logs had to arrive within `limit`.
 fn examine(logs: Vec<PackedLog>, hosts: &[String], limit: Duration) -> Examination {
     let missing = missing(&logs, hosts.len());
     let rules = Rules::built_in();
@@ -298,18 +301,18 @@ fn examine(logs: Vec<PackedLog>, hosts: &[String], limit: Duration) -> Examinati
     examination
 }
 
-/// The processes of which there is no log.
+/// Returns the processes without a log.
 fn missing(logs: &[PackedLog], size: usize) -> Vec<usize> {
     (0..size).filter(|&process| logs.iter().all(|log| log.process != process)).collect()
 }
 
-/// Words for processes: `process 1`, `processes 0, 2-5`.
+/// Returns words for processes: `process 1`, `processes 0, 2-5`.
 fn processes(numbers: &[usize]) -> String {
     let noun = if numbers.len() == 1 { "process" } else { "processes" };
     format!("{noun} {}", ranges(numbers))
 }
 
-/// Removes the advice about known faults of a host where that of the log is about the same versions.
+/// Removes a host's advice about known faults if the log's advice is about the same versions.
 pub(super) fn drop_repeated_faults(examinations: &mut [Examination]) {
     const RULE: &str = "known-faults";
     let of_log = examinations.iter().filter(|examination| examination.subject == "log");
@@ -327,7 +330,7 @@ pub(super) fn drop_repeated_faults(examinations: &mut [Examination]) {
     }
 }
 
-/// The first warnings in a log.
+/// Returns the first warnings in a log.
 fn warnings(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     text.lines().filter(|line| line.contains("NCCL WARN")).take(5).map(|line| format!("{line}\n")).collect()

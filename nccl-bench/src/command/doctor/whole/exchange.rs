@@ -1,9 +1,9 @@
-//! The logs of all processes at rank 0, also when the measurement fails.
+//! Exchange of logs: rank 0 gets the logs of all processes, even after a failure of the measurement.
 //!
-//! Collective operations of the world fail once a rank has failed, but messages still arrive. So every
-//! process has a thread that sends the log when rank 0 asks for it, whatever the ranks of the process are
-//! doing. The first process of each host also keeps the logs of its neighbours open, so that the log of a
-//! dead process is not lost.
+//! Collective operations of the world fail after a rank's failure, but messages still arrive. So every
+//! process has a thread that sends the log at rank 0's request, independent of the state of its ranks. The
+//! first process of each host also keeps the logs of its neighbours open, so the log of a dead process is not
+//! lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write as _};
@@ -23,19 +23,19 @@ use super::lock;
 use super::message::{Ending, Message, PackedLog};
 use crate::command::doctor::gather;
 
-/// Largest part of a process's log that is sent.
+/// Size limit of a process's log, in bytes. The rest is not sent.
 const LOG_BYTES: u64 = 12 << 20;
 
-/// Largest sum of all logs of a measurement that failed: they are read within a few seconds.
+/// Size limit of all logs together after a failed measurement, in bytes. They are read within a few seconds.
 const TOTAL_BYTES: u64 = 512 << 20;
 
-/// Interval at which a process that waits looks for messages.
+/// Polling interval of a process that waits for messages.
 pub(super) const POLL: Duration = Duration::from_millis(5);
 
-/// Interval at which the answering thread looks for rank 0's question, while ranks measure.
+/// Polling interval of the answering thread while ranks measure.
 const IDLE_POLL: Duration = Duration::from_millis(20);
 
-/// A process of the job, as it introduces itself.
+/// Description of a process of the job, sent by itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Member {
     host: String,
@@ -56,24 +56,24 @@ pub(super) struct Exchange {
     is_reported: AtomicBool,
 }
 
-/// The logs that this process can read.
+/// The logs readable by this process.
 struct HeldLogs {
     process: usize,
     own: CapturedLog,
-    /// Those of the other processes of this host, at its first process.
+    /// Logs of the other processes of this host, at its first process.
     neighbours: Vec<(usize, CapturedLog)>,
-    /// Largest part of a log.
+    /// Size limit of a log, in bytes.
     limit: u64,
 }
 
-/// The logs and endings that rank 0 has received.
+/// The logs and endings received by rank 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Received {
-    /// The logs by process: of two copies the longer one, since a process may have gone on writing.
+    /// The logs by process. Of two copies the longer one is kept, since a process may have written more.
     pub(super) logs: BTreeMap<usize, PackedLog>,
-    /// The first ending of each process that has ended before the measurement was complete.
+    /// The first ending of each process that ended before the measurement was complete.
     pub(super) endings: BTreeMap<usize, Ending>,
-    /// The processes that have sent all logs that they hold.
+    /// The processes that have sent all their logs.
     complete: BTreeSet<usize>,
 }
 
@@ -95,7 +95,7 @@ impl Received {
     }
 }
 
-/// The thread of a process other than the first, which answers rank 0; ends when it is dropped.
+/// The answering thread of a process other than the first. It ends when this value is dropped.
 pub(super) struct Answering {
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -111,7 +111,7 @@ impl Drop for Answering {
 }
 
 impl Exchange {
-    /// Gathers where each process has its log. Collective.
+    /// Gathers the place of each process's log. Collective.
     pub(super) fn gather_members(world: &world::Handle, own: CapturedLog) -> Result<Arc<Self>, Stop> {
         let world::Host { name: host, id: host_id } = world::host();
         let member = Member { host, host_id, place: own.place().ok() };
@@ -128,8 +128,7 @@ impl Exchange {
         }))
     }
 
-    /// Starts the thread that answers rank 0. On rank 0 it starts none. The thread must end before the world
-    /// is left.
+    /// Starts the answering thread, except on rank 0. The thread must end before the world is left.
     pub(super) fn answer(self: &Arc<Self>) -> io::Result<Answering> {
         let is_over = Arc::new(AtomicBool::new(false));
         let mut thread = None;
@@ -163,25 +162,24 @@ impl Exchange {
         }
     }
 
-    /// The log of this process.
+    /// Returns the log of this process.
     pub(super) fn own_log(&self) -> PackedLog {
         pack(self.held.process, &self.held.own, LOG_BYTES)
     }
 
-    /// The text of the log of this process.
+    /// Returns the text of the log of this process.
     pub(super) fn own_text(&self) -> Vec<u8> {
         self.held.own.read(LOG_BYTES).unwrap_or_default().0
     }
 
-    /// Tells rank 0 that this process ends.
+    /// Reports the end of this process to rank 0.
     pub(super) fn tell_end(&self, ending: Ending) {
         if let Some(world) = self.world.upgrade() {
             world.post(Message::Ended(ending).encode());
         }
     }
 
-    /// Waits until rank 0 has written its report. Returns false without one within `limit`, or once rank 0
-    /// has gone.
+    /// Waits for rank 0's report. Returns false after `limit`, or once rank 0 has gone.
     pub(super) fn wait_for_report(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         let is_reported = || self.is_reported.load(Ordering::SeqCst);
@@ -198,14 +196,14 @@ impl Exchange {
         is_reported()
     }
 
-    /// The ending that another process has told, with its number; on rank 0 only.
+    /// Returns the first reported ending of another process, with its number; on rank 0 only.
     pub(super) fn ending(&self) -> Option<(usize, Ending)> {
         self.receive(&*self.world.upgrade()?);
         let received = lock(&self.received);
         received.endings.iter().next().map(|(process, ending)| (*process, ending.clone()))
     }
 
-    /// Takes what has arrived.
+    /// Takes all messages received so far.
     fn receive(&self, world: &dyn World) {
         let mut received = lock(&self.received);
         for (process, message) in world.take_posted() {
@@ -215,8 +213,8 @@ impl Exchange {
         }
     }
 
-    /// Asks all processes for their logs, and waits for them up to `limit`. On the other ranks, only the logs
-    /// that they hold.
+    /// Requests the logs of all processes, and waits for them up to `limit`. On other ranks, returns only
+    /// their own and their neighbours' logs.
     pub(super) fn collect(&self, limit: Duration) -> Received {
         let deadline = Instant::now() + limit;
         let world = self.world.upgrade().filter(|_| self.held.process == 0);
@@ -231,16 +229,16 @@ impl Exchange {
                 self.receive(&*world);
                 thread::sleep(POLL);
             }
-            // What a process has sent before its connection was closed.
+            // Messages sent by a process before its connection was closed.
             self.receive(&*world);
         }
-        // Kept, since another thread collects them again when a process dies meanwhile.
+        // A copy, since another thread collects them again when a process dies meanwhile.
         let mut received = lock(&self.received).clone();
         self.held.pack().into_iter().for_each(|log| received.add_log(log));
         received
     }
 
-    /// Tells the others that the report is written; on rank 0 only.
+    /// Announces the complete report to the other processes; on rank 0 only.
     pub(super) fn release(&self) {
         if let Some(world) = self.world.upgrade() {
             world.post(Message::Reported.encode());
@@ -255,7 +253,7 @@ impl HeldLogs {
     }
 }
 
-/// The log of a process; an empty one where it cannot be read.
+/// Returns the log of a process, or an empty one if it cannot be read.
 fn pack(process: usize, log: &CapturedLog, limit: u64) -> PackedLog {
     let (text, is_whole) = log.read(limit).unwrap_or_default();
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
@@ -264,8 +262,8 @@ fn pack(process: usize, log: &CapturedLog, limit: u64) -> PackedLog {
     PackedLog { process, is_whole, gzip: packed.unwrap_or_default() }
 }
 
-/// Opens the logs of the other processes of this host, for its first process. Those in other namespaces
-/// cannot be opened.
+/// Opens the logs of the other processes of this host, for its first process. Logs in other namespaces cannot
+/// be opened.
 fn neighbours(members: &[Member], own: usize) -> Vec<(usize, CapturedLog)> {
     let host_id = &members[own].host_id;
     let of_host = |process: &usize| members[*process].host_id == *host_id;
@@ -292,7 +290,7 @@ mod tests {
         PackedLog { process, is_whole: true, gzip: vec![7; length] }
     }
 
-    /// The empty log of this process.
+    /// Returns the empty log of this process.
     fn captured_log() -> CapturedLog {
         let file = tempfile::NamedTempFile::new().unwrap();
         let (known, path) = (file.as_file().metadata().unwrap(), file.path().display().to_string());
@@ -351,7 +349,7 @@ mod tests {
                 is_asked: AtomicBool::new(false),
                 is_reported: AtomicBool::new(false),
             };
-            // Within the limit, those that answer have: the third never does.
+            // The answering processes have answered within the limit; the third never does.
             let mut received = exchange.collect(Duration::from_millis(500));
             while !received.complete.contains(&1) {
                 received = exchange.collect(Duration::from_millis(500));

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::COLLECTIVES;
 
-/// The measurement as far as it has come.
+/// The measurement so far.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) run: Option<Run>,
@@ -25,12 +25,12 @@ pub(super) enum End<'a> {
     Refused(&'a Stop),
     /// It failed, with the messages of the processes.
     Failed(&'a [Evidence]),
-    /// This signal ended it: `SIGINT`.
+    /// It was ended by this signal: `SIGINT`.
     Interrupted(&'a str),
 }
 
 impl State {
-    /// The examination.
+    /// Returns the examination.
     pub(super) fn examine(&self, end: End<'_>) -> Examination {
         let mut examination = Examination::new("measurement");
         if let End::Failed(evidence) = end {
@@ -72,7 +72,7 @@ fn failed(evidence: &[Evidence]) -> Finding {
     finding
 }
 
-/// The finding about wrong data, if there is any.
+/// Returns the finding about wrong data, if any.
 fn wrong(measurements: &[Measurement]) -> Option<Finding> {
     let wrong: Vec<&Measurement> =
         measurements.iter().filter(|one| one.wrong.is_some_and(|wrong| wrong > 0)).collect();
@@ -98,7 +98,7 @@ fn wrong(measurements: &[Measurement]) -> Option<Finding> {
     Some(finding)
 }
 
-/// Adds what the measurement proves.
+/// Adds the proof of the measurement.
 fn prove(run: &Run, state: &State, examination: &mut Examination) {
     let verified = state.measurements.iter().filter(|one| one.wrong == Some(0)).count();
     if verified == 0 {
@@ -125,8 +125,8 @@ fn prove(run: &Run, state: &State, examination: &mut Examination) {
         .push(format!("data verified on {over}: allreduce and alltoall, {verified} sizes and placements"));
 }
 
-/// Sentences about what is missing for the proof that ranks exchanged data in host memory: several ranks, and
-/// data of each collective that was verified, at a rate.
+/// Returns sentences about missing parts of a proof that ranks exchanged data in host memory. It needs
+/// several ranks, and verified data of each collective with a rate above zero.
 fn unproven_exchange(run: &Run, state: &State) -> Vec<String> {
     if run.ranks.len() < 2 {
         return vec![
@@ -143,7 +143,7 @@ fn unproven_exchange(run: &Run, state: &State) -> Vec<String> {
     missing.map(|name| format!("{name}: no data of it was verified and timed")).collect()
 }
 
-/// A sentence about a measurement that was refused.
+/// Returns a sentence about a refused measurement.
 fn describe_refusal(refusal: &Stop) -> String {
     match refusal {
         Stop::NoGpus { reason, .. } => format!("no GPU seen that NCCL can use: {reason}"),
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(finding.evidence.len(), 2);
     }
 
-    /// A complete measurement of host memory, changed.
+    /// Examines a complete measurement of host memory after a change.
     fn in_host_memory(change: impl FnOnce(&mut Run, &mut Vec<Measurement>)) -> Examination {
         let mut run = record::sample::full();
         run.provenance.backend = "fabric".to_owned();

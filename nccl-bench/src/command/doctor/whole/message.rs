@@ -11,22 +11,22 @@ pub(super) struct PackedLog {
     pub(super) process: usize,
     /// True for a log without a cut.
     pub(super) is_whole: bool,
-    /// The text, in gzip. It follows the other fields as it is.
+    /// The text, in gzip. It follows the other fields unchanged.
     #[serde(skip)]
     pub(super) gzip: Vec<u8>,
 }
 
-/// The reason for which a measurement ends before it is complete.
+/// The reason for the early end of a measurement.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum Ending {
     /// It failed, with this message.
     Failed(String),
-    /// This signal interrupted it: `SIGINT`.
+    /// It was interrupted by this signal: `SIGINT`.
     Interrupted(String),
 }
 
 impl Ending {
-    /// The exit code of all processes.
+    /// Returns the exit code of all processes.
     pub(super) fn code(&self) -> u8 {
         match self {
             Self::Failed(_) => Health::Broken.code(),
@@ -35,10 +35,10 @@ impl Ending {
     }
 }
 
-/// A message: the first two are rank 0's, the others are for rank 0.
+/// A message. Rank 0 sends the first two; the others are for rank 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Message {
-    /// Every process is to send the logs that it holds.
+    /// A request to every process for all logs it holds.
     Ask,
     /// The report is written.
     Reported,

@@ -1,8 +1,8 @@
-//! Merges entries that differ only in address, fabric, endpoint type or device into one row.
+//! Merging of entries into one row if only address, fabric, endpoint type or device differ.
 
 use collectives::fabric::{Info, Link};
 
-/// The kinds of transfers, and the memory of devices; all other capabilities qualify them.
+/// The kinds of transfers, and the memory of devices. All other capabilities qualify them.
 const KINDS: [&str; 7] =
     ["FI_MSG", "FI_TAGGED", "FI_RMA", "FI_ATOMIC", "FI_COLLECTIVE", "FI_MULTICAST", "FI_HMEM"];
 
@@ -19,8 +19,8 @@ pub(super) struct Row {
     pub(super) fabrics: Vec<String>,
 }
 
-/// Merges entries, which libfabric orders by preference: first the endpoint types and fabrics of a domain
-/// that have the same capabilities, then the domains that have all of these in common.
+/// Merges entries in libfabric's order of preference: first the endpoint types and fabrics of a domain with
+/// the same capabilities, then the domains with all of these in common.
 pub(super) fn fold(entries: &[Info]) -> Vec<Row> {
     let mut of_domains: Vec<Row> = Vec::new();
     for entry in entries {
@@ -71,7 +71,7 @@ fn add(list: &mut Vec<String>, more: Vec<String>) {
     }
 }
 
-/// State and speed: `up, 100 Gb/s`.
+/// Returns state and speed: `up, 100 Gb/s`.
 pub(super) fn link(link: &Link) -> String {
     match link.bits_per_second {
         0 => link.state.clone(),
@@ -79,7 +79,7 @@ pub(super) fn link(link: &Link) -> String {
     }
 }
 
-/// `100`, `2.5`.
+/// Returns a number of gigabits: `100`, `2.5`.
 fn gigabits(bits: usize) -> String {
     let tenths = (bits + 50_000_000) / 100_000_000;
     match tenths % 10 {
@@ -166,7 +166,7 @@ mod tests {
             "efa rdmap2 RDM efa MSG+RMA down, 100 Gb/s",
         ];
         assert_eq!(folded(&entries), expected);
-        // Other fabrics, other rows.
+        // Other fabrics give other rows.
         let two =
             [entry("tcp", "10.0.0.0/8", "a", "RDM", "MSG"), entry("tcp", "11.0.0.0/8", "b", "RDM", "MSG")];
         assert_eq!(fold(&two).len(), 2);

@@ -1,5 +1,5 @@
-//! `nccl-bench fabric info`: the providers and endpoints that libfabric offers on this machine, and the
-//! reasons why one is missing.
+//! `nccl-bench fabric info`: libfabric's providers and endpoints on this machine, and the reasons for missing
+//! ones.
 //!
 //! `fold` merges similar entries into rows; `report` prints them. Facts and reasons come from [`diagnosis`].
 
@@ -129,7 +129,7 @@ fn without_library(error: &LoadError) -> String {
     )
 }
 
-/// The content of the output, as text or JSON; `docs/results.md` describes the latter.
+/// The content of the output, as text or JSON. `docs/results.md` describes the JSON.
 #[derive(Serialize)]
 struct Answer {
     schema_version: u32,
@@ -139,10 +139,10 @@ struct Answer {
     asked: Hints,
     providers: Vec<Provider>,
     devices: Vec<Nic>,
-    /// The entries that match; `None` with `--list`.
+    /// The matching entries; `None` with `--list`.
     #[serde(skip_serializing_if = "Option::is_none")]
     entries: Option<Vec<Info>>,
-    /// Reasons why nothing matches; empty when something does.
+    /// Reasons for an empty result; empty when something matches.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     reasons: Vec<Reason>,
 }
@@ -157,11 +157,11 @@ struct Libfabric {
 struct Provider {
     name: String,
     version: String,
-    /// Number of entries that it takes part in, without a filter.
+    /// Number of entries with this provider, without a filter.
     entries: usize,
 }
 
-/// Asks libfabric, and prints the answer to `out`; returns true when something matches.
+/// Queries libfabric, and prints the answer to `out`. Returns true when something matches.
 ///
 /// # Errors
 /// Without a libfabric, when it does not answer, or when `out` is closed or full.
@@ -179,8 +179,8 @@ pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<bool, ExitErro
     })
 }
 
-/// Refuses a host whose name has no address; some providers ignore the node. An address in a provider's own
-/// format, such as `fi_sockaddr_in://192.0.2.7:4000`, is libfabric's to read.
+/// Refuses a host name without an address, since some providers ignore the node. An address in a provider's
+/// own format, such as `fi_sockaddr_in://192.0.2.7:4000`, is left to libfabric.
 fn check_node(node: &str) -> Result<(), ExitError> {
     if node.contains("://") {
         return Ok(());

@@ -10,7 +10,7 @@ use super::{Answer, fold, reasons};
 /// Maximum number of names in a list; the others are counted.
 const NAMED: usize = 3;
 
-/// Prints the matching entries, as a table or with all attributes, or the reasons why none matches.
+/// Prints the matching entries, as a table or with all attributes, or the reasons for an empty result.
 pub(super) fn entries(answer: &Answer, verbose: bool, out: &mut impl Write) -> io::Result<()> {
     let entries = answer.entries.as_deref().unwrap_or_default();
     let providers = reasons::providers(entries).len();
@@ -102,7 +102,7 @@ fn table(entries: &[Info], out: &mut impl Write) -> io::Result<()> {
     aligned(&lines, out)
 }
 
-/// The first names, and how many more there are.
+/// Returns the first names, and the number of remaining ones.
 fn some(names: &[String]) -> String {
     match names.len().checked_sub(NAMED) {
         None | Some(0) => names.join(", "),
@@ -125,7 +125,7 @@ fn aligned(lines: &[Vec<String>], out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// All attributes of each entry; equal entries are printed once.
+/// Prints all attributes of each entry; equal entries are printed once.
 fn attributes(entries: &[Info], out: &mut impl Write) -> io::Result<()> {
     let mut distinct: Vec<(&Info, usize)> = Vec::new();
     for entry in entries {

@@ -19,7 +19,7 @@ fn entry(provider: &str, domain: &str, capabilities: &[&str]) -> Info {
     entry
 }
 
-/// A device that is up.
+/// Returns a device with a link in the state `up`.
 fn nic(device: &str) -> Nic {
     let (mut nic, mut link) = (Nic::default(), Link::default());
     link.state = "up".to_owned();
@@ -51,7 +51,7 @@ fn text(print: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// Without the head, which names this host.
+/// Returns the lines after the head with this host's name.
 fn lines(text: &str) -> Vec<&str> {
     assert!(text.starts_with("libfabric 2.5 (/lib/libfabric.so.1) on node\n"), "{text}");
     text.lines().skip(1).collect()
