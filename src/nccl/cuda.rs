@@ -276,16 +276,14 @@ unsafe fn is_complete(event: CUevent) -> Result<bool, Error> {
     })
 }
 
-/// Makes a stream wait for the work of cudarc's event, unless the event was recorded in a capture: the stream
-/// would become part of it.
-///
-/// # Errors
-/// `CUDA_ERROR_CAPTURED_EVENT`, and the driver's errors.
-pub(crate) fn wait_unless_captured(stream: &CudaStream, event: &CudaEvent) -> Result<(), DriverError> {
+/// Makes a stream wait for the work of cudarc's event. Work of a capture is not queued: there is nothing to wait
+/// for, and the stream would become part of the capture.
+pub(crate) fn wait_for_queued(stream: &CudaStream, event: &CudaEvent) -> Result<(), DriverError> {
     // SAFETY: cudarc's object keeps the event alive.
-    match unsafe { is_complete(event.cu_event()) }.map_err(driver_error)? {
-        true => Ok(()),
-        false => stream.wait(event),
+    match unsafe { is_complete(event.cu_event()) }.map_err(driver_error) {
+        Ok(false) => stream.wait(event),
+        Ok(true) | Err(DriverError(CUresult::CUDA_ERROR_CAPTURED_EVENT)) => Ok(()),
+        Err(error) => Err(error),
     }
 }
 

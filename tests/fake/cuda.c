@@ -294,11 +294,15 @@ int cuStreamWaitEvent(intptr_t stream, intptr_t event, unsigned flags) {
 static int is_pending(const struct event *event) {
   return event->hung || !effects_done(event->stream, event->effects);
 }
-/* A captured event cannot be queried. */
+/* Queries of a captured event are refused and invalidate the capture. The first query of a record finds its work under
+ * way. */
 int cuEventQuery(intptr_t event) {
   fake_lock();
   wait_for_copies("cuEventQuery");
-  int code = event_of(event)->capture ? CAPTURED_EVENT : is_pending(event_of(event)) ? NOT_READY : 0;
+  struct event *asked = event_of(event);
+  int code = asked->capture ? CAPTURED_EVENT : is_pending(asked) || asked->recorded == 1 ? NOT_READY : 0;
+  if (asked->capture) capture_invalidate(asked->capture, "cuEventQuery");
+  if (asked->recorded == 1) asked->recorded = 2;
   int refused = capture_refuses_unsafe("cuEventQuery");
   if (refused) code = refused;
   if (!code) order_event_done(event_number(event));

@@ -4,8 +4,8 @@ use std::slice;
 use std::sync::{Arc, Barrier};
 
 use collectives::ReduceOp;
-use collectives::nccl::{Collectives, Communicator, Config, Error, UniqueId, group};
-use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
+use collectives::nccl::{Collectives, Communicator, Config, UniqueId, group};
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 
 use crate::arena::{Room, adopted};
@@ -46,8 +46,7 @@ pub(crate) fn buffers_of_other_streams() {
     check_all::<f32, _>(&party, &mut adopted(rooms(&party)), Way::Graph, &SHORT, seed);
 }
 
-/// The operation cannot be ordered with the captured read, so it is waited for. NCCL's stream stays out of the
-/// capture.
+/// NCCL's stream stays out of the capture, and the result is complete.
 pub(crate) fn a_buffer_that_a_capture_under_way_has_read() {
     let gpus = Gpus::all();
     gpus.ranks(&Config::new(), |communicator| {
@@ -60,11 +59,7 @@ pub(crate) fn a_buffer_that_a_capture_under_way_has_read() {
         let captured = context.new_stream().unwrap();
         captured.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
         captured.memcpy_dtod(&buffer, &mut copy).unwrap();
-        let result = communicator.all_reduce(&buffer, &mut sum, ReduceOp::Sum);
-        match result {
-            Err(Error::Cuda { error, .. }) => assert_eq!(error.0, CUresult::CUDA_ERROR_CAPTURED_EVENT),
-            other => panic!("{other:?}"),
-        }
+        communicator.all_reduce(&buffer, &mut sum, ReduceOp::Sum).unwrap();
         let ended = captured.end_capture(CUgraphInstantiate_flags(0));
         println!("  the capture ends with {:?}", ended.map(|graph| graph.is_some()));
         let wanted = vec![communicator.size() as f32; SHORT[1]];

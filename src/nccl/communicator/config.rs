@@ -118,8 +118,9 @@ impl Config {
         self
     }
 
-    /// False if NCCL works on threads of its own for a new communicator. The environment variable
-    /// `NCCL_COMM_BLOCKING`, also from NCCL's configuration file, overrides the setting.
+    /// Returns false if NCCL works on threads of its own. The environment variable `NCCL_COMM_BLOCKING`, also
+    /// from NCCL's configuration file, overrides the setting. For communicators that exist: NCCL reads its
+    /// configuration files when it makes the first one.
     pub(super) fn is_blocking(&self) -> bool {
         match blocking_of_environment() {
             Some(0) => false,
@@ -136,8 +137,8 @@ impl Config {
     }
 }
 
-/// The number of `NCCL_COMM_BLOCKING`, as NCCL reads it (`strtoll` with base 0: 0 for a word), once per
-/// process, for the first communicator. By then NCCL has read its configuration files.
+/// Returns the number of `NCCL_COMM_BLOCKING` as NCCL reads it (`strtoll` with base 0: 0 for a word), once per
+/// process.
 fn blocking_of_environment() -> Option<i64> {
     static NUMBER: OnceLock<Option<i64>> = OnceLock::new();
     *NUMBER.get_or_init(|| {

@@ -27,8 +27,6 @@ pub(crate) struct Handle {
     pub(crate) context: Arc<CudaContext>,
     /// NCCL keeps pointers to its strings.
     pub(crate) config: Config,
-    /// False if NCCL works on threads of its own.
-    pub(crate) is_blocking: bool,
     /// The same number for all ranks of the communicator in this process, and unique among communicators.
     pub(crate) communicator_key: u64,
     /// Number of communicators derived from this one: the same on all ranks, since they derive them together.
@@ -173,7 +171,6 @@ impl Handle {
         Arc::new(Self {
             library,
             context: Arc::clone(stream.context()),
-            is_blocking: config.is_blocking(),
             config,
             communicator_key: BuildHasherDefault::<DefaultHasher>::new().hash_one(key),
             derived: AtomicU64::new(0),
@@ -195,6 +192,11 @@ impl Handle {
     #[cold]
     pub(crate) fn track_events(&self, context: &Arc<CudaContext>) -> Result<(), Error> {
         cuda::keep_tracking(&mut lock(&self.tracking), context)
+    }
+
+    /// Returns false if NCCL works on threads of its own.
+    pub(crate) fn is_blocking(&self) -> bool {
+        self.config.is_blocking()
     }
 
     /// NCCL's handle in any state; null until NCCL has written it.

@@ -61,6 +61,8 @@ impl Communicator {
     fn connected(mut self) -> Result<Self, Error> {
         self.rank = self.query("ncclCommUserRank", Nccl::ncclCommUserRank)?;
         self.size = self.query("ncclCommCount", Nccl::ncclCommCount)?;
+        // Reads the environment now that NCCL has.
+        let _cached = self.handle.is_blocking();
         Ok(self)
     }
 

@@ -335,7 +335,7 @@ impl Communicator {
             *state = State::Revoked;
         }
         let before = *state;
-        if code == ncclResult_t::ncclInProgress || !parent.is_blocking {
+        if code == ncclResult_t::ncclInProgress || !parent.is_blocking() {
             *state = State::Busy;
         }
         Pending::new(operation, child, code, Some((parent, before)))

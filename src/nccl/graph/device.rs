@@ -154,6 +154,8 @@ impl DeviceGraph {
         let order = |first, second| cuda::order(&self.event, first, second);
         cuda::bind(self.stream.context())?;
         self.buffer_streams.iter().try_for_each(|other| order(other, &self.stream))?;
+        // A capture of one of them may have begun before the wait for it.
+        cuda::refuse_captured(operation, &self.stream)?;
         // SAFETY: graph and stream are alive, and the context is current.
         let launched = unsafe { result::graph::launch(self.exec, self.stream.cu_stream()) };
         let later = self.buffer_streams.iter().chain(written.filter(|stream| self.is_other(stream)));

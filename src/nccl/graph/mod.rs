@@ -157,7 +157,7 @@ impl Graph {
     fn of(mut batch: Batch<'static>) -> Result<Self, Error> {
         batch.refuse_unfinished(CAPTURE)?;
         agreement::check(&batch.members, &batch.steps, Step::is_grouped_with)?;
-        if batch.members.iter().any(|member| !member.handle.is_blocking) {
+        if batch.members.iter().any(|member| !member.handle.is_blocking()) {
             return Err(non_blocking());
         }
         refuse_ranks_of_one_device(&batch.members)?;

@@ -40,12 +40,12 @@ impl Drop for Recording {
 }
 
 /// Records a queued access, in addition to earlier ones. A failure is noted as by cudarc, and nothing is
-/// recorded then. The same holds after an access in a capture: the stream cannot wait for it.
+/// recorded then.
 #[cold]
 pub(super) fn record(queued: SyncOnDrop<'_>) {
     let Some((event, stream)) = to_record(&queued) else { return drop(queued) };
     let recording = Recording::begin(event);
-    match cuda::wait_unless_captured(stream, event) {
+    match cuda::wait_for_queued(stream, event) {
         Ok(()) => drop(queued),
         Err(error) => {
             stream.context().record_err::<()>(Err(error));
@@ -58,7 +58,7 @@ pub(super) fn record(queued: SyncOnDrop<'_>) {
 /// Calls cudarc for work on `stream` that reads a buffer, and records the read in addition to earlier ones.
 ///
 /// # Errors
-/// The call's, and before it if an earlier access to the buffer is part of a capture.
+/// The call's, and before it if the last write of the buffer is part of a capture.
 pub(crate) fn queue_read<T, R>(
     buffer: &impl DevicePtr<T>,
     stream: &CudaStream,
@@ -71,7 +71,7 @@ pub(crate) fn queue_read<T, R>(
     cuda::refuse_captured_copy(stream)?;
     let Some((event, _)) = event else { return call() };
     let _recording = Recording::begin(event);
-    cuda::wait_unless_captured(stream, event)?;
+    cuda::wait_for_queued(stream, event)?;
     call()
 }
 

@@ -204,7 +204,7 @@ impl Window {
         let handle = &*self.registered.communicator;
         let (comm, _) = guards.comm(handle, State::is_alive, WINDOW)?;
         self.registered.number_window();
-        if handle.is_blocking {
+        if handle.is_blocking() {
             // While the guard is held: a graph keeps the memory known to NCCL when it is captured.
             self.registered.add_to_communicator();
         }
@@ -218,7 +218,7 @@ impl Window {
     fn finish(&self) -> Result<(), Error> {
         let handle = &*self.registered.communicator;
         handle.wait_for_nccl(WINDOW, handle.config.deadline)?;
-        if !handle.is_blocking {
+        if !handle.is_blocking() {
             self.registered.add_to_communicator();
         }
         Ok(())

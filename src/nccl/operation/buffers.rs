@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::{iter, mem::ManuallyDrop, num::NonZeroU64};
 
+use cudarc::driver::sys::CUresult;
 use cudarc::driver::{CudaContext, CudaStream};
 use nccl_sys::Version;
 
@@ -193,6 +194,9 @@ impl Communicator {
         let accesses = buffers.accesses(&self.stream);
         if accesses.have_events() {
             self.check_events(name, captured, &contexts)?;
+        } else if !captured && !others.is_empty() {
+            // A capture of another stream may have begun before the wait for it.
+            cuda::refuse_captured(name, &self.stream)?;
         }
         Ok(accesses)
     }
@@ -258,7 +262,10 @@ impl Communicator {
         contexts: &[Arc<CudaContext>],
     ) -> Result<(), Error> {
         let mut all = iter::once(self.stream.context()).chain(contexts);
-        all.try_for_each(|context| context.check_err()).map_err(Error::cuda(NOTED))?;
+        all.try_for_each(|context| context.check_err()).map_err(|error| match error.0 {
+            CUresult::CUDA_ERROR_CAPTURED_EVENT => Error::Stream { operation, reason: CAPTURED_BUFFER },
+            _ => Error::Cuda { operation: NOTED, error },
+        })?;
         if captured { Ok(()) } else { cuda::refuse_captured(operation, &self.stream) }
     }
 
@@ -311,6 +318,9 @@ pub(super) fn refuse_misread(library: Library, operation: &Operation) -> Result<
     }
     Ok(())
 }
+
+const CAPTURED_BUFFER: &str = "a buffer was written in a CUDA graph's capture, and its event cannot be waited for: disable \
+                               the context's event tracking to use buffers in graphs";
 
 /// Driver function of a failure recorded by cudarc.
 const NOTED: &str = "an earlier operation of cudarc's";

@@ -147,7 +147,7 @@ impl<'env> sealed::Launch<'env> for &Group<'env> {
                 let reason = "not possible in a simulation: NCCL would take ranks for connected that are not";
                 return Err(Error::argument(operation.name(), reason));
             }
-            if !communicator.handle.is_blocking {
+            if !communicator.handle.is_blocking() {
                 let reason =
                     "not possible in a simulation on a non-blocking communicator: NCCL would launch it";
                 return Err(Error::argument(operation.name(), reason));

@@ -3,7 +3,7 @@
 use collectives::half::bf16;
 use collectives::nccl::{Collectives, Communicator, Config, Error, group};
 use collectives::{Element, ReduceOp};
-use cudarc::driver::{CudaSlice, DeviceRepr, ValidAsZeroBits};
+use cudarc::driver::{CudaEvent, CudaSlice, DeviceRepr, ValidAsZeroBits};
 
 use crate::fake::{Fake, Knob, aborts};
 
@@ -93,7 +93,12 @@ fn operators_reduce_each_type() {
 }
 
 fn is_complete(rank: &Communicator) -> bool {
-    rank.stream().record_event(None).unwrap().is_complete()
+    is_done(&rank.stream().record_event(None).unwrap())
+}
+
+/// The first query always finds the work under way.
+fn is_done(event: &CudaEvent) -> bool {
+    event.is_complete() || event.is_complete()
 }
 
 #[test]
@@ -112,7 +117,7 @@ fn streams_wait_for_all_ranks() {
         let last = index + 1 == RANKS;
         assert!(ranks[..=index].iter().all(|rank| is_complete(rank) == last), "{index}");
         let behind = other.record_event(None).unwrap();
-        assert_eq!(behind.is_complete(), last);
+        assert_eq!(is_done(&behind), last);
     }
     for (copy, other) in copies.iter().zip(&others) {
         assert_eq!(other.clone_dtoh(copy).unwrap(), [6.0; 4]);
