@@ -4,15 +4,15 @@
 use cudarc::driver::CudaSlice;
 
 #[cfg(feature = "nccl")]
-use super::foreign::DeviceMemory;
-#[cfg(feature = "fabric")]
-use super::foreign::HostMemory;
+use super::device_memory::DeviceMemory;
 #[cfg(feature = "nccl")]
 use super::gpu::GpuGroup;
 #[cfg(feature = "fabric")]
 use super::host::HostGroup;
 #[cfg(feature = "fabric")]
 use super::host_buffer::HostBuffer as _;
+#[cfg(feature = "fabric")]
+use super::host_memory::HostMemory;
 use super::work::Work;
 #[cfg(all(feature = "fabric", feature = "nccl"))]
 use crate::Error;

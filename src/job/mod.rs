@@ -32,7 +32,8 @@
 mod backend;
 mod buffer;
 mod connect;
-mod foreign;
+#[cfg(feature = "nccl")]
+mod device_memory;
 mod gather;
 #[cfg(feature = "nccl")]
 mod gpu;
@@ -44,6 +45,8 @@ mod guard;
 mod host;
 #[cfg(feature = "fabric")]
 mod host_buffer;
+#[cfg(feature = "fabric")]
+mod host_memory;
 mod recovery;
 #[cfg(feature = "fabric")]
 mod slot;
@@ -65,10 +68,10 @@ use cudarc::driver::CudaContext;
 pub use backend::Backend;
 pub use buffer::Buffer;
 #[cfg(feature = "nccl")]
-pub use foreign::DeviceMemory;
-#[cfg(feature = "fabric")]
-pub use foreign::HostMemory;
+pub use device_memory::DeviceMemory;
 pub use group::Group;
+#[cfg(feature = "fabric")]
+pub use host_memory::HostMemory;
 pub use work::Work;
 pub use work_error::WorkError;
 
