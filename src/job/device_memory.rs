@@ -5,8 +5,10 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaStream, sys::CUdeviceptr};
+use cudarc::driver::{CudaSlice, CudaStream, sys::CUdeviceptr};
 
+use super::buffer::{Buffer, memory::Memory};
+use super::gpu::GpuGroup;
 use crate::Element;
 use crate::nccl::{Access, DeviceBuffer, DeviceBufferMut};
 
@@ -77,5 +79,29 @@ unsafe impl<T: Element> DeviceBufferMut for DeviceMemory<T> {
 impl<T> fmt::Debug for DeviceMemory<T> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "DeviceMemory({} elements at {:#x})", self.len, self.address)
+    }
+}
+
+impl<T: Element> Memory for CudaSlice<T> {
+    type Group = GpuGroup;
+}
+
+impl<T: Element> Memory for DeviceMemory<T> {
+    type Group = GpuGroup;
+}
+
+impl<T: Element> Buffer for CudaSlice<T> {
+    type Element = T;
+
+    fn len(&self) -> usize {
+        self.len()
+    }
+}
+
+impl<T: Element> Buffer for DeviceMemory<T> {
+    type Element = T;
+
+    fn len(&self) -> usize {
+        DeviceBuffer::len(self)
     }
 }

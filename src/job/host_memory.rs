@@ -4,6 +4,8 @@
 use std::fmt;
 use std::ptr::NonNull;
 
+use super::buffer::{Buffer, memory::Memory};
+use super::host::HostGroup;
 use super::host_buffer::HostBuffer;
 use crate::Element;
 
@@ -50,6 +52,30 @@ impl<T: Element> HostBuffer for HostMemory<T> {
 impl<T> fmt::Debug for HostMemory<T> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "HostMemory({} elements at {:?})", self.len, self.address)
+    }
+}
+
+impl<T: Element> Memory for Vec<T> {
+    type Group = HostGroup;
+}
+
+impl<T: Element> Memory for HostMemory<T> {
+    type Group = HostGroup;
+}
+
+impl<T: Element> Buffer for Vec<T> {
+    type Element = T;
+
+    fn len(&self) -> usize {
+        self.len()
+    }
+}
+
+impl<T: Element> Buffer for HostMemory<T> {
+    type Element = T;
+
+    fn len(&self) -> usize {
+        self.elements().len()
     }
 }
 
