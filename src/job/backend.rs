@@ -19,6 +19,27 @@ pub enum Backend {
     Gpu,
 }
 
+/// The backend that a new group asks for.
+#[derive(Clone)]
+pub(super) struct Choice {
+    pub(super) backend: Backend,
+    /// This rank's device, if the program has chosen it.
+    pub(super) device: Option<Device>,
+}
+
+/// A rank's device, and its NCCL.
+#[cfg(feature = "nccl")]
+#[derive(Clone)]
+pub(crate) struct Device {
+    pub(crate) library: crate::nccl::Library,
+    pub(crate) context: std::sync::Arc<cudarc::driver::CudaContext>,
+}
+
+/// Without NCCL there is no device.
+#[cfg(not(feature = "nccl"))]
+#[derive(Clone)]
+pub(crate) enum Device {}
+
 impl Backend {
     /// Name: `auto`, `host`, `gpu`.
     #[must_use]

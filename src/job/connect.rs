@@ -2,22 +2,10 @@
 
 use std::sync::Arc;
 
-use super::backend::Backend;
-use super::buffer::{Backing, Connection};
-#[cfg(feature = "nccl")]
-use super::gpu::{self, Device, GpuGroup};
-#[cfg(feature = "fabric")]
-use super::host::HostGroup;
+use super::backend::{Backend, Choice, Device};
+use super::connection::Connection;
 use crate::Error;
 use crate::world::{Members, Part, World};
-
-/// The backend of a new group.
-pub(super) enum Choice {
-    Backend(Backend),
-    /// GPUs; this rank uses this device.
-    #[cfg(feature = "nccl")]
-    Device(Device),
-}
 
 /// Connects the ranks. With [`Backend::Auto`] on hosts, also returns the reason against GPUs. Collective.
 pub(super) fn connect(
@@ -26,32 +14,24 @@ pub(super) fn connect(
     choice: Choice,
 ) -> Result<(Connection, Option<String>), Error> {
     compare(part, members, &choice)?;
-    match choice {
-        Choice::Backend(Backend::Host) => Ok((on_hosts(part, members)?, None)),
-        #[cfg(feature = "nccl")]
-        Choice::Device(device) => Ok((on_gpus(part, device)?, None)),
-        Choice::Backend(backend) => {
-            let reason = match choose(part, members)? {
-                #[cfg(feature = "nccl")]
-                Ok(device) => return Ok((on_gpus(part, device)?, None)),
-                #[cfg(not(feature = "nccl"))]
-                Ok(never) => match never {},
-                Err(reason) => reason,
-            };
-            if backend == Backend::Gpu {
+    let reason = match choice.backend {
+        Backend::Host => None,
+        backend => match on_gpus(part, members, choice.device)? {
+            Ok(connection) => return Ok((connection, None)),
+            Err(reason) if backend == Backend::Gpu => {
                 return Err(Error::Job(format!("Backend::Gpu: {reason}")));
             }
-            Ok((on_hosts(part, members)?, Some(reason)))
-        }
-    }
+            Err(reason) => Some(reason),
+        },
+    };
+    Ok((on_hosts(part, members)?, reason))
 }
 
 /// Refuses ranks that ask for different backends, before they exchange anything else.
 fn compare(part: &Part, members: &Members, choice: &Choice) -> Result<(), Error> {
     let own = match choice {
-        Choice::Backend(backend) => format!("group with Backend::{backend:?}"),
-        #[cfg(feature = "nccl")]
-        Choice::Device(_) => "group_on_gpu".to_owned(),
+        Choice { device: Some(_), .. } => "group_on_gpu".to_owned(),
+        Choice { backend, device: None } => format!("group with Backend::{backend:?}"),
     };
     let all = part.all_gather(own.as_bytes())?;
     let (Some(first), Some(peer)) = (all.first(), all.iter().position(|other| all.first() != Some(other)))
@@ -64,24 +44,28 @@ fn compare(part: &Part, members: &Members, choice: &Choice) -> Result<(), Error>
     Err(mismatch.in_job(&members.of_job))
 }
 
+/// Connects the ranks over their GPUs; returns the reason if a rank has none.
 #[cfg(feature = "nccl")]
-fn choose(part: &Part, members: &Members) -> Result<Result<Device, String>, Error> {
-    Ok(gpu::choose(part, members)?)
+fn on_gpus(
+    part: &Arc<Part>,
+    members: &Members,
+    device: Option<Device>,
+) -> Result<Result<Connection, String>, Error> {
+    let device = match device.map_or_else(|| super::gpu::choose(part, members), |device| Ok(Ok(device)))? {
+        Ok(device) => device,
+        Err(reason) => return Ok(Err(reason)),
+    };
+    Ok(Ok(Connection::Gpu(super::gpu::GpuGroup::connect(part, device)?)))
 }
 
 #[cfg(not(feature = "nccl"))]
-fn choose(_: &Part, _: &Members) -> Result<Result<std::convert::Infallible, String>, Error> {
+fn on_gpus(_: &Part, _: &Members, _: Option<Device>) -> Result<Result<Connection, String>, Error> {
     Ok(Err("the program was built without the feature `nccl` of the crate `collectives`".to_owned()))
-}
-
-#[cfg(feature = "nccl")]
-fn on_gpus(part: &Arc<Part>, device: Device) -> Result<Connection, Error> {
-    GpuGroup::connect(part, device).map(|gpu| Connection(Backing::Gpu(gpu)))
 }
 
 #[cfg(feature = "fabric")]
 fn on_hosts(part: &Arc<Part>, members: &Members) -> Result<Connection, Error> {
-    HostGroup::connect(part, members.of_job.clone()).map(|host| Connection(Backing::Host(host)))
+    super::host::HostGroup::connect(part, members.of_job.clone()).map(Connection::Host)
 }
 
 #[cfg(not(feature = "fabric"))]

@@ -8,9 +8,12 @@ use std::time::Duration;
 #[cfg(feature = "nccl")]
 use cudarc::driver::{CudaContext, CudaStream};
 
-use super::backend::Backend;
-use super::buffer::{Backing, Buffer, Connection};
-use super::connect::{Choice, connect};
+use super::backend::{Backend, Choice};
+use super::buffer::Buffer;
+use super::connect::connect;
+use super::connection::Connection;
+use super::dispatch::with_backend;
+use super::group_backend::{GroupBackend, Operations as _};
 use super::work::Work;
 use crate::lock::lock;
 use crate::purpose::Purpose;
@@ -53,7 +56,6 @@ struct Inner {
     /// True for the job's first group of all ranks, which exchanges messages over the world if it is over
     /// GPUs. Other groups exchange them over NCCL: calls of different groups need not have the same order on
     /// all ranks.
-    #[cfg_attr(not(feature = "nccl"), allow(dead_code, reason = "groups on hosts never do"))]
     over_world: bool,
 }
 
@@ -85,12 +87,7 @@ impl Group {
     /// The same rank of the same group, for operations of a purpose.
     pub(crate) fn with_purpose(&self, purpose: Purpose) -> Self {
         let mut group = self.clone();
-        match &mut group.connection.0 {
-            #[cfg(feature = "fabric")]
-            Backing::Host(host) => host.set_purpose(purpose),
-            #[cfg(feature = "nccl")]
-            Backing::Gpu(gpu) => gpu.set_purpose(purpose),
-        }
+        with_backend!(Connection, &mut group.connection, rank => *rank.purpose() = Some(purpose));
         group
     }
 
@@ -129,24 +126,17 @@ impl Group {
     /// [`Backend::Host`] or [`Backend::Gpu`].
     #[must_use]
     pub fn backend(&self) -> Backend {
-        match &self.connection.0 {
-            #[cfg(feature = "fabric")]
-            Backing::Host(_) => Backend::Host,
-            #[cfg(feature = "nccl")]
-            Backing::Gpu(_) => Backend::Gpu,
+        fn of<G: GroupBackend>(_: &G) -> Backend {
+            G::BACKEND
         }
+        with_backend!(Connection, &self.connection, rank => of(rank))
     }
 
     /// Describes the transport in one line; where [`Backend::Auto`] has chosen hosts, also the reason. The
     /// error of [`Backend::Gpu`] has the details.
     #[must_use]
     pub fn describe(&self) -> String {
-        let transport = match &self.connection.0 {
-            #[cfg(feature = "fabric")]
-            Backing::Host(host) => host.describe(),
-            #[cfg(feature = "nccl")]
-            Backing::Gpu(gpu) => gpu.describe(),
-        };
+        let transport = with_backend!(Connection, &self.connection, rank => rank.describe());
         match &self.inner.reason {
             Some(reason) => {
                 // The places in which libraries were looked for are on lines of their own.
@@ -161,12 +151,7 @@ impl Group {
     /// set it.
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {
-        match &self.connection.0 {
-            #[cfg(feature = "fabric")]
-            Backing::Host(host) => host.timeout(),
-            #[cfg(feature = "nccl")]
-            Backing::Gpu(gpu) => gpu.timeout(),
-        }
+        with_backend!(Connection, &self.connection, rank => rank.timeout())
     }
 
     /// Sets the longest time that an operation of this rank waits for the others; `None`, the default, waits
@@ -180,12 +165,7 @@ impl Group {
     /// every operation that waits fails. Parts that [`split`](Self::split) makes begin with the timeout of
     /// their group.
     pub fn set_timeout(&self, limit: Option<Duration>) {
-        match &self.connection.0 {
-            #[cfg(feature = "fabric")]
-            Backing::Host(host) => host.set_timeout(limit),
-            #[cfg(feature = "nccl")]
-            Backing::Gpu(gpu) => gpu.set_timeout(limit),
-        }
+        with_backend!(Connection, &self.connection, rank => rank.set_timeout(limit))
     }
 
     /// Returns the error that has stopped the group or the job, without waiting for other ranks. On GPUs,
@@ -195,12 +175,7 @@ impl Group {
     /// # Errors
     /// See [`Group`].
     pub fn check(&self) -> Result<(), Error> {
-        match &self.connection.0 {
-            #[cfg(feature = "fabric")]
-            Backing::Host(host) => host.check(),
-            #[cfg(feature = "nccl")]
-            Backing::Gpu(gpu) => gpu.check(),
-        }
+        with_backend!(Connection, &self.connection, rank => rank.check())
     }
 
     /// The group's own stream, on which its collectives run; `None` on hosts. Operations on memory that is
@@ -208,11 +183,7 @@ impl Group {
     #[cfg(feature = "nccl")]
     #[must_use]
     pub fn stream(&self) -> Option<&Arc<CudaStream>> {
-        match &self.connection.0 {
-            #[cfg(feature = "fabric")]
-            Backing::Host(_) => None,
-            Backing::Gpu(gpu) => Some(gpu.stream()),
-        }
+        with_backend!(Connection, &self.connection, rank => rank.stream())
     }
 
     /// The context of this rank's device; `None` on hosts.
@@ -227,12 +198,7 @@ impl Group {
     /// # Errors
     /// See [`Group`].
     pub fn barrier(&self) -> Result<(), Error> {
-        match &self.connection.0 {
-            #[cfg(feature = "fabric")]
-            Backing::Host(host) => host.barrier(),
-            #[cfg(feature = "nccl")]
-            Backing::Gpu(gpu) => gpu.barrier(),
-        }
+        with_backend!(Connection, &self.connection, rank => rank.barrier())
     }
 
     /// Makes a group of the ranks that pass the same color, in the order of this group's ranks, and with its
@@ -267,12 +233,7 @@ impl Group {
             let part = Part::of_members(Arc::clone(world), members, exchange);
             return part.end(None).map(|()| None).map_err(|error| restore(error.into()));
         }
-        let choice = match &self.connection.0 {
-            #[cfg(feature = "fabric")]
-            Backing::Host(_) => Choice::Backend(Backend::Host),
-            #[cfg(feature = "nccl")]
-            Backing::Gpu(gpu) => Choice::Device(gpu.device().clone()),
-        };
+        let choice = with_backend!(Connection, &self.connection, rank => rank.choice());
         let part = Self::form(world, members, exchange, choice, false).map_err(restore)?;
         part.set_timeout(self.timeout());
         Ok(Some(part))
@@ -307,33 +268,48 @@ impl Group {
     /// Replaces `data` on every rank by the [reduction](ReduceOp) of all ranks' `data`, element by element.
     /// It has the same length on every rank.
     pub fn all_reduce<B: Buffer>(&self, data: B, op: ReduceOp) -> Work<B> {
-        B::all_reduce(&self.connection, data, op)
+        self.start::<B, _>("all_reduce", data, |rank, data| rank.all_reduce(data, op))
     }
 
     /// Replaces `data` on every rank by that of rank `root` of the group. It has the same length on every
     /// rank.
     pub fn broadcast<B: Buffer>(&self, data: B, root: usize) -> Work<B> {
-        B::broadcast(&self.connection, data, root)
+        self.start::<B, _>("broadcast", data, |rank, data| rank.broadcast(data, root))
     }
 
     /// Concatenates all ranks' `part` in every rank's `whole`, in rank order. `part` has the same length on
     /// every rank, and `whole` has [`size`](Self::size) times as many elements. Returns `(part, whole)`.
     pub fn all_gather<B: Buffer>(&self, part: B, whole: B) -> Work<(B, B)> {
-        B::all_gather(&self.connection, part, whole)
+        self.start::<B, _>("all_gather", (part, whole), |rank, (part, whole)| rank.all_gather(part, whole))
     }
 
     /// Reduces all ranks' `whole`, cuts the result into one block for each rank, and stores this rank's block
     /// in `part`. `whole` has the same length on every rank, [`size`](Self::size) times that of `part`, and
     /// stays as it is. Returns `(whole, part)`.
     pub fn reduce_scatter<B: Buffer>(&self, whole: B, part: B, op: ReduceOp) -> Work<(B, B)> {
-        B::reduce_scatter(&self.connection, whole, part, op)
+        self.start::<B, _>("reduce_scatter", (whole, part), |rank, (whole, part)| {
+            rank.reduce_scatter(whole, part, op)
+        })
     }
 
     /// An [`all_reduce`](Self::all_reduce) of several buffers as one operation, which is faster than one for
     /// each where they are small. The list has the same lengths in the same order on every rank; they are
     /// compared on hosts.
     pub fn all_reduce_list<B: Buffer>(&self, data: Vec<B>, op: ReduceOp) -> Work<Vec<B>> {
-        B::all_reduce_list(&self.connection, data, op)
+        self.start::<B, _>("all_reduce_list", data, |rank, data| rank.all_reduce_list(data, op))
+    }
+
+    /// Starts an operation on memory `B`, or refuses it if the group has the other backend.
+    fn start<B: Buffer, W>(
+        &self,
+        operation: &str,
+        buffers: W,
+        start: impl FnOnce(&B::Group, W) -> Work<W>,
+    ) -> Work<W> {
+        match self.connection.get::<B::Group>() {
+            Some(rank) => start(rank, buffers),
+            None => Work::not_begun(other_memory(operation, self.backend()), Some(buffers)),
+        }
     }
 
     /// An [`all_reduce`](Self::all_reduce) of borrowed host memory, which returns when it is complete. A
@@ -342,12 +318,7 @@ impl Group {
     /// # Errors
     /// See [`Group`].
     pub fn all_reduce_in_place<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
-        match &self.connection.0 {
-            #[cfg(feature = "fabric")]
-            Backing::Host(host) => host.all_reduce_in_place(data, op),
-            #[cfg(feature = "nccl")]
-            Backing::Gpu(gpu) => gpu.all_reduce_in_place(data, op),
-        }
+        with_backend!(Connection, &self.connection, rank => rank.all_reduce_in_place(data, op))
     }
 
     /// A [`broadcast`](Self::broadcast) of borrowed host memory, which returns when it is complete. A group
@@ -356,12 +327,7 @@ impl Group {
     /// # Errors
     /// See [`Group`].
     pub fn broadcast_in_place<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
-        match &self.connection.0 {
-            #[cfg(feature = "fabric")]
-            Backing::Host(host) => host.broadcast_in_place(data, root),
-            #[cfg(feature = "nccl")]
-            Backing::Gpu(gpu) => gpu.broadcast_in_place(data, root),
-        }
+        with_backend!(Connection, &self.connection, rank => rank.broadcast_in_place(data, root))
     }
 
     /// Gathers a message of every rank, in rank order; lengths may differ between ranks. For names, shapes
@@ -377,17 +343,21 @@ impl Group {
                 mine.len()
             )));
         }
-        match &self.connection.0 {
-            #[cfg(feature = "fabric")]
-            Backing::Host(host) => host.all_gather_bytes(mine),
-            #[cfg(feature = "nccl")]
-            Backing::Gpu(gpu) if self.inner.over_world => {
-                gpu.exchange("all_gather_bytes", || self.inner.world.all_gather(mine))
-            }
-            #[cfg(feature = "nccl")]
-            Backing::Gpu(gpu) => gpu.all_gather_bytes(mine),
-        }
+        let world = Some(&self.inner.world).filter(|_| self.inner.over_world);
+        with_backend!(Connection, &self.connection, rank => rank.all_gather_bytes(mine, world))
     }
+}
+
+/// The error of buffers of the backend that the group does not have.
+fn other_memory(operation: &str, of_group: Backend) -> Error {
+    let (memory, place, instead, backend) = match of_group {
+        Backend::Gpu => ("host memory", "GPUs", "a CudaSlice", Backend::Host),
+        _ => ("memory of a GPU", "hosts", "a Vec", Backend::Gpu),
+    };
+    Error::Buffer(format!(
+        "{operation}: the buffer is {memory}, but this group is one of {place}: pass {instead}, or make the \
+         group with Backend::{backend:?}"
+    ))
 }
 
 impl fmt::Debug for Group {

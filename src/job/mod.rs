@@ -32,18 +32,24 @@
 mod backend;
 mod buffer;
 mod connect;
-mod foreign;
+mod connection;
+#[cfg(feature = "nccl")]
+mod device_memory;
+mod dispatch;
 mod gather;
 #[cfg(feature = "nccl")]
 mod gpu;
 #[cfg(feature = "nccl")]
 mod gpu_operation;
 mod group;
+mod group_backend;
 mod guard;
 #[cfg(feature = "fabric")]
 mod host;
 #[cfg(feature = "fabric")]
 mod host_buffer;
+#[cfg(feature = "fabric")]
+mod host_memory;
 mod recovery;
 #[cfg(feature = "fabric")]
 mod slot;
@@ -53,36 +59,29 @@ mod tests;
 #[cfg(test)]
 #[cfg(feature = "fabric")]
 mod timeout_tests;
+mod under_way;
 mod work;
 mod work_error;
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-#[cfg(feature = "nccl")]
-use cudarc::driver::CudaContext;
-
 pub use backend::Backend;
 pub use buffer::Buffer;
 #[cfg(feature = "nccl")]
-pub use foreign::DeviceMemory;
-#[cfg(feature = "fabric")]
-pub use foreign::HostMemory;
+pub use device_memory::DeviceMemory;
 pub use group::Group;
+#[cfg(feature = "fabric")]
+pub use host_memory::HostMemory;
 pub use work::Work;
 pub use work_error::WorkError;
 
 #[cfg(feature = "nccl")]
 pub(crate) use gpu_operation::{of_driver, refuse_captured};
 
-use connect::Choice;
-#[cfg(feature = "nccl")]
-use gpu::Device;
-
 use crate::lock::lock;
-#[cfg(feature = "nccl")]
-use crate::nccl::Library;
 use crate::{Error, world};
+use backend::Choice;
 use recovery::Preparation;
 
 /// One rank of a job: a process, or a thread of one, among those that a launcher has started together.
@@ -176,7 +175,7 @@ impl Job {
     /// reason. All can make another group then, except on GPUs after the ranks have begun to connect over
     /// NCCL, where the failure ends the job.
     pub fn group(&self, backend: Backend) -> Result<Group, Error> {
-        self.make(Choice::Backend(backend))
+        self.make(Choice { backend, device: None })
     }
 
     fn make(&self, choice: Choice) -> Result<Group, Error> {
@@ -189,8 +188,8 @@ impl Job {
 
     /// Connects all ranks of the job on devices that the program uses already, each with one of its own.
     /// Collective. For programs whose framework has made the device's context (the primary one, as
-    /// [`CudaContext::new`] makes it). The group's collectives run on a new stream of the device,
-    /// [`Group::stream`].
+    /// [`CudaContext::new`](cudarc::driver::CudaContext::new) makes it). The group's collectives run on a new
+    /// stream of the device, [`Group::stream`].
     ///
     /// ```no_run
     /// # use collectives::{Error, job::Job, nccl::Library};
@@ -206,8 +205,13 @@ impl Job {
     /// # Errors
     /// Those of [`group`](Self::group).
     #[cfg(feature = "nccl")]
-    pub fn group_on_gpu(&self, library: Library, context: &Arc<CudaContext>) -> Result<Group, Error> {
-        self.make(Choice::Device(Device { library, context: Arc::clone(context) }))
+    pub fn group_on_gpu(
+        &self,
+        library: crate::nccl::Library,
+        context: &Arc<cudarc::driver::CudaContext>,
+    ) -> Result<Group, Error> {
+        let device = Some(backend::Device { library, context: Arc::clone(context) });
+        self.make(Choice { backend: Backend::Gpu, device })
     }
 }
 

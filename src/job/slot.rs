@@ -6,6 +6,7 @@ use std::task::{Poll, Waker};
 use std::thread::{self, ThreadId};
 
 use super::guard::guarded;
+use super::under_way::UnderWay;
 use super::work_error::WorkError;
 use crate::Error;
 use crate::lock::lock;
@@ -37,31 +38,8 @@ impl<T> ResultSlot<T> {
         (Arc::clone(&slot), Promise(slot))
     }
 
-    pub(crate) fn is_done(&self) -> bool {
+    fn is_done(&self) -> bool {
         self.done.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn wait(&self) -> Result<T, WorkError<T>> {
-        if !self.is_done() && self.from == Some(thread::current().id()) {
-            return Err(waits_for_itself().into());
-        }
-        self.waiter.wait(self.spin, None, || self.is_done());
-        let result = lock(&self.content).result.take();
-        result.unwrap_or_else(|| Err(Error::taken().into()))
-    }
-
-    /// The result; `None` if it has been taken before.
-    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Option<Result<T, WorkError<T>>>> {
-        // Cloning and dropping a waker run code of the program, which must not happen under the lock.
-        let waker = waker.clone();
-        let mut content = lock(&self.content);
-        if self.is_done() {
-            return Poll::Ready(content.result.take());
-        }
-        let replaced = content.waker.replace(waker);
-        drop(content);
-        drop(replaced);
-        Poll::Pending
     }
 
     fn fill(&self, result: Result<T, WorkError<T>>) {
@@ -77,6 +55,35 @@ impl<T> ResultSlot<T> {
         if let Some(waker) = waker {
             guarded("the waker of a future", || waker.wake());
         }
+    }
+}
+
+impl<T> UnderWay<T> for Arc<ResultSlot<T>> {
+    fn is_done(&self) -> bool {
+        ResultSlot::is_done(self)
+    }
+
+    fn wait(self) -> Result<T, WorkError<T>> {
+        if !self.is_done() && self.from == Some(thread::current().id()) {
+            return Err(waits_for_itself().into());
+        }
+        self.waiter.wait(self.spin, None, || self.is_done());
+        let result = lock(&self.content).result.take();
+        result.wait()
+    }
+
+    fn poll(&mut self, waker: &Waker) -> Poll<Result<T, WorkError<T>>> {
+        // Cloning and dropping a waker run code of the program, which must not happen under the lock.
+        let waker = waker.clone();
+        let mut content = lock(&self.content);
+        if self.is_done() {
+            let result = content.result.take();
+            return Poll::Ready(result.wait());
+        }
+        let replaced = content.waker.replace(waker);
+        drop(content);
+        drop(replaced);
+        Poll::Pending
     }
 }
 
@@ -115,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_result_is_delivered_once_to_a_waiting_thread() {
-        let (slot, promise) = ResultSlot::new(false, None);
+        let (mut slot, promise) = ResultSlot::new(false, None);
         let waiting = thread::spawn({
             let slot = Arc::clone(&slot);
             move || slot.wait()
@@ -124,7 +131,7 @@ mod tests {
         promise.fill(Ok(5));
         assert_eq!(waiting.join().unwrap().unwrap(), 5);
         assert!(slot.is_done());
-        assert!(matches!(slot.poll(Waker::noop()), Poll::Ready(None)));
+        assert!(matches!(slot.poll(Waker::noop()), Poll::Ready(Err(_))));
     }
 
     #[test]
@@ -144,7 +151,7 @@ mod tests {
         );
         // SAFETY: the functions do not use the pointer.
         let waker = unsafe { Waker::from_raw(RawWaker::new(std::ptr::null(), &TABLE)) };
-        let (slot, promise) = ResultSlot::new(false, None);
+        let (mut slot, promise) = ResultSlot::new(false, None);
         assert!(slot.poll(&waker).is_pending());
         promise.fill(Ok(7));
         assert_eq!(slot.wait().unwrap(), 7);

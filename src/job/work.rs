@@ -5,13 +5,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-#[cfg(feature = "fabric")]
-use std::sync::Arc;
-
-#[cfg(feature = "nccl")]
-use super::gpu_operation::GpuOperation;
-#[cfg(feature = "fabric")]
-use super::slot::ResultSlot;
+use super::dispatch::with_backend;
+use super::under_way::UnderWay as _;
 use super::work_error::WorkError;
 use crate::Error;
 
@@ -26,30 +21,26 @@ pub struct Work<B> {
     state: State<B>,
 }
 
-enum State<B> {
+pub(super) enum State<B> {
     /// The result, until it is taken.
     Ready(Option<Result<B, WorkError<B>>>),
     /// The result that a progress thread delivers.
     #[cfg(feature = "fabric")]
-    Host(Arc<ResultSlot<B>>),
+    Host(std::sync::Arc<super::slot::ResultSlot<B>>),
     #[cfg(feature = "nccl")]
-    Gpu(GpuOperation<B>),
+    Gpu(super::gpu_operation::GpuOperation<B>),
+}
+
+impl<B> From<State<B>> for Work<B> {
+    fn from(state: State<B>) -> Self {
+        Self { state }
+    }
 }
 
 impl<B> Work<B> {
     /// An operation that has not begun; `buffers` are those that nothing uses.
-    pub(crate) fn not_begun(error: Error, buffers: Option<B>) -> Self {
-        Self { state: State::Ready(Some(Err(WorkError { error, buffers }))) }
-    }
-
-    #[cfg(feature = "nccl")]
-    pub(crate) fn gpu(operation: GpuOperation<B>) -> Self {
-        Self { state: State::Gpu(operation) }
-    }
-
-    #[cfg(feature = "fabric")]
-    pub(crate) fn host(slot: Arc<ResultSlot<B>>) -> Self {
-        Self { state: State::Host(slot) }
+    pub(super) fn not_begun(error: Error, buffers: Option<B>) -> Self {
+        State::Ready(Some(Err(WorkError { error, buffers }))).into()
     }
 
     /// Waits until the operation is complete, and returns its buffers. Spins for a short time, and then
@@ -86,13 +77,7 @@ impl<B> Work<B> {
     /// # Errors
     /// Those of [`wait`](Self::wait).
     pub fn wait_or_return(self) -> Result<B, WorkError<B>> {
-        match self.state {
-            State::Ready(result) => result.unwrap_or_else(|| Err(Error::taken().into())),
-            #[cfg(feature = "fabric")]
-            State::Host(slot) => slot.wait(),
-            #[cfg(feature = "nccl")]
-            State::Gpu(operation) => Ok(operation.wait()?),
-        }
+        with_backend!(State, self.state, operation => operation.wait(), State::Ready(result) => result.wait())
     }
 
     /// Makes a stream of the device wait for the operation, and returns its buffers without waiting on the
@@ -120,27 +105,18 @@ impl<B> Work<B> {
     /// Those of [`wait_on`](Self::wait_on).
     #[cfg(feature = "nccl")]
     pub fn wait_on_or_return(self, stream: &cudarc::driver::CudaStream) -> Result<B, WorkError<B>> {
-        match self.state {
-            State::Ready(result) => result.unwrap_or_else(|| Err(Error::taken().into())),
-            #[cfg(feature = "fabric")]
-            State::Host(_) => {
-                let reason = "a stream cannot wait for host memory: use Work::wait";
-                Err(Error::Buffer(reason.to_owned()).into())
-            }
-            State::Gpu(operation) => Ok(operation.wait_on(stream)?),
-        }
+        with_backend!(
+            State,
+            self.state,
+            operation => operation.wait_on(stream),
+            State::Ready(result) => result.wait_on(stream)
+        )
     }
 
     /// True once the operation is complete or has failed, so that [`wait`](Self::wait) returns at once.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        match &self.state {
-            State::Ready(_) => true,
-            #[cfg(feature = "fabric")]
-            State::Host(slot) => slot.is_done(),
-            #[cfg(feature = "nccl")]
-            State::Gpu(operation) => operation.is_done(),
-        }
+        with_backend!(State, &self.state, operation => operation.is_done(), State::Ready(_) => true)
     }
 }
 
@@ -151,15 +127,13 @@ impl<B> Future for Work<B> {
     type Output = Result<B, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let taken = || Err(Error::taken().into());
         let state = &mut self.get_mut().state;
-        let polled = match state {
-            #[cfg(feature = "nccl")]
-            State::Gpu(operation) => operation.poll(context.waker()).map_err(WorkError::from),
-            State::Ready(result) => Poll::Ready(result.take().unwrap_or_else(taken)),
-            #[cfg(feature = "fabric")]
-            State::Host(slot) => slot.poll(context.waker()).map(|result| result.unwrap_or_else(taken)),
-        };
+        let polled = with_backend!(
+            State,
+            state,
+            operation => operation.poll(context.waker()),
+            State::Ready(result) => result.poll(context.waker())
+        );
         polled.map_err(|failed| {
             let error = failed.error.clone();
             *state = State::Ready(Some(Err(failed)));

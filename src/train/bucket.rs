@@ -4,9 +4,8 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
-#[cfg(feature = "fabric")]
-use crate::job::Backend;
-use crate::job::{Buffer, Group, Work};
+use super::streams::{OnGroup, OnProgram, Streams};
+use crate::job::{Buffer, Group};
 use crate::{Element, Error};
 
 /// A type of gradients: `f32`, `f64`, [`bf16`], [`struct@f16`].
@@ -62,18 +61,14 @@ pub trait Bucket: Buffer {
     type ViewMut<'a>;
     /// Memory of bfloat16 numbers.
     #[doc(hidden)]
-    type Wire: Buffer;
-    /// The streams that order copies and operations; nothing on hosts.
+    type Wire: Bucket<Streams = Self::Streams>;
+    /// The streams that order copies and operations.
     #[doc(hidden)]
-    type Streams: Send;
+    type Streams: Streams;
 
     /// Number of elements of a view.
     #[doc(hidden)]
     fn view_len(view: &Self::View<'_>) -> usize;
-
-    /// Number of elements of a mutable view.
-    #[doc(hidden)]
-    fn view_mut_len(view: &Self::ViewMut<'_>) -> usize;
 
     /// A mutable view as a view.
     #[doc(hidden)]
@@ -95,74 +90,47 @@ pub trait Bucket: Buffer {
     #[doc(hidden)]
     fn streams(group: &Group) -> Result<Self::Streams, Error>;
 
-    /// Refuses a call at a time when its operations would be refused, before it changes anything.
-    #[doc(hidden)]
-    fn check(streams: &Self::Streams) -> Result<(), Error>;
-
-    /// Orders the release of the buckets' memory after its uses; after an error, it must not be released.
-    #[doc(hidden)]
-    fn settle(streams: &Self::Streams) -> Result<(), Error>;
-
     /// Registers the stream of a view's memory, before the view is copied.
     #[doc(hidden)]
     fn register(streams: &mut Self::Streams, view: &Self::View<'_>) -> Result<(), Error>;
 
-    /// Makes the group's operations wait for what the program has queued, and for copies.
-    #[doc(hidden)]
-    fn make_group_wait(streams: &mut Self::Streams) -> Result<(), Error>;
-
-    /// Makes the program's work wait for the group's operations.
-    #[doc(hidden)]
-    fn make_program_wait(streams: &mut Self::Streams) -> Result<(), Error>;
-
-    /// Makes the program's streams wait for each other, where there are several.
-    #[doc(hidden)]
-    fn join_streams(streams: &mut Self::Streams) -> Result<(), Error>;
-
-    /// The buffers of an operation, for use on the streams.
-    #[doc(hidden)]
-    fn collect<W>(streams: &mut Self::Streams, work: Work<W>) -> Result<W, Error>;
-
     /// Memory of zeros.
     #[doc(hidden)]
-    fn zeros(streams: &mut Self::Streams, len: usize) -> Result<Self, Error>;
-
-    /// Copies a view to this memory, from element `start` on.
-    #[doc(hidden)]
-    fn put(&mut self, start: usize, view: &Self::View<'_>) -> Result<(), Error>;
-
-    /// Copies a view to another one of the same length.
-    #[doc(hidden)]
-    fn copy(view: &Self::View<'_>, target: &mut Self::ViewMut<'_>) -> Result<(), Error>;
-
-    /// Clears these elements.
-    #[doc(hidden)]
-    fn clear(&mut self, streams: &mut Self::Streams, range: Range<usize>) -> Result<(), Error>;
+    fn zeros(side: &mut OnGroup<'_, Self::Streams>, len: usize) -> Result<Self, Error>;
 
     /// Memory of bfloat16 zeros.
     #[doc(hidden)]
-    fn wire_zeros(streams: &mut Self::Streams, len: usize) -> Result<Self::Wire, Error>;
+    fn wire_zeros(side: &mut OnGroup<'_, Self::Streams>, len: usize) -> Result<Self::Wire, Error>;
+
+    /// Copies a view to this memory, from element `start` on.
+    #[doc(hidden)]
+    fn put(
+        &mut self,
+        side: &OnProgram<'_, Self::Streams>,
+        start: usize,
+        view: &Self::View<'_>,
+    ) -> Result<(), Error>;
 
     /// Copies a view to `wire`, from element `start` on, with rounding.
     #[doc(hidden)]
     fn wire_put(
         wire: &mut Self::Wire,
-        streams: &mut Self::Streams,
+        side: &OnProgram<'_, Self::Streams>,
         start: usize,
         view: &Self::View<'_>,
     ) -> Result<(), Error>;
 
-    /// Clears these elements of `wire`.
+    /// Clears these elements.
     #[doc(hidden)]
-    fn wire_clear(
-        wire: &mut Self::Wire,
-        streams: &mut Self::Streams,
-        range: Range<usize>,
-    ) -> Result<(), Error>;
+    fn clear(&mut self, side: &OnProgram<'_, Self::Streams>, range: Range<usize>) -> Result<(), Error>;
+
+    /// Copies a view of this memory to one of the program's, of the same length.
+    #[doc(hidden)]
+    fn copy(view: &Self::View<'_>, target: &mut Self::ViewMut<'_>) -> Result<(), Error>;
 
     /// Converts all of `wire` to this memory, of the same length.
     #[doc(hidden)]
-    fn wire_get(&mut self, streams: &mut Self::Streams, wire: &Self::Wire) -> Result<(), Error>;
+    fn wire_get(&mut self, side: &mut OnGroup<'_, Self::Streams>, wire: &Self::Wire) -> Result<(), Error>;
 }
 
 /// The error of a range outside of `len` elements.
@@ -173,133 +141,6 @@ pub(super) fn outside(range: &Range<usize>, len: usize) -> Error {
 /// The error of memory that cannot be allocated.
 pub(super) fn no_memory<T: Element>(len: usize) -> Error {
     Error::Job(format!("there is no memory for {len} elements of {}", T::DATA_TYPE.rust_name()))
-}
-
-#[cfg(feature = "fabric")]
-fn zeros<T: Element>(len: usize) -> Result<Vec<T>, Error> {
-    let mut memory = Vec::new();
-    let reserved = memory.try_reserve_exact(len);
-    reserved.map_err(|_| no_memory::<T>(len))?;
-    memory.resize(len, T::default());
-    Ok(memory)
-}
-
-#[cfg(feature = "fabric")]
-fn part<T>(elements: &[T], range: Range<usize>) -> Result<&[T], Error> {
-    elements.get(range.clone()).ok_or_else(|| outside(&range, elements.len()))
-}
-
-#[cfg(feature = "fabric")]
-fn part_mut<T>(elements: &mut [T], range: Range<usize>) -> Result<&mut [T], Error> {
-    let len = elements.len();
-    elements.get_mut(range.clone()).ok_or_else(|| outside(&range, len))
-}
-
-#[cfg(feature = "fabric")]
-impl<T: Gradient> Bucket for Vec<T> {
-    type View<'a> = &'a [T];
-    type ViewMut<'a> = &'a mut [T];
-    type Wire = Vec<bf16>;
-    type Streams = ();
-
-    fn view_len(view: &&[T]) -> usize {
-        view.len()
-    }
-
-    fn view_mut_len(view: &&mut [T]) -> usize {
-        view.len()
-    }
-
-    fn read<'a>(view: &'a &mut [T]) -> &'a [T] {
-        view
-    }
-
-    fn part<'a>(view: &Self::View<'a>, range: Range<usize>) -> Result<Self::View<'a>, Error> {
-        part(view, range)
-    }
-
-    fn view(&self, range: Range<usize>) -> Result<&[T], Error> {
-        part(self, range)
-    }
-
-    fn view_mut(&mut self) -> &mut [T] {
-        self
-    }
-
-    fn streams(group: &Group) -> Result<(), Error> {
-        match group.backend() {
-            Backend::Host => Ok(()),
-            _ => Err(Error::Buffer(
-                "gradients in host memory, but a group over GPUs: use Backend::Host".to_owned(),
-            )),
-        }
-    }
-
-    fn check((): &()) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn settle((): &()) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn register((): &mut (), _: &&[T]) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn make_group_wait((): &mut ()) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn make_program_wait((): &mut ()) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn join_streams((): &mut ()) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn collect<W>((): &mut (), work: Work<W>) -> Result<W, Error> {
-        work.wait()
-    }
-
-    fn zeros((): &mut (), len: usize) -> Result<Self, Error> {
-        zeros(len)
-    }
-
-    fn put(&mut self, start: usize, view: &&[T]) -> Result<(), Error> {
-        part_mut(self, start..start + view.len())?.copy_from_slice(view);
-        Ok(())
-    }
-
-    fn copy(view: &&[T], target: &mut &mut [T]) -> Result<(), Error> {
-        part_mut(target, 0..view.len())?.copy_from_slice(view);
-        Ok(())
-    }
-
-    fn clear(&mut self, (): &mut (), range: Range<usize>) -> Result<(), Error> {
-        part_mut(self, range)?.fill(T::default());
-        Ok(())
-    }
-
-    fn wire_zeros((): &mut (), len: usize) -> Result<Vec<bf16>, Error> {
-        zeros(len)
-    }
-
-    fn wire_put(wire: &mut Vec<bf16>, (): &mut (), start: usize, view: &&[T]) -> Result<(), Error> {
-        T::encode(view, part_mut(wire, start..start + view.len())?);
-        Ok(())
-    }
-
-    fn wire_clear(wire: &mut Vec<bf16>, (): &mut (), range: Range<usize>) -> Result<(), Error> {
-        part_mut(wire, range)?.fill(bf16::ZERO);
-        Ok(())
-    }
-
-    fn wire_get(&mut self, (): &mut (), wire: &Vec<bf16>) -> Result<(), Error> {
-        T::decode(wire, self);
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use half::bf16;
 
 use super::bucket::{Bucket, Gradient, no_memory, outside};
 use super::rounding::Rounding;
+use super::streams::{OnGroup, OnProgram, Streams};
 use crate::Error;
 use crate::job::{Buffer, Group, Work, of_driver, refuse_captured};
 use crate::nccl::Error as NcclError;
@@ -19,11 +20,11 @@ use crate::nccl::cuda::{self, Event};
 use crate::nccl::nccl_group;
 use crate::nccl::{queue_read, wait_for_uses};
 
-/// The group's stream, and the streams of the program's memory.
+/// The group's stream, and those of the program's memory.
 ///
 /// Copies run on the program's streams. So memory of the program is used on its own stream only, and may be
 /// freed there at once; and no stream of the program waits for an operation under way.
-pub struct Streams {
+pub struct GpuStreams {
     own: Arc<CudaStream>,
     /// Recorded on `own`.
     done: Event,
@@ -35,16 +36,7 @@ pub struct Streams {
     tracking: Vec<Arc<CudaStream>>,
 }
 
-impl Streams {
-    /// Refuses a call inside of an NCCL group, and while a stream is being captured: a capture may have begun
-    /// since the stream was registered.
-    fn check(&self) -> Result<(), Error> {
-        nccl_group::forbid("a step").map_err(|error| Error::Job(error.to_string()))?;
-        self.refuse_captured()?;
-        let callers = self.callers.iter().map(|(caller, _)| &**caller);
-        iter::once(&*self.own).chain(callers).try_for_each(wait_if_noted)
-    }
-
+impl GpuStreams {
     /// Refuses captured streams. Waiting for one would make the other stream part of the capture, and waiting
     /// on one for work outside of the capture would end it.
     fn refuse_captured(&self) -> Result<(), Error> {
@@ -79,13 +71,35 @@ impl Streams {
         Ok(())
     }
 
-    /// Makes the group's stream wait for those of the program.
+    fn rounding(&self) -> Result<&Rounding, Error> {
+        self.rounding.as_ref().ok_or_else(|| Error::Job("the kernels of bfloat16 are not loaded".to_owned()))
+    }
+
+    /// The stream on which to clear memory.
+    fn clearing(&self) -> &Arc<CudaStream> {
+        self.callers.first().map_or(&self.own, |(caller, _)| caller)
+    }
+}
+
+impl Streams for GpuStreams {
+    /// Refuses a call inside of an NCCL group, and while a stream is being captured: a capture may have begun
+    /// since the stream was registered.
+    fn check(&self) -> Result<(), Error> {
+        nccl_group::forbid("a step").map_err(|error| Error::Job(error.to_string()))?;
+        self.refuse_captured()?;
+        let callers = self.callers.iter().map(|(caller, _)| &**caller);
+        iter::once(&*self.own).chain(callers).try_for_each(wait_if_noted)
+    }
+
+    fn has_program_streams(&self) -> bool {
+        !self.callers.is_empty()
+    }
+
     fn make_group_wait(&self) -> Result<(), Error> {
         self.refuse_captured()?;
         self.callers.iter().try_for_each(|(caller, event)| order(event, caller, &self.own))
     }
 
-    /// Makes the program's streams wait for that of the group.
     fn make_program_wait(&self) -> Result<(), Error> {
         self.refuse_captured()?;
         self.callers.iter().try_for_each(|(caller, _)| order(&self.done, &self.own, caller))
@@ -102,13 +116,8 @@ impl Streams {
         })
     }
 
-    fn rounding(&self) -> Result<&Rounding, Error> {
-        self.rounding.as_ref().ok_or_else(|| Error::Job("the kernels of bfloat16 are not loaded".to_owned()))
-    }
-
-    /// The stream on which to clear memory.
-    fn clearing(&self) -> &Arc<CudaStream> {
-        self.callers.first().map_or(&self.own, |(caller, _)| caller)
+    fn collect<W>(&self, work: Work<W>) -> Result<W, Error> {
+        work.wait_on(&self.own)
     }
 }
 
@@ -160,13 +169,9 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
     type View<'a> = CudaView<'a, T>;
     type ViewMut<'a> = CudaViewMut<'a, T>;
     type Wire = CudaSlice<bf16>;
-    type Streams = Streams;
+    type Streams = GpuStreams;
 
     fn view_len(view: &CudaView<'_, T>) -> usize {
-        view.len()
-    }
-
-    fn view_mut_len(view: &CudaViewMut<'_, T>) -> usize {
         view.len()
     }
 
@@ -186,11 +191,11 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
         self.as_view_mut()
     }
 
-    fn streams(group: &Group) -> Result<Streams, Error> {
+    fn streams(group: &Group) -> Result<GpuStreams, Error> {
         let own = group.stream().ok_or_else(|| {
             Error::Buffer("gradients in GPU memory, but a group over hosts: use Backend::Gpu".to_owned())
         })?;
-        Ok(Streams {
+        Ok(GpuStreams {
             own: Arc::clone(own),
             done: Event::new(own.context()).map_err(of_driver)?,
             callers: Vec::new(),
@@ -199,55 +204,61 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
         })
     }
 
-    fn check(streams: &Streams) -> Result<(), Error> {
-        streams.check()
-    }
-
-    fn settle(streams: &Streams) -> Result<(), Error> {
-        streams.settle()
-    }
-
-    fn register(streams: &mut Streams, view: &CudaView<'_, T>) -> Result<(), Error> {
+    fn register(streams: &mut GpuStreams, view: &CudaView<'_, T>) -> Result<(), Error> {
         streams.register(view.stream())
     }
 
-    fn make_group_wait(streams: &mut Streams) -> Result<(), Error> {
-        streams.make_group_wait()
-    }
-
-    fn make_program_wait(streams: &mut Streams) -> Result<(), Error> {
-        streams.make_program_wait()
-    }
-
-    fn join_streams(streams: &mut Streams) -> Result<(), Error> {
-        // Also with one: a stream that is registered later waits for the group's stream only.
-        if !streams.callers.is_empty() {
-            streams.make_group_wait()?;
-            streams.make_program_wait()?;
-        }
-        Ok(())
-    }
-
-    fn collect<W>(streams: &mut Streams, work: Work<W>) -> Result<W, Error> {
-        work.wait_on(&streams.own)
-    }
-
-    fn zeros(streams: &mut Streams, len: usize) -> Result<Self, Error> {
+    fn zeros(side: &mut OnGroup<'_, GpuStreams>, len: usize) -> Result<Self, Error> {
+        let own = &side.streams.own;
         // CUDA allocates no empty memory.
-        let zeros = cuda::own_result(streams.own.context(), || streams.own.alloc_zeros(len.max(1)));
+        let zeros = cuda::own_result(own.context(), || own.alloc_zeros(len.max(1)));
         zeros.map_err(|error| match error.0 {
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => no_memory::<T>(len),
             _ => error.into(),
         })
     }
 
-    fn put(&mut self, start: usize, view: &CudaView<'_, T>) -> Result<(), Error> {
+    fn wire_zeros(side: &mut OnGroup<'_, GpuStreams>, len: usize) -> Result<CudaSlice<bf16>, Error> {
+        let streams = &mut *side.streams;
+        if streams.rounding.is_none() {
+            streams.rounding = Some(Rounding::load(streams.own.context(), T::DATA_TYPE)?);
+        }
+        Bucket::zeros(side, len)
+    }
+
+    fn put(
+        &mut self,
+        _: &OnProgram<'_, GpuStreams>,
+        start: usize,
+        view: &CudaView<'_, T>,
+    ) -> Result<(), Error> {
         let (range, len) = (start..start + view.len(), Buffer::len(self));
         let mut target = self.try_slice_mut(range.clone()).ok_or_else(|| outside(&range, len))?;
         if view.is_empty() {
             return Ok(());
         }
         copy_on(view.stream(), view, &mut target)
+    }
+
+    fn wire_put(
+        wire: &mut CudaSlice<bf16>,
+        side: &OnProgram<'_, GpuStreams>,
+        start: usize,
+        view: &CudaView<'_, T>,
+    ) -> Result<(), Error> {
+        let (range, len) = (start..start + view.len(), Buffer::len(wire));
+        let mut target = wire.try_slice_mut(range.clone()).ok_or_else(|| outside(&range, len))?;
+        side.streams.rounding()?.encode(view, &mut target)
+    }
+
+    fn clear(&mut self, side: &OnProgram<'_, GpuStreams>, range: Range<usize>) -> Result<(), Error> {
+        let len = Buffer::len(self);
+        let mut part = self.try_slice_mut(range.clone()).ok_or_else(|| outside(&range, len))?;
+        if part.is_empty() {
+            return Ok(());
+        }
+        let stream = side.streams.clearing();
+        queue(stream, || stream.memset_zeros(&mut part))
     }
 
     fn copy(view: &CudaView<'_, T>, target: &mut CudaViewMut<'_, T>) -> Result<(), Error> {
@@ -261,43 +272,8 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
         copy_on(&stream, view, target)
     }
 
-    fn clear(&mut self, streams: &mut Streams, range: Range<usize>) -> Result<(), Error> {
-        let len = Buffer::len(self);
-        let mut part = self.try_slice_mut(range.clone()).ok_or_else(|| outside(&range, len))?;
-        if part.is_empty() {
-            return Ok(());
-        }
-        let stream = streams.clearing();
-        queue(stream, || stream.memset_zeros(&mut part))
-    }
-
-    fn wire_zeros(streams: &mut Streams, len: usize) -> Result<CudaSlice<bf16>, Error> {
-        if streams.rounding.is_none() {
-            streams.rounding = Some(Rounding::load(streams.own.context(), T::DATA_TYPE)?);
-        }
-        Bucket::zeros(streams, len)
-    }
-
-    fn wire_put(
-        wire: &mut CudaSlice<bf16>,
-        streams: &mut Streams,
-        start: usize,
-        view: &CudaView<'_, T>,
-    ) -> Result<(), Error> {
-        let (range, len) = (start..start + view.len(), Buffer::len(wire));
-        let mut target = wire.try_slice_mut(range.clone()).ok_or_else(|| outside(&range, len))?;
-        streams.rounding()?.encode(view, &mut target)
-    }
-
-    fn wire_clear(
-        wire: &mut CudaSlice<bf16>,
-        streams: &mut Streams,
-        range: Range<usize>,
-    ) -> Result<(), Error> {
-        Bucket::clear(wire, streams, range)
-    }
-
-    fn wire_get(&mut self, streams: &mut Streams, wire: &CudaSlice<bf16>) -> Result<(), Error> {
+    fn wire_get(&mut self, side: &mut OnGroup<'_, GpuStreams>, wire: &CudaSlice<bf16>) -> Result<(), Error> {
+        let streams = &*side.streams;
         streams.rounding()?.decode(&streams.own, &wire.as_view(), &mut self.as_view_mut())
     }
 }

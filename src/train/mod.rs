@@ -33,8 +33,11 @@ mod bucket;
 #[cfg(feature = "nccl")]
 mod cuda;
 mod failure;
+#[cfg(feature = "fabric")]
+mod host;
 mod layout;
 mod options;
+mod ordered;
 mod parameter;
 mod reducer;
 #[cfg(feature = "nccl")]
@@ -42,6 +45,7 @@ mod rounding;
 mod schedule;
 mod shards;
 mod slot;
+mod streams;
 mod zero1;
 
 pub use bucket::{Bucket, Gradient};

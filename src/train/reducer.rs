@@ -1,13 +1,16 @@
 //! Averages of gradients, in buckets.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::bucket::Bucket;
-use super::failure::{check_step_number, tell_failure, together, warn_of_leak};
-use super::layout::{Layout, Limits};
+use super::failure::{check_step_number, tell_failure, together};
+use super::layout::{Layout, Limits, Place};
+use super::ordered::Ordered;
 use super::parameter::agree;
 use super::schedule::{Order, Schedule};
-use super::slot::BucketSlot;
+use super::slot::{BucketSlot, not_idle};
+use super::streams::OnProgram;
 use super::{Parameter, ReducerOptions};
 use crate::job::Group;
 use crate::purpose::Purpose;
@@ -62,7 +65,6 @@ use crate::{Element as _, Error};
 /// of another rank: before results are stored, synchronise the stream and call [`Group::check`].
 pub struct Reducer<#[cfg(feature = "fabric")] B: Bucket = Vec<f32>, #[cfg(not(feature = "fabric"))] B: Bucket>
 {
-    group: Group,
     /// Number among the reducers of the group.
     number: u32,
     parameters: Vec<Parameter>,
@@ -70,8 +72,7 @@ pub struct Reducer<#[cfg(feature = "fabric")] B: Bucket = Vec<f32>, #[cfg(not(fe
     options: ReducerOptions,
     layout: Layout,
     schedule: Schedule,
-    streams: B::Streams,
-    slots: Vec<BucketSlot<B>>,
+    slots: Ordered<B, Vec<BucketSlot<B>>>,
     order: Order,
     state: State,
     /// The step that is under way, or was begun last.
@@ -124,33 +125,22 @@ impl<B: Bucket> Reducer<B> {
     ) -> Result<Self, Error> {
         let lens: Vec<usize> = parameters.iter().map(Parameter::len).collect();
         let layout = Layout::new(&lens, (0..lens.len()).rev(), limits::<B>(options));
-        let mut reducer = Self {
-            group: group.clone(),
+        let slots =
+            Ordered::new(group, "a reducer", |side| BucketSlot::allocate(side, &layout, options.wire))?;
+        Ok(Self {
             number,
             parameters: parameters.to_vec(),
             lens,
             options: options.clone(),
             schedule: Schedule::new(&layout),
             layout,
-            streams: B::streams(group)?,
-            slots: Vec::new(),
+            slots,
             order: Order::Unknown,
             state: State::Open,
             step: 0,
             last: None,
             exposed: Duration::ZERO,
-        };
-        reducer.allocate()?;
-        Ok(reducer)
-    }
-
-    fn allocate(&mut self) -> Result<(), Error> {
-        self.slots.clear();
-        for bucket in &self.layout.buckets {
-            let wire = self.options.wire.of(B::Element::DATA_TYPE);
-            self.slots.push(BucketSlot::new(&mut self.streams, bucket.elements, wire)?);
-        }
-        B::make_program_wait(&mut self.streams)
+        })
     }
 
     /// Begins step `number`, or returns it again if it is under way. The number is the program's, below 2^44;
@@ -187,7 +177,7 @@ impl<B: Bucket> Reducer<B> {
             ));
         }
         let place = self.layout.places.get(index).ok_or_else(|| self.unknown(index))?;
-        let slot = self.slots.get(place.bucket).ok_or_else(|| self.unknown(index))?;
+        let slot = self.slots.read()?.get(place.bucket).ok_or_else(|| self.unknown(index))?;
         slot.values()?.view(place.range.clone())
     }
 
@@ -207,7 +197,7 @@ impl<B: Bucket> Reducer<B> {
             )));
         }
         for (index, gradient) in gradients.iter().enumerate() {
-            let given = B::view_mut_len(gradient);
+            let given = B::view_len(&B::read(gradient));
             if given != self.expect(index)? {
                 return Err(self.wrong_length(index, given));
             }
@@ -222,7 +212,7 @@ impl<B: Bucket> Reducer<B> {
         }
         step.wait()?;
         // The program's world may have begun a capture since.
-        B::check(&self.streams).map_err(|error| self.fail(error))?;
+        self.slots.check().map_err(|error| self.fail(error))?;
         for (index, target) in gradients.iter_mut().enumerate() {
             let copied = B::copy(&self.gradient(index)?, target);
             copied.map_err(|error| self.fail(error))?;
@@ -232,7 +222,7 @@ impl<B: Bucket> Reducer<B> {
 
     /// Registers the stream of a gradient, or refuses its memory.
     fn register(&mut self, gradient: &B::View<'_>) -> Result<(), Error> {
-        let registered = B::register(&mut self.streams, gradient);
+        let registered = self.slots.register(gradient);
         registered.map_err(|error| self.refuse_or_fail(error))
     }
 
@@ -259,7 +249,7 @@ impl<B: Bucket> Reducer<B> {
     /// The group.
     #[must_use]
     pub fn group(&self) -> &Group {
-        &self.group
+        self.slots.group()
     }
 
     fn ready(&mut self, index: usize, gradient: B::View<'_>) -> Result<(), Error> {
@@ -271,22 +261,14 @@ impl<B: Bucket> Reducer<B> {
         }
         self.register(&gradient)?;
         self.begin()?;
-        let Some(place) = self.layout.places.get(index) else { return Err(self.unknown(index)) };
-        let (bucket, start) = (place.bucket, place.range.start);
-        let Some(slot) = self.slots.get_mut(bucket) else { return Err(self.unknown(index)) };
-        let copied = slot.put(&mut self.streams, start, &gradient).and_then(|()| self.arrived(index, bucket));
-        copied.map_err(|error| self.fail(error))
+        self.arrive(index, |slot, side, range| slot.put(side, range.start, &gradient))
     }
 
     fn ready_zero(&mut self, index: usize) -> Result<(), Error> {
         self.admit()?;
         self.expect(index)?;
         self.begin()?;
-        let Some(place) = self.layout.places.get(index) else { return Err(self.unknown(index)) };
-        let (bucket, range) = (place.bucket, place.range.clone());
-        let Some(slot) = self.slots.get_mut(bucket) else { return Err(self.unknown(index)) };
-        let cleared = slot.clear(&mut self.streams, range).and_then(|()| self.arrived(index, bucket));
-        cleared.map_err(|error| self.fail(error))
+        self.arrive(index, |slot, side, range| slot.clear(side, range))
     }
 
     fn wait(&mut self) -> Result<(), Error> {
@@ -326,7 +308,7 @@ impl<B: Bucket> Reducer<B> {
         }
         self.state = State::Open;
         // One stream may still read averages that another one overwrites.
-        B::join_streams(&mut self.streams).map_err(|error| self.fail(error))?;
+        self.slots.join().map_err(|error| self.fail(error))?;
         let Order::Known(order) = &self.order else { return Ok(()) };
         let order = order.iter().map(|&parameter| parameter as usize);
         let layout = Layout::new(&self.lens, order, limits::<B>(&self.options));
@@ -336,19 +318,41 @@ impl<B: Bucket> Reducer<B> {
         }
         self.schedule = Schedule::new(&layout);
         self.layout = layout;
-        // The program may still read the averages.
-        let renewed = B::make_group_wait(&mut self.streams).and_then(|()| self.allocate());
-        renewed.map_err(|error| self.fail(error))
+        self.renew().map_err(|error| self.fail(error))
+    }
+
+    /// Replaces the buckets by those of the layout. The program may still read the averages.
+    fn renew(&mut self) -> Result<(), Error> {
+        let (mut side, slots) = self.slots.renew()?;
+        // Freed before others are allocated.
+        slots.clear();
+        *slots = BucketSlot::allocate(&mut side, &self.layout, self.options.wire)?;
+        Ok(())
+    }
+
+    /// Writes a gradient into its bucket, and starts the buckets that may start then.
+    fn arrive(
+        &mut self,
+        index: usize,
+        write: impl FnOnce(&mut BucketSlot<B>, &OnProgram<'_, B::Streams>, Range<usize>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let Some(Place { bucket, range }) = self.layout.places.get(index).cloned() else {
+            return Err(self.unknown(index));
+        };
+        let written = self
+            .slots
+            .on_program()
+            .and_then(|(side, slots)| write(slots.get_mut(bucket).ok_or_else(not_idle)?, &side, range));
+        written.and_then(|()| self.start(index, bucket)).map_err(|error| self.fail(error))
     }
 
     /// Starts the buckets that may start, now that a gradient is in its bucket.
-    fn arrived(&mut self, index: usize, bucket: usize) -> Result<(), Error> {
+    fn start(&mut self, index: usize, bucket: usize) -> Result<(), Error> {
         self.schedule.mark(index, bucket);
         while let Some(bucket) = self.schedule.next_to_start() {
             // Parameters without elements.
             let is_empty = self.layout.buckets.get(bucket).is_none_or(|size| size.elements == 0);
-            if let (false, Some(slot)) = (is_empty, self.slots.get_mut(bucket)) {
-                B::make_group_wait(&mut self.streams)?;
+            if !is_empty {
                 // Parameters, and so buckets, are fewer than 2^32.
                 let purpose = Purpose::Bucket {
                     reducer: self.number,
@@ -357,17 +361,18 @@ impl<B: Bucket> Reducer<B> {
                     // Only the last bucket can be empty.
                     is_first: bucket == 0,
                 };
-                slot.start(&self.group.with_purpose(purpose), self.options.op)?;
+                let (group, slots) = self.slots.start(purpose)?;
+                slots.get_mut(bucket).ok_or_else(not_idle)?.start(&group, self.options.op)?;
             }
         }
         Ok(())
     }
 
     fn finish(&mut self) -> Result<(), Error> {
-        for slot in &mut self.slots {
-            slot.finish(&mut self.streams)?;
-        }
-        B::make_program_wait(&mut self.streams)
+        let (mut side, slots) = self.slots.on_group();
+        slots.iter_mut().try_for_each(|slot| slot.finish(&mut side))?;
+        // The program reads them from now on.
+        self.slots.on_program().map(drop)
     }
 
     /// After the first step, makes rank 0's order that of all ranks.
@@ -375,7 +380,7 @@ impl<B: Bucket> Reducer<B> {
         if matches!(self.order, Order::Unknown) {
             let mut order = self.schedule.order().to_vec();
             if !order.is_empty() {
-                let group = self.group.with_purpose(Purpose::Order { reducer: self.number });
+                let group = self.group().with_purpose(Purpose::Order { reducer: self.number });
                 group.broadcast_in_place(&mut order, 0)?;
             }
             self.order = Order::Known(order);
@@ -386,7 +391,7 @@ impl<B: Bucket> Reducer<B> {
     /// Refuses a call that would otherwise fail half-way, when other ranks wait for it.
     fn admit(&mut self) -> Result<(), Error> {
         self.check()?;
-        B::check(&self.streams).map_err(|error| self.refuse_or_fail(error))
+        self.slots.check().map_err(|error| self.refuse_or_fail(error))
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -399,7 +404,7 @@ impl<B: Bucket> Reducer<B> {
     /// Notes an error after which the reducer cannot be used, and tells the others, which wait for this
     /// rank's buckets.
     fn fail(&mut self, error: Error) -> Error {
-        tell_failure(&self.group, &error);
+        tell_failure(self.group(), &error);
         self.state = State::Failed(error.clone());
         error
     }
@@ -435,7 +440,7 @@ impl<B: Bucket> Reducer<B> {
             "no gradient of {}{more} is ready on rank {} of the group: call ready, or ready_zero where a \
              parameter has none",
             names.join(", "),
-            self.group.rank()
+            self.group().rank()
         ))
     }
 }
@@ -479,15 +484,6 @@ impl<B: Bucket> Step<'_, B> {
     }
 }
 
-impl<B: Bucket> Drop for Reducer<B> {
-    fn drop(&mut self) {
-        if let Err(error) = B::settle(&self.streams) {
-            warn_of_leak("a reducer", &error);
-            self.slots.drain(..).for_each(BucketSlot::leak);
-        }
-    }
-}
-
 impl<B: Bucket> std::fmt::Debug for Step<'_, B> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "Step({} of {:?})", self.reducer.step, self.reducer)
@@ -497,6 +493,6 @@ impl<B: Bucket> std::fmt::Debug for Step<'_, B> {
 impl<B: Bucket> std::fmt::Debug for Reducer<B> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (parameters, buckets) = (self.lens.len(), self.buckets());
-        write!(formatter, "Reducer({parameters} parameters in {buckets} buckets, {:?})", self.group)
+        write!(formatter, "Reducer({parameters} parameters in {buckets} buckets, {:?})", self.group())
     }
 }

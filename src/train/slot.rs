@@ -4,9 +4,11 @@ use std::mem;
 use std::ops::Range;
 
 use super::bucket::Bucket;
+use super::layout::Layout;
 use super::options::Wire;
+use super::streams::{OnGroup, OnProgram, Streams as _};
 use crate::job::{Group, Work};
-use crate::{Error, ReduceOp};
+use crate::{Element as _, Error, ReduceOp};
 
 /// A bucket of a reducer.
 pub(super) enum BucketSlot<B: Bucket> {
@@ -26,12 +28,6 @@ pub(super) enum Movable<M> {
 }
 
 impl<M> Movable<M> {
-    /// Leaks the memory, also that of an operation under way: the stream on which it would be freed may be
-    /// captured.
-    fn leak(self) {
-        mem::forget(self);
-    }
-
     fn idle(&mut self) -> Result<&mut M, Error> {
         match self {
             Self::Idle(memory) => Ok(memory),
@@ -64,48 +60,49 @@ impl<M> Movable<M> {
     }
 }
 
-fn not_idle() -> Error {
+pub(super) fn not_idle() -> Error {
     Error::Job("the gradients of this bucket are being reduced: wait for the step first".to_owned())
 }
 
 impl<B: Bucket> BucketSlot<B> {
-    pub(super) fn new(streams: &mut B::Streams, len: usize, wire: Wire) -> Result<Self, Error> {
-        let values = B::zeros(streams, len)?;
-        Ok(match wire {
-            Wire::Same => Self::Same(Movable::Idle(values)),
-            Wire::Bf16 => Self::Bf16 { wire: Movable::Idle(B::wire_zeros(streams, len)?), values },
-        })
-    }
-
-    /// Leaks the memory, which the program's streams may still use.
-    pub(super) fn leak(self) {
-        match self {
-            Self::Same(values) => values.leak(),
-            Self::Bf16 { wire, values } => {
-                wire.leak();
-                mem::forget(values);
-            }
-        }
+    /// The buckets of a layout, of zeros.
+    pub(super) fn allocate(
+        side: &mut OnGroup<'_, B::Streams>,
+        layout: &Layout,
+        wire: Wire,
+    ) -> Result<Vec<Self>, Error> {
+        let mut allocate = |len| {
+            let values = B::zeros(side, len)?;
+            Ok(match wire.of(B::Element::DATA_TYPE) {
+                Wire::Same => Self::Same(Movable::Idle(values)),
+                Wire::Bf16 => Self::Bf16 { wire: Movable::Idle(B::wire_zeros(side, len)?), values },
+            })
+        };
+        layout.buckets.iter().map(|bucket| allocate(bucket.elements)).collect()
     }
 
     /// Copies a gradient into the bucket.
     pub(super) fn put(
         &mut self,
-        streams: &mut B::Streams,
+        side: &OnProgram<'_, B::Streams>,
         start: usize,
         gradient: &B::View<'_>,
     ) -> Result<(), Error> {
         match self {
-            Self::Same(values) => values.idle()?.put(start, gradient),
-            Self::Bf16 { wire, .. } => B::wire_put(wire.idle()?, streams, start, gradient),
+            Self::Same(values) => values.idle()?.put(side, start, gradient),
+            Self::Bf16 { wire, .. } => B::wire_put(wire.idle()?, side, start, gradient),
         }
     }
 
     /// Makes a gradient zero.
-    pub(super) fn clear(&mut self, streams: &mut B::Streams, range: Range<usize>) -> Result<(), Error> {
+    pub(super) fn clear(
+        &mut self,
+        side: &OnProgram<'_, B::Streams>,
+        range: Range<usize>,
+    ) -> Result<(), Error> {
         match self {
-            Self::Same(values) => values.idle()?.clear(streams, range),
-            Self::Bf16 { wire, .. } => B::wire_clear(wire.idle()?, streams, range),
+            Self::Same(values) => values.idle()?.clear(side, range),
+            Self::Bf16 { wire, .. } => wire.idle()?.clear(side, range),
         }
     }
 
@@ -118,12 +115,12 @@ impl<B: Bucket> BucketSlot<B> {
     }
 
     /// Waits for the reduction.
-    pub(super) fn finish(&mut self, streams: &mut B::Streams) -> Result<(), Error> {
+    pub(super) fn finish(&mut self, side: &mut OnGroup<'_, B::Streams>) -> Result<(), Error> {
         match self {
-            Self::Same(values) => values.finish(|work| B::collect(streams, work)).map(drop),
+            Self::Same(values) => values.finish(|work| side.streams.collect(work)).map(drop),
             Self::Bf16 { wire, values } => {
-                let wire = wire.finish(|work| B::collect(streams, work))?;
-                values.wire_get(streams, wire)
+                let wire = wire.finish(|work| side.streams.collect(work))?;
+                values.wire_get(side, wire)
             }
         }
     }

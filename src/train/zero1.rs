@@ -1,16 +1,20 @@
 //! Optimizer state in shards.
 
+use std::mem;
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::bucket::Bucket;
-use super::failure::{check_step_number, tell_failure, together, warn_of_leak};
+use super::failure::{check_step_number, tell_failure, together};
 use super::options::Wire;
+use super::ordered::Ordered;
 use super::parameter::agree;
 use super::shards::Shards;
+use super::streams::Streams as _;
 use super::{Parameter, ReducerOptions};
 use crate::job::Group;
 use crate::purpose::Purpose;
-use crate::{Element as _, Error};
+use crate::{Element as _, Error, world};
 
 /// An optimizer whose state is divided among the ranks: stage 1 of ZeRO (Rajbhandari and others, 2020).
 ///
@@ -60,14 +64,12 @@ use crate::{Element as _, Error};
 /// shards' memory belongs to the group's stream. What a [`Reducer`](super::Reducer) refuses is refused here,
 /// too; a capture that `update` begins fails the step.
 pub struct Zero1<#[cfg(feature = "fabric")] B: Bucket = Vec<f32>, #[cfg(not(feature = "fabric"))] B: Bucket> {
-    group: Group,
     /// Number among the reducers of the group.
     number: u32,
     parameters: Vec<Parameter>,
     shards: Shards,
     options: ReducerOptions,
-    streams: B::Streams,
-    memory: Memory<B>,
+    memory: Ordered<B, Memory<B>>,
     /// The step that is under way, or was the last.
     step: u64,
     /// The last step that is complete.
@@ -88,16 +90,22 @@ struct Memory<B: Bucket> {
     wire: Option<(B::Wire, B::Wire)>,
 }
 
+impl<B: Bucket> Default for Memory<B> {
+    fn default() -> Self {
+        Self { whole: None, values: None, gradients: None, wire: None }
+    }
+}
+
 fn lost() -> Error {
     Error::Job("the memory of this optimizer was lost in a step that failed".to_owned())
 }
 
 /// Tells the other ranks, which wait in the all_gather, when the update panics.
-struct Unwinding<'a>(&'a Group);
+struct Unwinding<'a>(&'a world::Handle);
 
 impl Drop for Unwinding<'_> {
     fn drop(&mut self) {
-        self.0.world().fail("the update of its shard panicked".into());
+        self.0.fail("the update of its shard panicked".into());
     }
 }
 
@@ -121,28 +129,24 @@ impl<B: Bucket> Zero1<B> {
         options: &ReducerOptions,
     ) -> Result<Self, Error> {
         let shards = Shards::new(parameters.iter().map(Parameter::len), group.rank(), group.size());
-        let mut streams = B::streams(group)?;
-        // Memory that is cleared in a capture belongs to its graph.
-        B::check(&streams)?;
-        let memory = Memory {
-            whole: Some(B::zeros(&mut streams, shards.padded())?),
-            values: Some(B::zeros(&mut streams, shards.len())?),
-            gradients: Some(B::zeros(&mut streams, shards.len())?),
-            wire: match options.wire.of(B::Element::DATA_TYPE) {
-                Wire::Same => None,
-                Wire::Bf16 => Some((
-                    B::wire_zeros(&mut streams, shards.padded())?,
-                    B::wire_zeros(&mut streams, shards.len())?,
-                )),
-            },
-        };
+        let memory = Ordered::new(group, "an optimizer", |side| {
+            Ok(Memory {
+                whole: Some(B::zeros(side, shards.padded())?),
+                values: Some(B::zeros(side, shards.len())?),
+                gradients: Some(B::zeros(side, shards.len())?),
+                wire: match options.wire.of(B::Element::DATA_TYPE) {
+                    Wire::Same => None,
+                    Wire::Bf16 => {
+                        Some((B::wire_zeros(side, shards.padded())?, B::wire_zeros(side, shards.len())?))
+                    }
+                },
+            })
+        })?;
         Ok(Self {
-            group: group.clone(),
             number,
             parameters: parameters.to_vec(),
             shards,
             options: options.clone(),
-            streams,
             memory,
             step: 0,
             last: None,
@@ -191,8 +195,8 @@ impl<B: Bucket> Zero1<B> {
         }
         check_step_number(number, self.last)?;
         self.expect("gradients", gradients.iter().map(B::view_len))?;
-        self.expect("parameters", parameters.iter().map(B::view_mut_len))?;
-        let registered = B::check(&self.streams).and_then(|()| self.register(gradients, parameters));
+        self.expect("parameters", parameters.iter().map(|each| B::view_len(&B::read(each))))?;
+        let registered = self.memory.check().and_then(|()| self.register(gradients, parameters));
         if registered.as_ref().is_err_and(Error::is_refusal) {
             return registered;
         }
@@ -202,12 +206,12 @@ impl<B: Bucket> Zero1<B> {
         self.failed = result.as_ref().err().cloned();
         self.last = Some(number);
         // The others wait for this rank's shard.
-        result.inspect_err(|error| tell_failure(&self.group, error))
+        result.inspect_err(|error| tell_failure(self.memory.group(), error))
     }
 
     fn register(&mut self, gradients: &[B::View<'_>], parameters: &[B::ViewMut<'_>]) -> Result<(), Error> {
-        gradients.iter().try_for_each(|gradient| B::register(&mut self.streams, gradient))?;
-        parameters.iter().try_for_each(|parameter| B::register(&mut self.streams, &B::read(parameter)))
+        gradients.iter().try_for_each(|gradient| self.memory.register(gradient))?;
+        parameters.iter().try_for_each(|parameter| self.memory.register(&B::read(parameter)))
     }
 
     fn run(
@@ -220,77 +224,81 @@ impl<B: Bucket> Zero1<B> {
             return Ok(());
         }
         // One stream may still read parameters where another one writes gradients.
-        B::join_streams(&mut self.streams)?;
-        match self.options.wire.of(B::Element::DATA_TYPE) {
-            Wire::Same => self.reduce(gradients)?,
-            Wire::Bf16 => self.reduce_as_bf16(gradients)?,
-        }
+        self.memory.join()?;
+        // All copies come before the first operation, after which the update may be on any stream.
+        self.fill(gradients)?;
         self.cut(parameters)?;
-        // The update may be on another stream than these copies.
-        B::make_group_wait(&mut self.streams)?;
-        B::make_program_wait(&mut self.streams)?;
+        self.reduce()?;
         self.update(update)?;
-        // The update's copies may have no events.
-        B::check(&self.streams)?;
-        B::make_group_wait(&mut self.streams)?;
-        let (values, whole) = (self.memory.values.take(), self.memory.whole.take());
-        let work = self.operation(false).all_gather(values.ok_or_else(lost)?, whole.ok_or_else(lost)?);
-        let (values, whole) = B::collect(&mut self.streams, work)?;
-        self.memory.values = Some(values);
-        let whole = self.memory.whole.insert(whole);
-        B::make_program_wait(&mut self.streams)?;
+        self.gather()?;
+        let (_, memory) = self.memory.on_program()?;
+        let whole = memory.whole.as_ref().ok_or_else(lost)?;
         for (index, target) in parameters.iter_mut().enumerate() {
             B::copy(&whole.view(self.shards.parameter(index))?, target)?;
         }
         Ok(())
     }
 
-    /// The group, for an operation of the step.
-    fn operation(&self, is_first: bool) -> Group {
-        self.group.with_purpose(Purpose::Step { optimizer: self.number, step: self.step, is_first })
+    /// The purpose of an operation of the step.
+    fn purpose(&self, is_first: bool) -> Purpose {
+        Purpose::Step { optimizer: self.number, step: self.step, is_first }
     }
 
-    /// Averages the own shard of the gradients.
-    fn reduce(&mut self, gradients: &[B::View<'_>]) -> Result<(), Error> {
-        let first = self.operation(true);
-        let Memory { whole, gradients: own, .. } = &mut self.memory;
-        let filled = whole.as_mut().ok_or_else(lost)?;
-        for (index, gradient) in gradients.iter().enumerate() {
-            filled.put(self.shards.parameter(index).start, gradient)?;
+    /// Copies all gradients.
+    fn fill(&mut self, gradients: &[B::View<'_>]) -> Result<(), Error> {
+        let (side, memory) = self.memory.on_program()?;
+        let mut starts = (0..).map(|index| self.shards.parameter(index).start).zip(gradients);
+        match &mut memory.wire {
+            None => {
+                let filled = memory.whole.as_mut().ok_or_else(lost)?;
+                starts.try_for_each(|(start, gradient)| filled.put(&side, start, gradient))?;
+                // The last step's all_gather left parameters there.
+                filled.clear(&side, self.shards.total()..self.shards.padded())
+            }
+            // Its padding is always zero.
+            Some((filled, _)) => {
+                starts.try_for_each(|(start, gradient)| B::wire_put(filled, &side, start, gradient))
+            }
         }
-        // The last step's all_gather left parameters there.
-        filled.clear(&mut self.streams, self.shards.total()..self.shards.padded())?;
-        B::make_group_wait(&mut self.streams)?;
-        let (all, part) = (whole.take().ok_or_else(lost)?, own.take().ok_or_else(lost)?);
-        let work = first.reduce_scatter(all, part, self.options.op);
-        let (all, part) = B::collect(&mut self.streams, work)?;
-        (*whole, *own) = (Some(all), Some(part));
-        Ok(())
-    }
-
-    /// Averages the own shard of gradients that travel as bfloat16 numbers. Their padding is always zero.
-    fn reduce_as_bf16(&mut self, gradients: &[B::View<'_>]) -> Result<(), Error> {
-        let first = self.operation(true);
-        let Memory { gradients: own, wire, .. } = &mut self.memory;
-        let (filled, _) = wire.as_mut().ok_or_else(lost)?;
-        for (index, gradient) in gradients.iter().enumerate() {
-            B::wire_put(filled, &mut self.streams, self.shards.parameter(index).start, gradient)?;
-        }
-        B::make_group_wait(&mut self.streams)?;
-        let (all, part) = wire.take().ok_or_else(lost)?;
-        let work = first.reduce_scatter(all, part, self.options.op);
-        let (_, part) = wire.insert(B::collect(&mut self.streams, work)?);
-        own.as_mut().ok_or_else(lost)?.wire_get(&mut self.streams, part)
     }
 
     /// Copies the own shard of the parameters.
     fn cut(&mut self, parameters: &[B::ViewMut<'_>]) -> Result<(), Error> {
-        let values = self.memory.values.as_mut().ok_or_else(lost)?;
+        let (side, memory) = self.memory.on_program()?;
+        let values = memory.values.as_mut().ok_or_else(lost)?;
         for (index, parameter) in parameters.iter().enumerate() {
             let Some((elements, start)) = self.shards.part(index) else { continue };
             let parameter = B::read(parameter);
-            values.put(start, &B::part(&parameter, elements)?)?;
+            values.put(&side, start, &B::part(&parameter, elements)?)?;
         }
+        Ok(())
+    }
+
+    /// Averages the own shard of the gradients.
+    fn reduce(&mut self) -> Result<(), Error> {
+        let (group, memory) = self.memory.start(self.purpose(true))?;
+        if let Some((all, part)) = memory.wire.take() {
+            let work = group.reduce_scatter(all, part, self.options.op);
+            let (mut side, memory) = self.memory.on_group();
+            let (_, part) = memory.wire.insert(side.streams.collect(work)?);
+            return memory.gradients.as_mut().ok_or_else(lost)?.wire_get(&mut side, part);
+        }
+        let (all, part) = (memory.whole.take().ok_or_else(lost)?, memory.gradients.take().ok_or_else(lost)?);
+        let work = group.reduce_scatter(all, part, self.options.op);
+        let (side, memory) = self.memory.on_group();
+        let (all, part) = side.streams.collect(work)?;
+        (memory.whole, memory.gradients) = (Some(all), Some(part));
+        Ok(())
+    }
+
+    /// Gathers all ranks' shards of the parameters.
+    fn gather(&mut self) -> Result<(), Error> {
+        let (group, memory) = self.memory.start(self.purpose(false))?;
+        let (values, whole) = (memory.values.take().ok_or_else(lost)?, memory.whole.take().ok_or_else(lost)?);
+        let work = group.all_gather(values, whole);
+        let (side, memory) = self.memory.on_group();
+        let (values, whole) = side.streams.collect(work)?;
+        (memory.values, memory.whole) = (Some(values), Some(whole));
         Ok(())
     }
 
@@ -300,15 +308,17 @@ impl<B: Bucket> Zero1<B> {
         &mut self,
         update: impl FnOnce(B::ViewMut<'_>, B::View<'_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let Memory { values: Some(values), gradients: Some(gradients), .. } = &mut self.memory else {
-            return Err(lost());
-        };
-        let gradients = gradients.view(0..self.shards.len())?;
-        let unwinding = Unwinding(&self.group);
-        let updated = update(values.view_mut(), gradients);
-        std::mem::forget(unwinding);
-        updated
-            .inspect_err(|error| self.group.world().fail(format!("the update of its shard: {error}").into()))
+        let (len, world) = (self.shards.len(), Arc::clone(self.memory.group().world()));
+        self.memory.call_program(|memory| {
+            let Memory { values: Some(values), gradients: Some(gradients), .. } = memory else {
+                return Err(lost());
+            };
+            let gradients = gradients.view(0..len)?;
+            let unwinding = Unwinding(&world);
+            let updated = update(values.view_mut(), gradients);
+            mem::forget(unwinding);
+            updated.inspect_err(|error| world.fail(format!("the update of its shard: {error}").into()))
+        })
     }
 
     /// Checks the lengths of one buffer for each parameter.
@@ -330,18 +340,9 @@ impl<B: Bucket> Zero1<B> {
     }
 }
 
-impl<B: Bucket> Drop for Zero1<B> {
-    fn drop(&mut self) {
-        if let Err(error) = B::settle(&self.streams) {
-            warn_of_leak("an optimizer", &error);
-            let Memory { whole, values, gradients, wire } = &mut self.memory;
-            std::mem::forget((whole.take(), values.take(), gradients.take(), wire.take()));
-        }
-    }
-}
-
 impl<B: Bucket> std::fmt::Debug for Zero1<B> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Zero1(shard {:?} of {}, {:?})", self.shard(), self.shards.total(), self.group)
+        let group = self.memory.group();
+        write!(formatter, "Zero1(shard {:?} of {}, {group:?})", self.shard(), self.shards.total())
     }
 }

@@ -4,33 +4,19 @@ use std::{mem, slice};
 
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
 
-use super::{GpuGroup, describe, with_op};
+use super::GpuGroup;
 use crate::job::gather::{gather_messages, make_length_error};
 use crate::job::gpu_operation::of_driver;
+use crate::job::group_backend::{GroupBackend as _, Operations as _};
 use crate::log;
-use crate::nccl::{self, Collectives, Communicator, cuda};
+use crate::nccl::{self, Communicator, cuda};
 use crate::purpose::Purpose;
-use crate::{Element, Error, ReduceOp};
+use crate::{Element, Error};
 
 impl GpuGroup {
-    pub(crate) fn all_reduce_in_place<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
-        self.in_place(
-            describe::<T>("all_reduce", data.len(), with_op(op)),
-            data,
-            |communicator, data, length| communicator.all_reduce_in_place(&mut view::<T>(data, length)?, op),
-        )
-    }
-
-    pub(crate) fn broadcast_in_place<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
-        let operation = describe::<T>("broadcast", data.len(), format_args!(", root {root}"));
-        self.in_place(operation, data, |communicator, data, length| {
-            communicator.broadcast_in_place(&mut view::<T>(data, length)?, root)
-        })
-    }
-
     /// Runs an operation on a copy of `data` on the GPU. The copies use memory of their own, which can be
     /// leaked: `data` is borrowed only until the call returns.
-    fn in_place<T: Element>(
+    pub(super) fn in_place<T: Element>(
         &self,
         operation: String,
         data: &mut [T],
@@ -83,7 +69,7 @@ impl GpuGroup {
     }
 
     /// Gathers messages of any lengths in memory of the GPU.
-    pub(crate) fn all_gather_bytes(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+    pub(super) fn gather_in_memory(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         let group = self.with_default_purpose(Purpose::Messages);
         let mut has_begun = false;
         let gather = |part: &[u8]| {
@@ -120,7 +106,10 @@ fn host_memory(bytes: usize) -> Result<Vec<u8>, Error> {
 }
 
 /// The bytes of a copy as its elements.
-fn view<T: Element>(copy: &mut CudaSlice<u8>, length: usize) -> Result<CudaViewMut<'_, T>, nccl::Error> {
+pub(super) fn view<T: Element>(
+    copy: &mut CudaSlice<u8>,
+    length: usize,
+) -> Result<CudaViewMut<'_, T>, nccl::Error> {
     let bytes = copy.len();
     // SAFETY: device memory is aligned for all element types, and holds a copy of `length` elements.
     let view = unsafe { copy.transmute_mut::<T>(length) };

@@ -3,28 +3,30 @@
 mod buffers;
 mod closing;
 mod offer;
+mod operations;
 
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use std::{iter, mem};
 
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError};
+use cudarc::driver::{CudaContext, CudaStream, DriverError};
 
-pub(crate) use offer::{Device, choose};
+pub(super) use offer::choose;
 
 use closing::{OpenGroup, close_in_background};
 
+use super::backend::Device;
 use super::gpu_operation::{Comparison, FirstCall, GpuOperation, Mark, Watch, Watched, refuse_captured};
 use super::guard::is_group_thread;
-use super::work::Work;
+use super::work::{State, Work};
+use crate::Error;
 use crate::hash::fnv1a;
 use crate::lock::lock;
 use crate::log;
-use crate::nccl::{self, Collectives, Communicator, Config, DeviceBuffer, DeviceBufferMut, UniqueId, cuda};
+use crate::nccl::{self, Communicator, Config, UniqueId, cuda};
 use crate::purpose::Purpose;
 use crate::world::{self, Part, World};
-use crate::{Element, Error, ReduceOp};
 
 /// Polling interval while NCCL connects the ranks.
 const POLL: Duration = Duration::from_millis(1);
@@ -33,7 +35,7 @@ const READY: Duration = Duration::from_secs(60);
 
 /// One rank of a group over GPUs. Clones are the same rank.
 #[derive(Clone)]
-pub(crate) struct GpuGroup {
+pub struct GpuGroup {
     rank: Arc<GpuRank>,
     /// Purpose of the operations that are called through this value.
     purpose: Option<Purpose>,
@@ -50,15 +52,6 @@ struct GpuRank {
     size: usize,
     description: String,
     _open: OpenGroup,
-}
-
-/// A description for errors and comparisons: `all_reduce of 100 float, sum`.
-fn describe<T: Element>(operation: &str, count: usize, with: impl std::fmt::Display) -> String {
-    format!("{operation} of {count} {}{with}", T::DATA_TYPE)
-}
-
-fn with_op(op: ReduceOp) -> String {
-    format!(", {op}")
 }
 
 impl GpuGroup {
@@ -119,31 +112,6 @@ impl GpuGroup {
         Ok(pending.wait(READY)?)
     }
 
-    pub(crate) fn set_purpose(&mut self, purpose: Purpose) {
-        self.purpose = Some(purpose);
-    }
-
-    pub(crate) fn describe(&self) -> &str {
-        &self.rank.description
-    }
-
-    pub(crate) fn device(&self) -> &Device {
-        &self.rank.device
-    }
-
-    pub(crate) fn stream(&self) -> &Arc<CudaStream> {
-        &self.rank.stream
-    }
-
-    pub(crate) fn timeout(&self) -> Option<Duration> {
-        self.rank.watch.timeout()
-    }
-
-    /// The error that has stopped the group or the job.
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        self.rank.watch.check()
-    }
-
     /// Calls CUDA for the group itself. An error stops the group, since the other ranks wait for this one.
     fn cuda<T>(&self, call: impl FnOnce(&Arc<CudaStream>) -> Result<T, DriverError>) -> Result<T, Error> {
         let stream = &self.rank.stream;
@@ -157,15 +125,6 @@ impl GpuGroup {
             Err(error) if error.is_refusal() => Err(error),
             other => self.rank.watch.stop_on_error(other),
         }
-    }
-
-    /// The same rank for operations of a purpose, unless it has one already.
-    fn with_default_purpose(&self, purpose: Purpose) -> Self {
-        Self { purpose: self.purpose.or(Some(purpose)), ..self.clone() }
-    }
-
-    pub(crate) fn set_timeout(&self, limit: Option<Duration>) {
-        self.rank.watch.set_timeout(limit);
     }
 
     /// Queues an operation on the group's stream. Buffers of the program, which have these contexts, are
@@ -221,7 +180,7 @@ impl GpuGroup {
             call(communicator, &mut buffers).inspect(|()| queued = true)
         });
         match mark {
-            Ok(mark) => Work::gpu(GpuOperation::new(mark, Arc::clone(&self.rank.watch), buffers)),
+            Ok(mark) => State::Gpu(GpuOperation::new(mark, Arc::clone(&self.rank.watch), buffers)).into(),
             Err(error) => {
                 // After a failure NCCL may use them.
                 let unused = !queued && error.is_refusal();
@@ -288,72 +247,6 @@ impl GpuGroup {
         let context = self.rank.stream.context();
         Ok(Arc::clone(reading.insert(cuda::own_result(context, || context.new_stream())?)))
     }
-
-    pub(crate) fn all_reduce<B: DeviceBufferMut>(&self, data: B, op: ReduceOp) -> Work<B> {
-        let operation = describe::<B::Element>("all_reduce", data.len(), with_op(op));
-        let contexts = [context(&data)];
-        self.start(operation, contexts, data, |communicator, data| communicator.all_reduce_in_place(data, op))
-    }
-
-    pub(crate) fn broadcast<B: DeviceBufferMut>(&self, data: B, root: usize) -> Work<B> {
-        let operation = describe::<B::Element>("broadcast", data.len(), format_args!(", root {root}"));
-        let contexts = [context(&data)];
-        self.start(operation, contexts, data, |communicator, data| {
-            communicator.broadcast_in_place(data, root)
-        })
-    }
-
-    pub(crate) fn all_gather<B: DeviceBufferMut>(&self, part: B, whole: B) -> Work<(B, B)> {
-        let operation = describe::<B::Element>("all_gather", part.len(), "");
-        let contexts = [context(&part), context(&whole)];
-        self.start(operation, contexts, (part, whole), |communicator, (part, whole)| {
-            communicator.all_gather(part, whole)
-        })
-    }
-
-    pub(crate) fn reduce_scatter<B: DeviceBufferMut>(&self, whole: B, part: B, op: ReduceOp) -> Work<(B, B)> {
-        let operation = describe::<B::Element>("reduce_scatter", part.len(), with_op(op));
-        let contexts = [context(&whole), context(&part)];
-        self.start(operation, contexts, (whole, part), |communicator, (whole, part)| {
-            communicator.reduce_scatter(whole, part, op)
-        })
-    }
-
-    pub(crate) fn all_reduce_list<B: DeviceBufferMut>(&self, data: Vec<B>, op: ReduceOp) -> Work<Vec<B>> {
-        let (buffers, elements) = (data.len(), data.iter().map(B::len).sum::<usize>());
-        let operation =
-            format!("all_reduce_list of {buffers} buffers with {elements} {}, {op}", B::Element::DATA_TYPE);
-        let contexts: Vec<_> = data.iter().map(context).collect();
-        self.start(operation, contexts, data, |communicator, data| {
-            nccl::group(|group| {
-                data.iter_mut().try_for_each(|buffer| group.on(communicator).all_reduce_in_place(buffer, op))
-            })
-        })
-    }
-
-    /// Runs an exchange of messages without the GPUs. The communicator stays free, so that its errors are
-    /// noticed.
-    pub(crate) fn exchange<T>(
-        &self,
-        operation: &str,
-        call: impl FnOnce() -> Result<T, world::Error>,
-    ) -> Result<T, Error> {
-        self.rank.watch.during_exchange(&self.describe_with_purpose(operation.to_owned()), call)
-    }
-
-    pub(crate) fn barrier(&self) -> Result<(), Error> {
-        self.refuse_captured("barrier")?;
-        let one = self.cuda(|stream| stream.alloc_zeros::<u32>(1))?;
-        let call = |communicator: &Communicator, one: &mut CudaSlice<u32>| {
-            communicator.all_reduce_in_place(one, ReduceOp::Sum)
-        };
-        self.start_own("barrier".to_owned(), one, call).wait().map(drop)
-    }
-}
-
-/// The object in which cudarc notes errors of the buffer's own events.
-fn context(buffer: &impl DeviceBuffer) -> Arc<CudaContext> {
-    Arc::clone(buffer.stream().context())
 }
 
 /// The error of a call of NCCL; a refusal if nothing was sent.

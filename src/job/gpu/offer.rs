@@ -1,19 +1,12 @@
 //! The choice between GPUs and hosts, which is the same on all ranks.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use cudarc::driver::CudaContext;
 
+use crate::job::backend::Device;
 use crate::nccl::{self, Library};
 use crate::world::{self, Members, Part, World};
-
-/// A rank's device, and its NCCL.
-#[derive(Clone)]
-pub(crate) struct Device {
-    pub(crate) library: Library,
-    pub(crate) context: Arc<CudaContext>,
-}
 
 /// First byte of a rank's message.
 const HAS: u8 = 1;

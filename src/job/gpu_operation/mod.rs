@@ -14,6 +14,8 @@ use cudarc::driver::CudaStream;
 pub(crate) use steps::{Comparison, FirstCall};
 pub(crate) use watch::{Watch, Watched};
 
+use super::under_way::UnderWay;
+use super::work_error::WorkError;
 use crate::Error;
 use crate::lock::lock;
 use crate::nccl;
@@ -93,11 +95,17 @@ impl<B> GpuOperation<B> {
         }
     }
 
-    pub(crate) fn is_done(&self) -> bool {
+    fn take(&mut self) -> Result<B, WorkError<B>> {
+        self.buffers.take().ok_or_else(|| Error::taken().into())
+    }
+}
+
+impl<B> UnderWay<B> for GpuOperation<B> {
+    fn is_done(&self) -> bool {
         self.end().is_some()
     }
 
-    pub(crate) fn wait(mut self) -> Result<B, Error> {
+    fn wait(mut self) -> Result<B, WorkError<B>> {
         self.watch.stop_on_error(cuda::bind(self.mark.event.context()))?;
         let start = Instant::now();
         let result = loop {
@@ -110,41 +118,38 @@ impl<B> GpuOperation<B> {
                 _ => thread::sleep(SLEEP),
             }
         };
-        result.and_then(|()| self.take())
+        result?;
+        self.take()
     }
 
     /// Makes a stream wait for the operation, also after a failure, since the operation may still use memory
     /// that is freed in the order of this stream.
-    pub(crate) fn wait_on(mut self, stream: &CudaStream) -> Result<B, Error> {
+    fn wait_on(mut self, stream: &CudaStream) -> Result<B, WorkError<B>> {
         match refuse_captured("wait_on", stream) {
-            Err(error) if error.is_refusal() => return Err(error),
+            Err(error) if error.is_refusal() => return Err(error.into()),
             other => self.watch.stop_on_error(other)?,
         }
         self.watch.stop_on_error(self.mark.event.make_wait(stream).map_err(of_driver))?;
         match self.watch.failure() {
-            Some(error) => Err(error),
+            Some(error) => Err(error.into()),
             None => self.take(),
         }
     }
 
-    pub(crate) fn poll(&mut self, waker: &Waker) -> Poll<Result<B, Error>> {
+    fn poll(&mut self, waker: &Waker) -> Poll<Result<B, WorkError<B>>> {
         if let Err(error) = self.watch.stop_on_error(cuda::bind(self.mark.event.context())) {
-            return Poll::Ready(Err(error));
+            return Poll::Ready(Err(error.into()));
         }
         // Registered before the query, so that an end in between is not missed.
         let waker = waker.clone();
         let replaced = lock(&self.mark.waker).replace(waker);
         drop(replaced);
         match self.end() {
-            Some(result) => Poll::Ready(result.and_then(|()| self.take())),
+            Some(result) => Poll::Ready(result.map_err(WorkError::from).and_then(|()| self.take())),
             None => {
                 self.watch.hurry();
                 Poll::Pending
             }
         }
-    }
-
-    fn take(&mut self) -> Result<B, Error> {
-        self.buffers.take().ok_or_else(Error::taken)
     }
 }

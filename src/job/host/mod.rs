@@ -8,11 +8,13 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use self::queue::{Operation, Queue};
+use super::backend::{Backend, Choice};
 use super::gather::{gather_messages, make_length_error};
+use super::group_backend::{GroupBackend, Operations};
 use super::guard::is_group_thread;
 use super::host_buffer::HostBuffer;
 use super::slot::Promise;
-use super::work::Work;
+use super::work::{State, Work};
 use super::work_error::WorkError;
 use crate::lock::lock;
 use crate::log;
@@ -23,7 +25,7 @@ use crate::{Element, Error, ReduceOp, fabric};
 
 /// One rank of a group over host memory. Clones are the same rank.
 #[derive(Clone)]
-pub(crate) struct HostGroup {
+pub struct HostGroup {
     rank: Arc<HostRank>,
     /// Purpose of the operations that are called through this value.
     purpose: Option<Purpose>,
@@ -76,32 +78,6 @@ impl HostGroup {
         Ok(Self { rank: Arc::new(rank), purpose: None })
     }
 
-    pub(crate) fn set_purpose(&mut self, purpose: Purpose) {
-        self.purpose = Some(purpose);
-    }
-
-    pub(crate) fn describe(&self) -> &str {
-        &self.rank.description
-    }
-
-    pub(crate) fn timeout(&self) -> Option<Duration> {
-        self.rank.queue.timeout()
-    }
-
-    /// The error that has stopped the group or the job.
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        self.rank.queue.failure().map_or_else(|| Ok(self.rank.world.check()?), Err)
-    }
-
-    pub(crate) fn set_timeout(&self, limit: Option<Duration>) {
-        self.rank.queue.set_timeout(limit);
-    }
-
-    /// The same rank for operations of a purpose, unless it has one already.
-    fn with_default_purpose(&self, purpose: Purpose) -> Self {
-        Self { purpose: self.purpose.or(Some(purpose)), ..self.clone() }
-    }
-
     fn start<B: Send + 'static>(
         &self,
         buffers: B,
@@ -118,7 +94,7 @@ impl HostGroup {
         if let Some(operation) = left {
             queue.push(operation);
         }
-        Work::host(slot)
+        State::Host(slot).into()
     }
 
     /// Runs an operation on this thread.
@@ -128,47 +104,48 @@ impl HostGroup {
     ) -> Result<R, Error> {
         self.rank.queue.run_here(self.purpose, call)
     }
+}
 
-    pub(crate) fn all_reduce<B: HostBuffer>(&self, data: B, op: ReduceOp) -> Work<B> {
-        self.start(data, move |communicator, data| communicator.all_reduce_in_place(data.elements_mut(), op))
+impl GroupBackend for HostGroup {
+    const BACKEND: Backend = Backend::Host;
+
+    fn describe(&self) -> &str {
+        &self.rank.description
     }
 
-    pub(crate) fn broadcast<B: HostBuffer>(&self, data: B, root: usize) -> Work<B> {
-        self.start(data, move |communicator, data| communicator.broadcast_in_place(data.elements_mut(), root))
+    fn purpose(&mut self) -> &mut Option<Purpose> {
+        &mut self.purpose
     }
 
-    pub(crate) fn all_gather<B: HostBuffer>(&self, part: B, whole: B) -> Work<(B, B)> {
-        self.start((part, whole), |communicator, (part, whole)| {
-            communicator.all_gather(part.elements(), whole.elements_mut())
-        })
+    fn choice(&self) -> Choice {
+        Choice { backend: Backend::Host, device: None }
     }
 
-    pub(crate) fn reduce_scatter<B: HostBuffer>(&self, whole: B, part: B, op: ReduceOp) -> Work<(B, B)> {
-        self.start((whole, part), move |communicator, (whole, part)| {
-            communicator.reduce_scatter(whole.elements(), part.elements_mut(), op)
-        })
+    fn timeout(&self) -> Option<Duration> {
+        self.rank.queue.timeout()
     }
 
-    pub(crate) fn all_reduce_list<B: HostBuffer>(&self, data: Vec<B>, op: ReduceOp) -> Work<Vec<B>> {
-        self.with_default_purpose(Purpose::List).start(data, move |communicator, data| {
-            let mut list: Vec<&mut [B::Element]> = data.iter_mut().map(B::elements_mut).collect();
-            list::all_reduce(communicator, &mut list, op)
-        })
+    fn set_timeout(&self, limit: Option<Duration>) {
+        self.rank.queue.set_timeout(limit);
     }
 
-    pub(crate) fn all_reduce_in_place<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
-        self.run(|communicator| communicator.all_reduce_in_place(data, op))
+    fn check(&self) -> Result<(), Error> {
+        self.rank.queue.failure().map_or_else(|| Ok(self.rank.world.check()?), Err)
     }
 
-    pub(crate) fn broadcast_in_place<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
-        self.run(|communicator| communicator.broadcast_in_place(data, root))
-    }
-
-    pub(crate) fn barrier(&self) -> Result<(), Error> {
+    fn barrier(&self) -> Result<(), Error> {
         self.run(fabric::Communicator::barrier)
     }
 
-    pub(crate) fn all_gather_bytes(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+    fn all_reduce_in_place<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
+        self.run(|communicator| communicator.all_reduce_in_place(data, op))
+    }
+
+    fn broadcast_in_place<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
+        self.run(|communicator| communicator.broadcast_in_place(data, root))
+    }
+
+    fn all_gather_bytes(&self, mine: &[u8], _: Option<&Handle>) -> Result<Vec<Vec<u8>>, Error> {
         let gathered = self.with_default_purpose(Purpose::Messages).run(|communicator| {
             gather_messages(mine, |part| {
                 let mut whole = vec![0; part.len() * communicator.size()];
@@ -177,6 +154,35 @@ impl HostGroup {
             })
         })?;
         gathered.ok_or_else(make_length_error)
+    }
+}
+
+impl<B: HostBuffer> Operations<B> for HostGroup {
+    fn all_reduce(&self, data: B, op: ReduceOp) -> Work<B> {
+        self.start(data, move |communicator, data| communicator.all_reduce_in_place(data.elements_mut(), op))
+    }
+
+    fn broadcast(&self, data: B, root: usize) -> Work<B> {
+        self.start(data, move |communicator, data| communicator.broadcast_in_place(data.elements_mut(), root))
+    }
+
+    fn all_gather(&self, part: B, whole: B) -> Work<(B, B)> {
+        self.start((part, whole), |communicator, (part, whole)| {
+            communicator.all_gather(part.elements(), whole.elements_mut())
+        })
+    }
+
+    fn reduce_scatter(&self, whole: B, part: B, op: ReduceOp) -> Work<(B, B)> {
+        self.start((whole, part), move |communicator, (whole, part)| {
+            communicator.reduce_scatter(whole.elements(), part.elements_mut(), op)
+        })
+    }
+
+    fn all_reduce_list(&self, data: Vec<B>, op: ReduceOp) -> Work<Vec<B>> {
+        self.with_default_purpose(Purpose::List).start(data, move |communicator, data| {
+            let mut list: Vec<&mut [B::Element]> = data.iter_mut().map(B::elements_mut).collect();
+            list::all_reduce(communicator, &mut list, op)
+        })
     }
 }
 

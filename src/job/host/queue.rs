@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::job::guard::{enter_group_thread, guarded};
 use crate::job::slot::{Promise, ResultSlot, waits_for_itself};
+use crate::job::under_way::UnderWay as _;
 use crate::lock::lock;
 use crate::purpose::Purpose;
 use crate::world::Handle;

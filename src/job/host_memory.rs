@@ -1,30 +1,21 @@
-//! Memory of other libraries as buffers of a group's operations: for adapters, whose tensors are neither a
-//! `Vec` nor a `CudaSlice`. Nothing is copied.
+//! Host memory of other libraries as buffers of a group's operations: for adapters, whose tensors are no
+//! `Vec`. Nothing is copied.
 
 use std::fmt;
-#[cfg(feature = "fabric")]
 use std::ptr::NonNull;
-#[cfg(feature = "nccl")]
-use std::{marker::PhantomData, sync::Arc};
 
-#[cfg(feature = "nccl")]
-use cudarc::driver::{CudaStream, sys::CUdeviceptr};
-
-#[cfg(feature = "fabric")]
+use super::buffer::{Buffer, memory::Memory};
+use super::host::HostGroup;
 use super::host_buffer::HostBuffer;
 use crate::Element;
-#[cfg(feature = "nccl")]
-use crate::nccl::{Access, DeviceBuffer, DeviceBufferMut};
 
 /// Host memory of another library, as a buffer of a [`Group`](super::Group)'s operations.
-#[cfg(feature = "fabric")]
 pub struct HostMemory<T> {
     address: NonNull<T>,
     len: usize,
     _owner: Box<dyn Send>,
 }
 
-#[cfg(feature = "fabric")]
 impl<T: Element> HostMemory<T> {
     /// `len` elements at `address`. `owner` keeps them allocated; pass `()` if something else does. If `len`
     /// is 0, `address` may be null.
@@ -42,10 +33,8 @@ impl<T: Element> HostMemory<T> {
 }
 
 // SAFETY: the elements can be sent, and nothing else uses them while this exists; the owner can be sent.
-#[cfg(feature = "fabric")]
 unsafe impl<T: Element> Send for HostMemory<T> {}
 
-#[cfg(feature = "fabric")]
 impl<T: Element> HostBuffer for HostMemory<T> {
     type Element = T;
 
@@ -60,89 +49,37 @@ impl<T: Element> HostBuffer for HostMemory<T> {
     }
 }
 
-#[cfg(feature = "fabric")]
 impl<T> fmt::Debug for HostMemory<T> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "HostMemory({} elements at {:?})", self.len, self.address)
     }
 }
 
-/// Memory of a GPU that another library has allocated, as a buffer of a [`Group`](super::Group)'s operations.
-#[cfg(feature = "nccl")]
-pub struct DeviceMemory<T> {
-    address: CUdeviceptr,
-    len: usize,
-    stream: Arc<CudaStream>,
-    _owner: Box<dyn Send>,
-    elements: PhantomData<fn() -> T>,
+impl<T: Element> Memory for Vec<T> {
+    type Group = HostGroup;
 }
 
-#[cfg(feature = "nccl")]
-impl<T: Element> DeviceMemory<T> {
-    /// `len` elements at the device address `address`, used in the order of `stream`. `owner` keeps them
-    /// allocated; pass `()` if something else does.
-    ///
-    /// An operation waits for the work that is queued on `stream`, and work that is queued there later waits
-    /// for the operation. If `stream` is the group's own, order other streams yourself: before the operation,
-    /// let the group's stream wait for the work that writes the elements; afterwards, let the streams that
-    /// use them wait for the operation ([`Work::wait_on`](super::Work::wait_on)).
-    ///
-    /// # Safety
-    /// - The elements are initialised, aligned, and in the stream's context.
-    /// - They stay allocated until `owner` is dropped (for `()`, until this is dropped), and then until the
-    ///   work that is queued on `stream` at that time is done.
-    /// - Nothing else writes them, or reads them while an operation writes them.
-    #[must_use]
-    pub unsafe fn from_raw<O: Send + 'static>(
-        address: u64,
-        len: usize,
-        stream: Arc<CudaStream>,
-        owner: O,
-    ) -> Self {
-        Self { address, len, stream, _owner: Box::new(owner), elements: PhantomData }
-    }
+impl<T: Element> Memory for HostMemory<T> {
+    type Group = HostGroup;
 }
 
-// SAFETY: the caller of `from_raw` guarantees so many initialised elements in the stream's context, which
-// stay allocated as long as this, and until the stream's work is done.
-#[cfg(feature = "nccl")]
-unsafe impl<T: Element> DeviceBuffer for DeviceMemory<T> {
+impl<T: Element> Buffer for Vec<T> {
     type Element = T;
 
     fn len(&self) -> usize {
-        self.len
-    }
-
-    fn stream(&self) -> &Arc<CudaStream> {
-        &self.stream
-    }
-
-    fn read<'a>(&'a self, _: &'a CudaStream) -> Access<'a> {
-        Access::new(self.address, None)
-    }
-
-    #[inline]
-    fn may_have_events(&self) -> bool {
-        false
+        self.len()
     }
 }
 
-// SAFETY: nothing else uses the elements.
-#[cfg(feature = "nccl")]
-unsafe impl<T: Element> DeviceBufferMut for DeviceMemory<T> {
-    fn write<'a>(&'a mut self, stream: &'a CudaStream) -> Access<'a> {
-        self.read(stream)
+impl<T: Element> Buffer for HostMemory<T> {
+    type Element = T;
+
+    fn len(&self) -> usize {
+        self.elements().len()
     }
 }
 
-#[cfg(feature = "nccl")]
-impl<T> fmt::Debug for DeviceMemory<T> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "DeviceMemory({} elements at {:#x})", self.len, self.address)
-    }
-}
-
-#[cfg(all(test, feature = "fabric"))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::job::{Backend, Buffer, Job};

@@ -1,0 +1,136 @@
+//! Operations of a group over GPUs.
+
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+
+use super::GpuGroup;
+use super::buffers::view;
+use crate::job::backend::{Backend, Choice};
+use crate::job::group_backend::{GroupBackend, Operations};
+use crate::job::work::Work;
+use crate::nccl::{self, Collectives, Communicator, DeviceBuffer, DeviceBufferMut};
+use crate::purpose::Purpose;
+use crate::{Element, Error, ReduceOp, world};
+
+impl GroupBackend for GpuGroup {
+    const BACKEND: Backend = Backend::Gpu;
+
+    fn describe(&self) -> &str {
+        &self.rank.description
+    }
+
+    fn purpose(&mut self) -> &mut Option<Purpose> {
+        &mut self.purpose
+    }
+
+    fn choice(&self) -> Choice {
+        Choice { backend: Backend::Gpu, device: Some(self.rank.device.clone()) }
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        self.rank.watch.timeout()
+    }
+
+    fn set_timeout(&self, limit: Option<Duration>) {
+        self.rank.watch.set_timeout(limit);
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        self.rank.watch.check()
+    }
+
+    fn barrier(&self) -> Result<(), Error> {
+        self.refuse_captured("barrier")?;
+        let one = self.cuda(|stream| stream.alloc_zeros::<u32>(1))?;
+        let call = |communicator: &Communicator, one: &mut CudaSlice<u32>| {
+            communicator.all_reduce_in_place(one, ReduceOp::Sum)
+        };
+        self.start_own("barrier".to_owned(), one, call).wait().map(drop)
+    }
+
+    fn all_reduce_in_place<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
+        let operation = describe::<T>("all_reduce", data.len(), with_op(op));
+        self.in_place(operation, data, |communicator, data, length| {
+            communicator.all_reduce_in_place(&mut view::<T>(data, length)?, op)
+        })
+    }
+
+    fn broadcast_in_place<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
+        let operation = describe::<T>("broadcast", data.len(), format_args!(", root {root}"));
+        self.in_place(operation, data, |communicator, data, length| {
+            communicator.broadcast_in_place(&mut view::<T>(data, length)?, root)
+        })
+    }
+
+    fn all_gather_bytes(&self, mine: &[u8], world: Option<&world::Handle>) -> Result<Vec<Vec<u8>>, Error> {
+        let Some(world) = world else { return self.gather_in_memory(mine) };
+        // The communicator stays free meanwhile, so that its errors are noticed.
+        let operation = self.describe_with_purpose("all_gather_bytes".to_owned());
+        self.rank.watch.during_exchange(&operation, || world.all_gather(mine))
+    }
+
+    fn stream(&self) -> Option<&Arc<CudaStream>> {
+        Some(&self.rank.stream)
+    }
+}
+
+impl<B: DeviceBufferMut> Operations<B> for GpuGroup {
+    fn all_reduce(&self, data: B, op: ReduceOp) -> Work<B> {
+        let operation = describe::<B::Element>("all_reduce", data.len(), with_op(op));
+        let contexts = [context(&data)];
+        self.start(operation, contexts, data, |communicator, data| communicator.all_reduce_in_place(data, op))
+    }
+
+    fn broadcast(&self, data: B, root: usize) -> Work<B> {
+        let operation = describe::<B::Element>("broadcast", data.len(), format_args!(", root {root}"));
+        let contexts = [context(&data)];
+        self.start(operation, contexts, data, |communicator, data| {
+            communicator.broadcast_in_place(data, root)
+        })
+    }
+
+    fn all_gather(&self, part: B, whole: B) -> Work<(B, B)> {
+        let operation = describe::<B::Element>("all_gather", part.len(), "");
+        let contexts = [context(&part), context(&whole)];
+        self.start(operation, contexts, (part, whole), |communicator, (part, whole)| {
+            communicator.all_gather(part, whole)
+        })
+    }
+
+    fn reduce_scatter(&self, whole: B, part: B, op: ReduceOp) -> Work<(B, B)> {
+        let operation = describe::<B::Element>("reduce_scatter", part.len(), with_op(op));
+        let contexts = [context(&whole), context(&part)];
+        self.start(operation, contexts, (whole, part), |communicator, (whole, part)| {
+            communicator.reduce_scatter(whole, part, op)
+        })
+    }
+
+    fn all_reduce_list(&self, data: Vec<B>, op: ReduceOp) -> Work<Vec<B>> {
+        let (buffers, elements) = (data.len(), data.iter().map(B::len).sum::<usize>());
+        let operation =
+            format!("all_reduce_list of {buffers} buffers with {elements} {}, {op}", B::Element::DATA_TYPE);
+        let contexts: Vec<_> = data.iter().map(context).collect();
+        self.start(operation, contexts, data, |communicator, data| {
+            nccl::group(|group| {
+                data.iter_mut().try_for_each(|buffer| group.on(communicator).all_reduce_in_place(buffer, op))
+            })
+        })
+    }
+}
+
+/// The object in which cudarc notes errors of the buffer's own events.
+fn context(buffer: &impl DeviceBuffer) -> Arc<CudaContext> {
+    Arc::clone(buffer.stream().context())
+}
+
+/// A description for errors and comparisons: `all_reduce of 100 float, sum`.
+fn describe<T: Element>(operation: &str, count: usize, with: impl Display) -> String {
+    format!("{operation} of {count} {}{with}", T::DATA_TYPE)
+}
+
+fn with_op(op: ReduceOp) -> String {
+    format!(", {op}")
+}

@@ -1,0 +1,45 @@
+//! The contract between the handle of an operation and the backend that carries it out.
+
+use std::task::{Poll, Waker};
+
+use super::work_error::WorkError;
+use crate::Error;
+
+/// An operation that has begun and owns the buffers `B`. It returns them once; later it returns
+/// [`Error::taken`].
+pub(super) trait UnderWay<B>: Sized {
+    /// True once the operation is complete or has failed.
+    fn is_done(&self) -> bool;
+
+    /// Waits on the host until the operation is done.
+    fn wait(self) -> Result<B, WorkError<B>>;
+
+    /// Makes a stream wait for the operation. On hosts it refuses that: only the host can wait.
+    #[cfg(feature = "nccl")]
+    fn wait_on(self, _: &cudarc::driver::CudaStream) -> Result<B, WorkError<B>> {
+        Err(Error::Buffer("a stream cannot wait for host memory: use Work::wait".to_owned()).into())
+    }
+
+    /// Returns the result, or wakes `waker` once the operation is done.
+    fn poll(&mut self, waker: &Waker) -> Poll<Result<B, WorkError<B>>>;
+}
+
+/// The result of an operation that is done, until it is taken.
+impl<B> UnderWay<B> for Option<Result<B, WorkError<B>>> {
+    fn is_done(&self) -> bool {
+        true
+    }
+
+    fn wait(self) -> Result<B, WorkError<B>> {
+        self.unwrap_or_else(|| Err(Error::taken().into()))
+    }
+
+    #[cfg(feature = "nccl")]
+    fn wait_on(self, _: &cudarc::driver::CudaStream) -> Result<B, WorkError<B>> {
+        self.wait()
+    }
+
+    fn poll(&mut self, _: &Waker) -> Poll<Result<B, WorkError<B>>> {
+        Poll::Ready(self.take().wait())
+    }
+}

@@ -1,0 +1,122 @@
+//! Memory that the program's streams and the group's operations use in turns.
+
+use std::mem;
+
+use super::bucket::Bucket;
+use super::failure::warn_of_leak;
+use super::streams::{OnGroup, OnProgram, Streams as _};
+use crate::Error;
+use crate::job::Group;
+use crate::purpose::Purpose;
+
+/// Memory `M` of a reducer or optimizer, with the streams that use it. Each access orders the streams before
+/// it returns the memory; the drop releases the memory after its last use, or leaks it. A step is
+///
+/// ```text
+/// join, on_program (copies), start (operations), on_group (their results), on_program (the program's use)
+/// ```
+pub(super) struct Ordered<B: Bucket, M: Default> {
+    group: Group,
+    streams: B::Streams,
+    memory: M,
+    /// True if the group's stream may have a result for which the program's streams have not waited.
+    has_result: bool,
+    /// Subject of the warning of a leak.
+    owner: &'static str,
+}
+
+impl<B: Bucket, M: Default> Ordered<B, M> {
+    /// Memory that `allocate` returns.
+    pub(super) fn new(
+        group: &Group,
+        owner: &'static str,
+        allocate: impl FnOnce(&mut OnGroup<'_, B::Streams>) -> Result<M, Error>,
+    ) -> Result<Self, Error> {
+        let mut streams = B::streams(group)?;
+        // Memory that is cleared in a capture belongs to its graph.
+        streams.check()?;
+        let memory = allocate(&mut OnGroup { streams: &mut streams })?;
+        // A stream of the program waits for the group's when it is registered.
+        Ok(Self { group: group.clone(), streams, memory, has_result: false, owner })
+    }
+
+    /// The group, for anything but operations on the memory.
+    pub(super) fn group(&self) -> &Group {
+        &self.group
+    }
+
+    /// Refuses a call at a time when its operations would be refused, before it changes anything.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        self.streams.check()
+    }
+
+    /// Registers the stream of a view's memory, before the view is copied.
+    pub(super) fn register(&mut self, view: &B::View<'_>) -> Result<(), Error> {
+        B::register(&mut self.streams, view)
+    }
+
+    /// Makes the program's streams wait for each other: one may still read what another one overwrites.
+    pub(super) fn join(&mut self) -> Result<(), Error> {
+        // Also with one: a stream that is registered later waits for the group's stream only.
+        if self.streams.has_program_streams() {
+            self.streams.make_group_wait()?;
+            self.streams.make_program_wait()?;
+            self.has_result = false;
+        }
+        Ok(())
+    }
+
+    /// The memory, for copies on the program's streams.
+    pub(super) fn on_program(&mut self) -> Result<(OnProgram<'_, B::Streams>, &mut M), Error> {
+        if self.has_result {
+            self.streams.make_program_wait()?;
+            self.has_result = false;
+        }
+        Ok((OnProgram { streams: &self.streams }, &mut self.memory))
+    }
+
+    /// The memory, to be read on the program's streams.
+    pub(super) fn read(&self) -> Result<&M, Error> {
+        if self.has_result {
+            return Err(Error::Job("the streams have not waited for the results".to_owned()));
+        }
+        Ok(&self.memory)
+    }
+
+    /// Calls code of the program, which uses the memory on its streams, and may have begun a capture or made
+    /// copies without events when it returns.
+    pub(super) fn call_program(
+        &mut self,
+        call: impl FnOnce(&mut M) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        call(self.on_program()?.1)?;
+        self.check()
+    }
+
+    /// The memory, and the group for an operation that takes a part of it. The program keeps the other parts.
+    pub(super) fn start(&mut self, purpose: Purpose) -> Result<(Group, &mut M), Error> {
+        self.streams.make_group_wait()?;
+        Ok((self.group.with_purpose(purpose), &mut self.memory))
+    }
+
+    /// The memory, for the results of operations and for work on them: [`start`](Self::start) has ordered it.
+    pub(super) fn on_group(&mut self) -> (OnGroup<'_, B::Streams>, &mut M) {
+        self.has_result = true;
+        (OnGroup { streams: &mut self.streams }, &mut self.memory)
+    }
+
+    /// The memory, to be freed and allocated again. The program may still read it.
+    pub(super) fn renew(&mut self) -> Result<(OnGroup<'_, B::Streams>, &mut M), Error> {
+        self.streams.make_group_wait()?;
+        Ok(self.on_group())
+    }
+}
+
+impl<B: Bucket, M: Default> Drop for Ordered<B, M> {
+    fn drop(&mut self) {
+        if let Err(error) = self.streams.settle() {
+            warn_of_leak(self.owner, &error);
+            mem::forget(mem::take(&mut self.memory));
+        }
+    }
+}
