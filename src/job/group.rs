@@ -222,6 +222,12 @@ impl Group {
             let failure = Arc::clone(&failure);
             move |mine: &[u8]| {
                 let gathered = group.all_gather_bytes(mine);
+                // The other ranks wait in this exchange: a refusal of it is a failure.
+                let gathered = gathered.inspect_err(|error| {
+                    if error.is_refusal() {
+                        group.world().fail(Reason::from(error));
+                    }
+                });
                 gathered.map_err(|error| world::Error::from(lock(&failure).insert(error).clone()))
             }
         });

@@ -146,7 +146,7 @@ pub use operation::{
 };
 pub use unique_id::UniqueId;
 
-pub(crate) use memory::{queue_read, wait_for_uses};
+pub(crate) use memory::{begin_write, queue_read};
 
 /// All functions of NCCL's `nccl.h`: the first version of each one, and its place in this module.
 /// [`nccl_sys::Nccl`] has the raw functions.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::CUresult;
 use cudarc::driver::{
-    CudaSlice, CudaStream, CudaView, CudaViewMut, DeviceRepr, DeviceSlice as _, DriverError, ValidAsZeroBits,
+    CudaContext, CudaSlice, CudaStream, CudaView, CudaViewMut, DeviceRepr, DeviceSlice as _, DriverError,
+    ValidAsZeroBits,
 };
 use half::bf16;
 
@@ -18,7 +19,7 @@ use crate::job::{Buffer, Group, Work, of_driver, refuse_captured};
 use crate::nccl::Error as NcclError;
 use crate::nccl::cuda::{self, Event};
 use crate::nccl::nccl_group;
-use crate::nccl::{queue_read, wait_for_uses};
+use crate::nccl::{begin_write, queue_read};
 
 /// The group's stream, and those of the program's memory.
 ///
@@ -30,6 +31,8 @@ pub struct GpuStreams {
     done: Event,
     /// Streams of the program, each with an event that is recorded on it.
     callers: Vec<(Arc<CudaStream>, Event)>,
+    /// Context objects of the program's memory other than the group's: cudarc notes errors in each.
+    contexts: Vec<Arc<CudaContext>>,
     /// Loaded when gradients travel as bfloat16 numbers.
     rounding: Option<Rounding>,
     /// Unused streams of [`cuda::track_events`] for the program's context objects.
@@ -60,7 +63,10 @@ impl GpuStreams {
             NcclError::Stream { .. } => Error::Buffer(error.to_string()),
             other => of_driver(other),
         })?;
-        wait_if_noted(caller)?;
+        wait_if_noted(caller.context())?;
+        if !self.contexts().any(|known| Arc::ptr_eq(known, caller.context())) {
+            self.contexts.push(Arc::clone(caller.context()));
+        }
         let is = |known: &CudaStream| known.cu_stream() == caller.cu_stream();
         if is(&self.own) || self.callers.iter().any(|(known, _)| is(known)) {
             return Ok(());
@@ -69,6 +75,12 @@ impl GpuStreams {
         order(&self.done, &self.own, caller)?;
         self.callers.push((Arc::clone(caller), event));
         Ok(())
+    }
+
+    /// The context objects of the group's and the program's memory. An error of one can also be noted in
+    /// another: cudarc notes it for the stream that uses memory of the first.
+    fn contexts(&self) -> impl Iterator<Item = &Arc<CudaContext>> {
+        iter::once(self.own.context()).chain(&self.contexts)
     }
 
     fn rounding(&self) -> Result<&Rounding, Error> {
@@ -87,8 +99,7 @@ impl Streams for GpuStreams {
     fn check(&self) -> Result<(), Error> {
         nccl_group::forbid("a step").map_err(|error| Error::Job(error.to_string()))?;
         self.refuse_captured()?;
-        let callers = self.callers.iter().map(|(caller, _)| &**caller);
-        iter::once(&*self.own).chain(callers).try_for_each(wait_if_noted)
+        self.contexts().try_for_each(|context| wait_if_noted(context))
     }
 
     fn has_program_streams(&self) -> bool {
@@ -109,7 +120,7 @@ impl Streams for GpuStreams {
     /// or where copies may have no events, the host waits.
     fn settle(&self) -> Result<(), Error> {
         self.refuse_captured()?;
-        wait_if_noted(&self.own)?;
+        self.contexts().try_for_each(|context| wait_if_noted(context))?;
         self.callers.iter().try_for_each(|(caller, event)| {
             let wait = |_| cuda::bind(caller.context()).and_then(|()| cuda::wait(caller)).map_err(of_driver);
             order(event, caller, &self.own).or_else(wait)
@@ -123,8 +134,7 @@ impl Streams for GpuStreams {
 
 /// Waits for all work of the context if cudarc has noted an error. The error may concern an event of a
 /// gradient, and copies are then not ordered after that gradient's last use. The error stays noted.
-fn wait_if_noted(stream: &CudaStream) -> Result<(), Error> {
-    let context = stream.context();
+fn wait_if_noted(context: &CudaContext) -> Result<(), Error> {
     if !context.is_event_tracking() {
         return Ok(());
     }
@@ -159,10 +169,23 @@ fn copy_on<T: DeviceRepr>(
     view: &CudaView<'_, T>,
     target: &mut CudaViewMut<'_, T>,
 ) -> Result<(), Error> {
-    queue(stream, || {
-        wait_for_uses(target, stream)?;
+    let source = Arc::clone(view.stream().context());
+    let destination = Arc::clone(target.stream().context());
+    queue_between([&source, &destination], stream, || {
+        let _writing = begin_write(target, stream)?;
         queue_read(view, stream, || stream.memcpy_dtod(view, target))
     })
+}
+
+/// Calls cudarc for work on a stream that uses memory of these context objects. cudarc would return an error
+/// noted in any of them.
+pub(super) fn queue_between<T>(
+    contexts: [&Arc<CudaContext>; 2],
+    stream: &CudaStream,
+    call: impl FnOnce() -> Result<T, DriverError>,
+) -> Result<T, Error> {
+    let [one, other] = contexts;
+    cuda::without_noted(one, || cuda::without_noted(other, || queue(stream, call)))
 }
 
 impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
@@ -199,6 +222,7 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
             own: Arc::clone(own),
             done: Event::new(own.context()).map_err(of_driver)?,
             callers: Vec::new(),
+            contexts: Vec::new(),
             rounding: None,
             tracking: Vec::new(),
         })
@@ -257,8 +281,8 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
         if part.is_empty() {
             return Ok(());
         }
-        let stream = side.streams.clearing();
-        queue(stream, || stream.memset_zeros(&mut part))
+        let (stream, target) = (side.streams.clearing(), Arc::clone(part.stream().context()));
+        queue_between([stream.context(), &target], stream, || stream.memset_zeros(&mut part))
     }
 
     fn copy(view: &CudaView<'_, T>, target: &mut CudaViewMut<'_, T>) -> Result<(), Error> {

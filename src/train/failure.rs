@@ -30,7 +30,8 @@ pub(super) fn together<T>(group: &Group, own: Result<T, Error>) -> Result<T, Err
         other => other,
     });
     let text = own.as_ref().err().map(ToString::to_string).unwrap_or_default();
-    let all = group.all_gather_bytes(text.as_bytes());
+    // The other ranks wait in this exchange: a refusal is a failure.
+    let all = group.all_gather_bytes(text.as_bytes()).inspect_err(|error| tell_failure(group, error));
     let value = own?;
     match all?.iter().enumerate().find(|(_, text)| !text.is_empty()) {
         None => Ok(value),

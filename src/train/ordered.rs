@@ -89,8 +89,9 @@ impl<B: Bucket, M: Default> Ordered<B, M> {
         &mut self,
         call: impl FnOnce(&mut M) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        call(self.on_program()?.1)?;
-        self.check()
+        let called = call(self.on_program()?.1);
+        // Also after an error: the memory may be in use.
+        self.check().and(called)
     }
 
     /// The memory, and the group for an operation that takes a part of it. The program keeps the other parts.

@@ -9,9 +9,9 @@ use cudarc::driver::{
 use cudarc::nvrtc::Ptx;
 use half::bf16;
 
+use super::cuda::queue_between;
 use crate::lock::lock;
-use crate::nccl::cuda;
-use crate::nccl::queue_read;
+use crate::nccl::{begin_write, cuda, queue_read};
 use crate::{DataType, Element, Error};
 
 const THREADS: u32 = 512;
@@ -73,13 +73,14 @@ impl Rounding {
         self.expect::<T>()?;
         let count = gradient.len().min(wire.len()) as u64;
         let Some(shape) = shape(count) else { return Ok(()) };
-        let stream = gradient.stream();
+        let (stream, target) = (gradient.stream(), Arc::clone(wire.stream().context()));
+        let _writing = queue_between([stream.context(), &target], stream, || begin_write(wire, stream))?;
         let mut launch = stream.launch_builder(&self.encode);
         launch.arg(gradient).arg(wire).arg(&count);
         // SAFETY: the arguments are those of `encode` in rounding.cu for gradients of `T`. It reads `count`
         // elements of `gradient`, and writes as many of `wire`. The reducer orders the streams as for a copy.
         let mut encode = || unsafe { launch.launch(shape) };
-        cuda::own_result(stream.context(), || queue_read(gradient, stream, &mut encode))?;
+        queue_between([stream.context(), &target], stream, || queue_read(gradient, stream, &mut encode))?;
         Ok(())
     }
 

@@ -217,6 +217,8 @@ int cuStreamIsCapturing(intptr_t stream, int *status) {
   fake_lock();
   int implicit = !stream && fake_get(FAKE_CAPTURED) < 0;
   *status = captured(stream) ? 1 : capture_state(stream_of(stream)->capture);
+  if (fake_get(FAKE_CAPTURE_LATER) == 1) begin_relaxed_capture(stream);
+  fake_count_down(FAKE_CAPTURE_LATER);
   fake_unlock();
   return implicit ? CAPTURE_IMPLICIT : 0;
 }
@@ -295,14 +297,15 @@ static int is_pending(const struct event *event) {
   return event->hung || !effects_done(event->stream, event->effects);
 }
 /* Queries of a captured event are refused and invalidate the capture. The first query of a record finds its work under
- * way. */
+ * way, unless the host has waited for it. */
 int cuEventQuery(intptr_t event) {
   fake_lock();
   wait_for_copies("cuEventQuery");
   struct event *asked = event_of(event);
-  int code = asked->capture ? CAPTURED_EVENT : is_pending(asked) || asked->recorded == 1 ? NOT_READY : 0;
+  int is_new = asked->recorded == 1 && !order_host_knows(event_number(event));
+  int code = asked->capture ? CAPTURED_EVENT : is_pending(asked) || is_new ? NOT_READY : 0;
   if (asked->capture) capture_invalidate(asked->capture, "cuEventQuery");
-  if (asked->recorded == 1) asked->recorded = 2;
+  if (asked->recorded) asked->recorded = 2;
   int refused = capture_refuses_unsafe("cuEventQuery");
   if (refused) code = refused;
   if (!code) order_event_done(event_number(event));

@@ -74,6 +74,7 @@ extern pthread_mutex_t fake_mutex;
 /* The capture of a stream: 0 none, 1 active, 2 invalid. */
 int capture_state(int capture);
 void capture_invalidate(int capture, const char *why);
+void begin_relaxed_capture(intptr_t stream);
 /* A wait for the whole context. 0 or the error. */
 int capture_refuses_context(int device, const char *call);
 /* A call that may wait for other work. 0 or the error. */
@@ -90,6 +91,8 @@ void order_wait(int stream, int event);
 /* The host has observed that all of it is done. */
 void order_stream_done(int stream);
 void order_event_done(int event);
+/* True if the host has waited for all work of the event. */
+int order_host_knows(int event);
 /* The host frees a block. */
 void order_free(const struct block *block, const char *call);
 void order_reset(void);

@@ -43,6 +43,7 @@ enum fake_knob {
   FAKE_MOVES_DATA,        /* operations wait for the other ranks of their communicator, which are in this process, and
                            * exchange data with them. Set before communicators are created. A value of fake_aborts */
   FAKE_ONLY_MISTAKES,     /* the log has only mistakes */
+  FAKE_CAPTURE_LATER,     /* after the cuStreamIsCapturing call with this number, its stream is captured */
   FAKE_KNOBS
 };
 /* Execution of calls of non-blocking communicators. */

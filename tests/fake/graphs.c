@@ -109,6 +109,7 @@ int cuStreamBeginCapture_v2(intptr_t stream, int mode) {
   fake_unlock();
   return code;
 }
+void begin_relaxed_capture(intptr_t stream) { cuStreamBeginCapture_v2(stream, RELAXED); }
 int cuStreamEndCapture(intptr_t stream, intptr_t *out) {
   fake_lock();
   *out = 0;

@@ -53,6 +53,8 @@ pub(crate) enum Knob {
     MovesData,
     /// The log has only mistakes.
     OnlyMistakes,
+    /// After the cuStreamIsCapturing call with this number, its stream is captured.
+    CaptureLater,
 }
 
 /// Values of [`Knob::Worker`]: `fake_worker` of fake.h.

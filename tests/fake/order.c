@@ -45,6 +45,11 @@ void order_stream_done(int stream) {
   merge(clocks[HOST], clocks[stream]);
 }
 void order_event_done(int event) { merge(clocks[HOST], events[event]); }
+int order_host_knows(int event) {
+  for (int i = 0; i < STREAMS; i++)
+    if (events[event][i] > clocks[HOST][i]) return 0;
+  return 1;
+}
 
 /* True if the access ended before the next piece of work of the stream, or of the host. */
 static int is_before(const struct access *access, int stream) {

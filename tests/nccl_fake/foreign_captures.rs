@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 
 use collectives::ReduceOp::Sum;
-use collectives::job::Job;
+use collectives::job::{Group, Job};
 use collectives::nccl::{Collectives, Communicator, Error, Memory, group};
 use collectives::train::{Reducer, Zero1};
 use collectives::world::{self, Position, World};
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 
-use crate::fake::{Fake, Knob};
+use crate::fake::{Fake, Knob, aborts};
 use crate::jobs::on_gpus;
 use crate::training::{compute, options, parameters};
 
@@ -230,10 +230,11 @@ fn an_optimizer_is_not_made_in_a_capture() {
     });
 }
 
-/// A world whose check begins a capture, once, on the thread that it was armed for.
+/// A world whose check begins a capture, once, on an armed thread.
 struct Capturing {
     inner: world::Handle,
-    armed: Mutex<Option<(ThreadId, Arc<CudaStream>)>>,
+    /// The thread, the number of its checks until the capture, and the stream.
+    armed: Mutex<Option<(ThreadId, usize, Arc<CudaStream>)>>,
 }
 
 impl World for Capturing {
@@ -253,11 +254,22 @@ impl World for Capturing {
         self.inner.all_gather(mine)
     }
 
+    fn monitor(&self) -> Option<&dyn World> {
+        Some(&*self.inner)
+    }
+
     fn check(&self) -> Result<(), world::Error> {
         let mut armed = self.armed.lock().unwrap();
-        if armed.as_ref().is_some_and(|(thread, _)| *thread == thread::current().id()) {
-            armed.take().unwrap().1.begin_capture(RELAXED).unwrap();
+        if let Some((thread, left, stream)) = &mut *armed
+            && *thread == thread::current().id()
+        {
+            *left -= 1;
+            if *left == 0 {
+                stream.begin_capture(RELAXED).unwrap();
+                *armed = None;
+            }
         }
+        drop(armed);
         self.inner.check()
     }
 
@@ -278,7 +290,7 @@ fn averages_are_not_captured_by_a_world_that_begins_a_capture() {
     let stream = compute(&group);
     let mut gradient = stream.clone_htod(&[1.0_f32; 8]).unwrap();
     let mut reducer = Reducer::<CudaSlice<f32>>::new(&group, &parameters(&[8]), &options()).unwrap();
-    *world.armed.lock().unwrap() = Some((thread::current().id(), Arc::clone(&stream)));
+    *world.armed.lock().unwrap() = Some((thread::current().id(), 1, Arc::clone(&stream)));
     let averaged = reducer.average(0, &mut [gradient.as_view_mut()]);
     assert!(world.armed.lock().unwrap().is_none(), "the capture has begun");
     averaged.unwrap_err();
@@ -297,11 +309,79 @@ fn a_gather_of_messages_that_a_capture_interrupts_stops_the_group() {
     let part = group.split(Some(0)).unwrap().unwrap();
     let stream = part.stream().unwrap();
     // Begins at the end of the first operation, which gathers the lengths.
-    *world.armed.lock().unwrap() = Some((thread::current().id(), Arc::clone(stream)));
+    *world.armed.lock().unwrap() = Some((thread::current().id(), 1, Arc::clone(stream)));
     part.all_gather_bytes(b"message").unwrap_err();
     assert!(world.armed.lock().unwrap().is_none(), "the capture has begun");
     let _noted = context.check_err();
     end_capture(stream);
     // Other ranks wait in the second operation, with which the next one would be paired.
     part.barrier().unwrap_err();
+}
+
+/// Calls `call` on two ranks of a part, of which rank 0's stream is captured after its second check of the
+/// world. Returns the errors.
+fn interrupt_calls(
+    call: impl Fn(&Group) -> Result<(), collectives::Error> + Sync,
+) -> Vec<collectives::Error> {
+    let fake = Fake::new();
+    fake.set(Knob::MovesData, aborts::MISLEAD);
+    let (library, call) = (fake.library(), &call);
+    let rank = |inner: world::Handle| {
+        let world = Arc::new(Capturing { inner, armed: Mutex::new(None) });
+        let job = Job::new(Arc::clone(&world) as world::Handle);
+        let context = CudaContext::new(job.local_rank()).unwrap();
+        let group = job.group_on_gpu(library, &context).unwrap();
+        let part = group.split(Some(0)).unwrap().unwrap();
+        part.barrier().unwrap();
+        let stream = Arc::clone(part.stream().unwrap());
+        if part.rank() == 0 {
+            *world.armed.lock().unwrap() = Some((thread::current().id(), 2, Arc::clone(&stream)));
+        }
+        let error = call(&part).unwrap_err();
+        assert!(world.armed.lock().unwrap().is_none(), "the capture has begun");
+        if part.rank() == 0 {
+            let _noted = context.check_err();
+            end_capture(&stream);
+        }
+        error
+    };
+    thread::scope(|scope| {
+        let worlds = world::threads(world::single(), 2).unwrap();
+        let threads: Vec<_> = worlds.into_iter().map(|inner| scope.spawn(move || rank(inner))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn ranks_learn_of_an_exchange_that_a_capture_interrupts() {
+    let reducer =
+        |part: &Group| Reducer::<CudaSlice<f32>>::new(part, &parameters(&[8]), &options()).map(drop);
+    let split = |part: &Group| part.split(Some(1)).map(drop);
+    for errors in [interrupt_calls(reducer), interrupt_calls(split)] {
+        assert!(matches!(errors[1], collectives::Error::RankFailed { rank: 0, .. }), "{errors:?}");
+    }
+}
+
+/// A capture of the buffer's stream begins between the check of that stream and the wait for it.
+#[test]
+fn no_operation_joins_a_capture_of_its_buffers_stream() {
+    for is_prepared in [false, true] {
+        let fake = Fake::new();
+        let context = CudaContext::new(0).unwrap();
+        let (own, other) = (context.new_stream().unwrap(), context.new_stream().unwrap());
+        let communicator = communicator(&fake, &own);
+        let mut memory = fake.memory(&other, 32);
+        let list = communicator
+            .prepare::<Error>(|list| list.all_reduce_in_place(&mut memory.slice_mut::<f32>(..)?, Sum))
+            .unwrap();
+        fake.set(Knob::CaptureLater, 2);
+        let refused = if is_prepared {
+            communicator.queue(&list)
+        } else {
+            communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..).unwrap(), Sum)
+        };
+        assert!(matches!(refused, Err(Error::Stream { .. })), "{refused:?}");
+        end_capture(&other);
+        drop((list, memory));
+    }
 }

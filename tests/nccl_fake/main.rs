@@ -34,6 +34,7 @@ mod leaked;
 mod lifecycle;
 mod lifecycle_races;
 mod memory;
+mod noted_errors;
 mod notice;
 mod operators;
 mod overlaps;

@@ -150,7 +150,8 @@ impl GpuGroup {
         operation: &str,
         contexts: impl IntoIterator<Item = Arc<CudaContext>>,
     ) -> Result<(), Error> {
-        if self.purpose.is_some() {
+        let mut contexts = contexts.into_iter().peekable();
+        if self.purpose.is_some() || contexts.peek().is_none() {
             return Ok(());
         }
         let noted = |context: Arc<CudaContext>| {

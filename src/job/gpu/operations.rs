@@ -80,13 +80,13 @@ impl GroupBackend for GpuGroup {
 impl<B: DeviceBufferMut> Operations<B> for GpuGroup {
     fn all_reduce(&self, data: B, op: ReduceOp) -> Work<B> {
         let operation = describe::<B::Element>("all_reduce", data.len(), with_op(op));
-        let contexts = [context(&data)];
+        let contexts = context(&data).into_iter();
         self.start(operation, contexts, data, |communicator, data| communicator.all_reduce_in_place(data, op))
     }
 
     fn broadcast(&self, data: B, root: usize) -> Work<B> {
         let operation = describe::<B::Element>("broadcast", data.len(), format_args!(", root {root}"));
-        let contexts = [context(&data)];
+        let contexts = context(&data).into_iter();
         self.start(operation, contexts, data, |communicator, data| {
             communicator.broadcast_in_place(data, root)
         })
@@ -94,7 +94,7 @@ impl<B: DeviceBufferMut> Operations<B> for GpuGroup {
 
     fn all_gather(&self, part: B, whole: B) -> Work<(B, B)> {
         let operation = describe::<B::Element>("all_gather", part.len(), "");
-        let contexts = [context(&part), context(&whole)];
+        let contexts = context(&part).into_iter().chain(context(&whole));
         self.start(operation, contexts, (part, whole), |communicator, (part, whole)| {
             communicator.all_gather(part, whole)
         })
@@ -102,7 +102,7 @@ impl<B: DeviceBufferMut> Operations<B> for GpuGroup {
 
     fn reduce_scatter(&self, whole: B, part: B, op: ReduceOp) -> Work<(B, B)> {
         let operation = describe::<B::Element>("reduce_scatter", part.len(), with_op(op));
-        let contexts = [context(&whole), context(&part)];
+        let contexts = context(&whole).into_iter().chain(context(&part));
         self.start(operation, contexts, (whole, part), |communicator, (whole, part)| {
             communicator.reduce_scatter(whole, part, op)
         })
@@ -112,7 +112,7 @@ impl<B: DeviceBufferMut> Operations<B> for GpuGroup {
         let (buffers, elements) = (data.len(), data.iter().map(B::len).sum::<usize>());
         let operation =
             format!("all_reduce_list of {buffers} buffers with {elements} {}, {op}", B::Element::DATA_TYPE);
-        let contexts: Vec<_> = data.iter().map(context).collect();
+        let contexts: Vec<_> = data.iter().filter_map(context).collect();
         self.start(operation, contexts, data, |communicator, data| {
             nccl::group(|group| {
                 data.iter_mut().try_for_each(|buffer| group.on(communicator).all_reduce_in_place(buffer, op))
@@ -121,9 +121,9 @@ impl<B: DeviceBufferMut> Operations<B> for GpuGroup {
     }
 }
 
-/// The object in which cudarc notes errors of the buffer's own events.
-fn context(buffer: &impl DeviceBuffer) -> Arc<CudaContext> {
-    Arc::clone(buffer.stream().context())
+/// The object in which cudarc notes errors of the buffer's own events; `None` for a buffer without events.
+fn context(buffer: &impl DeviceBuffer) -> Option<Arc<CudaContext>> {
+    buffer.may_have_events().then(|| Arc::clone(buffer.stream().context()))
 }
 
 /// A description for errors and comparisons: `all_reduce of 100 float, sum`.

@@ -17,7 +17,7 @@ use crate::Element;
 pub use super::allocation::Owner;
 pub(crate) use buffer::OwnedBuffer;
 pub use buffer::{Access, DeviceBuffer, DeviceBufferMut};
-pub(crate) use reads::{queue_read, wait_for_uses};
+pub(crate) use reads::{begin_write, queue_read};
 pub use registered::Registration;
 pub(crate) use view::checked_range;
 pub use view::{MemoryView, MemoryViewMut};

@@ -19,7 +19,7 @@ static RECORDING: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 static RECORDED: Condvar = Condvar::new();
 
 /// Held from the wait for an event until its record: between them, another thread's record would be lost.
-struct Recording(usize);
+pub(crate) struct Recording(usize);
 
 impl Recording {
     fn begin(event: &CudaEvent) -> Self {
@@ -75,18 +75,24 @@ pub(crate) fn queue_read<T, R>(
     call()
 }
 
-/// Makes `stream` wait for earlier uses of a buffer before it writes the buffer.
+/// Makes `stream`, which is about to write a buffer, wait for its earlier uses. Hold the result until cudarc has
+/// recorded the write: another thread's record for another part of the slice would be lost.
 ///
 /// # Errors
-/// If one of them is part of a capture: the stream is then part of it as well.
-pub(crate) fn wait_for_uses<T>(
+/// If an earlier use is part of a capture: the stream is then part of it as well.
+pub(crate) fn begin_write<T>(
     buffer: &mut impl DevicePtrMut<T>,
     stream: &CudaStream,
-) -> Result<(), DriverError> {
+) -> Result<Option<Recording>, DriverError> {
     let (_, queued) = buffer.device_ptr_mut(stream);
+    let event = to_record(&queued);
     // The write records itself.
     mem::forget(queued);
-    cuda::refuse_captured_copy(stream)
+    cuda::refuse_captured_copy(stream)?;
+    let Some((event, _)) = event else { return Ok(None) };
+    let recording = Recording::begin(event);
+    cuda::wait_for_queued(stream, event)?;
+    Ok(Some(recording))
 }
 
 /// Returns the event of cudarc's next record, and its stream. If cudarc records nothing, as on a stream
