@@ -7,12 +7,12 @@ use collectives::world::{self, Part, Reason};
 use record::{Algorithm, Outcome, Rank, nccl_tests};
 
 use super::checks::{check_elements, check_fault};
-use super::failure::{AtFailure, RunFailure};
 use super::placement::place_rank;
 use super::start::{describe_processes, start_of_record};
 use super::{RunContext, Start};
 use crate::backend::{Backend, BufferSizes, Idle, Node, RankBody, RankDevice};
 use crate::collective::Work;
+use crate::failure::{AtFailure, RunFailure};
 use crate::gather::gather;
 use crate::groups::Groups;
 use crate::nccl_choice::{self, ChoiceSources};
@@ -60,9 +60,9 @@ pub(super) fn run(
         let processes = describe_processes(&**context.process.world(), &**world);
         let mut run = start_of_record(request, node, processes, ranks, max_bytes);
         run.notes.extend(context.process.choices().note.clone());
-        context.observer.start(Start { run, plan: &plan, groups, reduced_to })?;
+        context.observer.start(Start { run, plan: Some(&plan), groups, reduced_to })?;
     }
-    let mut reporter = Reporter { context, leads, progress, failed_checks: 0, measured: 0, busbw_sum: 0.0 };
+    let mut reporter = Reporter::new(context, leads, progress);
     let mut stopped = None;
     progress.begin_step("connecting to the other ranks");
     connect(node, device, buffer_sizes, world, context.at_failure, &mut |backend: &mut dyn Backend| {
@@ -98,7 +98,7 @@ pub(super) fn run(
 }
 
 /// The ranks that measure, numbered for the record.
-fn number_ranks(groups: &Groups, all: Vec<Rank>) -> Vec<Rank> {
+pub(super) fn number_ranks(groups: &Groups, all: Vec<Rank>) -> Vec<Rank> {
     let numbered = |rank: Rank| {
         let (job_rank, position) = (rank.rank, groups.position(rank.rank)?);
         let number = groups.number(job_rank)?;
@@ -152,17 +152,21 @@ fn connect(
 }
 
 /// Passes the events of one rank's sweep to the watchdog and, on rank 0, to the run's observer.
-struct Reporter<'a> {
+pub(super) struct Reporter<'a> {
     context: &'a RunContext<'a>,
     /// True for rank 0.
     leads: bool,
     progress: &'a RankProgress,
-    failed_checks: u64,
+    pub(super) failed_checks: u64,
     measured: usize,
     busbw_sum: f64,
 }
 
-impl Reporter<'_> {
+impl<'a> Reporter<'a> {
+    pub(super) fn new(context: &'a RunContext<'a>, leads: bool, progress: &'a RankProgress) -> Self {
+        Self { context, leads, progress, failed_checks: 0, measured: 0, busbw_sum: 0.0 }
+    }
+
     fn choices(&self) -> std::sync::MutexGuard<'_, ChoiceSources> {
         self.context.process.choices().sources.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
