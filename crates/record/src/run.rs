@@ -373,6 +373,12 @@ impl Run {
         counts.iter().map(|(name, count)| format!("{count} x {name}")).collect::<Vec<_>>().join(", ")
     }
 
+    /// The test of pairs of ranks in one line: `bw over tcp, window 64`; `None` for collectives.
+    pub fn describe_pairs(&self) -> Option<String> {
+        let provider = self.provenance.transport.as_deref().unwrap_or_default();
+        self.settings.pairs.as_ref().map(|pairs| pairs.describe(provider))
+    }
+
     /// Number of pairs of rank and measurement with wrong data; `None` when nothing was verified.
     pub fn failed_checks(&self) -> Option<u64> {
         let verified = self.measurements.iter().any(|measurement| measurement.wrong.is_some());

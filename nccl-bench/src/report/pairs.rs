@@ -20,8 +20,7 @@ impl<W: Write> PairTable<W> {
     /// Writes the program, the test and the library.
     pub fn start(mut out: W, run: &Run) -> io::Result<Self> {
         let found = &run.provenance;
-        let provider = found.transport.as_deref().unwrap_or_default();
-        let test = run.settings.pairs.as_ref().map(|pairs| pairs.describe(provider)).unwrap_or_default();
+        let test = run.describe_pairs().unwrap_or_default();
         let library = format!("libfabric {} from {}", found.library_version, found.library_path);
         write!(out, "# {}\n# {test}; {library}\n", run.program)?;
         out.flush()?;

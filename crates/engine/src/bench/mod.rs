@@ -82,7 +82,7 @@ pub use crate::failure::RunFailure;
 use crate::pairs::PairRequest;
 use crate::process::{Joined, fail};
 use crate::request::Request;
-use crate::supervision::{FAILED, RankProgress, Salvage, Stop, Verdict, Watchdog, explain_missing_thread};
+use crate::supervision::{FAILED, RankProgress, Stop, Verdict, Watchdog, explain_missing_thread};
 pub use checks::check_ranks;
 use checks::within;
 pub use observer::{Observer, Start};
@@ -201,14 +201,12 @@ impl<'a> Bench<'a> {
                 terms("nccl-bench pairs 1", request.common(), &request.command[..]),
             ),
         };
-        let prepared = checked.map_err(Stop::Refused).and_then(|()| match reports {
-            true => observer.prepare(),
-            false => Ok(()),
-        });
+        let checked = checked.map_err(Stop::Refused);
+        let prepared = checked.and_then(|()| if reports { observer.prepare() } else { Ok(()) });
         agreement::agree(world, terms, prepared)?;
+        let watchdog = Watchdog::start(world, timeout, self.process.salvage())?;
         let saved = Arc::clone(observer);
         self.process.salvage().set(move |outcome| saved.salvage(outcome));
-        let watchdog = Watchdog::start(world, timeout, self.process.salvage())?;
         let context = RunContext { process: self.process, observer: &**observer, at_failure };
         let mut result = match request {
             BenchRequest::Collectives(request) => self.measure_collectives(request, watchdog, &context),
@@ -236,7 +234,7 @@ impl<'a> Bench<'a> {
         let request = &within(request, &node.capabilities);
         self.make_ranks(node.threads * node.gpus)?;
         check_ranks(request, self.ranks[0].size(), &node.groups)?;
-        self.run_ranks(watchdog, context, |index, world, progress| {
+        run_ranks(&mut self.ranks, watchdog, context, &|index, world, progress| {
             rank::run(request, &node, index, world, progress, context)
         })
     }
@@ -249,7 +247,7 @@ impl<'a> Bench<'a> {
         context: &RunContext<'_>,
     ) -> Result<Verdict, Stop> {
         self.make_ranks(request.threads)?;
-        self.run_ranks(watchdog, context, |index, world, progress| {
+        run_ranks(&mut self.ranks, watchdog, context, &|index, world, progress| {
             pairs::run(request, reports && index == 0, world, progress, context)
         })
     }
@@ -265,22 +263,6 @@ impl<'a> Bench<'a> {
             )));
         }
         Ok(())
-    }
-
-    /// Runs each rank on a thread of its own: `run` takes the index of the rank in this process. Returns the
-    /// verdict of the last rank, or the first error. The threads own `ranks` meanwhile.
-    fn run_ranks(
-        &mut self,
-        mut watchdog: Watchdog,
-        context: &RunContext<'_>,
-        run: impl Fn(usize, &world::Handle, &RankProgress) -> Result<Verdict, Stop> + Sync,
-    ) -> Result<Verdict, Stop> {
-        let progress = watchdog.ranks(self.ranks.iter().map(|rank| rank.rank()));
-        let mut verdict = Verdict::Good;
-        for result in run_ranks(&mut self.ranks, progress, context.process.salvage(), &run) {
-            verdict = result?;
-        }
-        Ok(verdict)
     }
 }
 
@@ -308,16 +290,18 @@ struct RunContext<'a> {
     at_failure: AtFailure,
 }
 
-/// Runs each rank on a thread of its own, and returns their results in order. The threads own `ranks`
-/// meanwhile.
+/// Runs each rank on a thread of its own: `run` takes its index in this process. Returns the verdict of the
+/// last rank, or the first error. The threads own `ranks` meanwhile.
 fn run_ranks(
     ranks: &mut Vec<world::Handle>,
-    progress: Vec<RankProgress>,
-    salvage: &Salvage,
+    mut watchdog: Watchdog,
+    context: &RunContext<'_>,
     run: &(impl Fn(usize, &world::Handle, &RankProgress) -> Result<Verdict, Stop> + Sync),
-) -> Vec<Result<Verdict, Stop>> {
+) -> Result<Verdict, Stop> {
     let first = ranks[0].rank();
-    thread::scope(|scope| {
+    let progress = watchdog.ranks(ranks.iter().map(|rank| rank.rank()));
+    let salvage = context.process.salvage();
+    let results: Vec<_> = thread::scope(|scope| {
         let mut threads = Vec::new();
         for (index, world) in ranks.iter().enumerate() {
             let name = format!("rank {}", world.rank());
@@ -362,5 +346,6 @@ fn run_ranks(
                 Err(_) => Err(Stop::Failed(anyhow::anyhow!("the thread of rank {rank} panicked"))),
             })
             .collect()
-    })
+    });
+    results.into_iter().try_fold(Verdict::Good, |_, result| result)
 }

@@ -32,7 +32,7 @@ pub(super) fn run(
     let ranks = number_ranks(&groups, gather(&**world, &own)?);
     progress.begin_unlimited_step("writing the report");
     if leads {
-        let (mut provenance, settings) = rank.describe_run()?;
+        let (mut provenance, settings) = rank.describe_run();
         provenance.world = describe_processes(&**context.process.world(), &**world);
         let run = describe_run(&request.program, &request.command, provenance, settings, ranks, Vec::new());
         context.observer.start(Start { run, plan: None, groups: &groups, reduced_to: None })?;

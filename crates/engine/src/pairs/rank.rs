@@ -41,10 +41,28 @@ pub(crate) struct PairRank<'a> {
 struct Opened {
     addresses: Vec<Vec<u8>>,
     provider: String,
+    /// Version and path of libfabric.
+    library: (String, String),
     /// Longest injected message in bytes; `None` where nothing is injected.
     inject: Option<usize>,
     /// The provider promises to move GPU memory directly; `None` for host memory.
     direct: Option<bool>,
+}
+
+impl Opened {
+    fn of(endpoints: &[Endpoint], request: &PairRequest) -> Result<Self, Stop> {
+        let Some(first) = endpoints.first() else { return Ok(Self::default()) };
+        let library = Library::load()?;
+        let on_host = request.memory == Memory::Host;
+        let inject = endpoints.iter().map(Endpoint::longest_inject).min();
+        Ok(Self {
+            addresses: endpoints.iter().map(|each| each.address().to_vec()).collect(),
+            provider: first.provider().to_owned(),
+            library: (library.version().to_string(), library.path().display().to_string()),
+            inject: inject.filter(|_| request.inject && on_host),
+            direct: (!on_host).then(|| endpoints.iter().all(Endpoint::is_direct)),
+        })
+    }
 }
 
 /// Endpoints with their memory.
@@ -63,17 +81,7 @@ impl<'a> PairRank<'a> {
         let is_measured = request.ranks().contains(&world.rank());
         let ends = if is_measured { open_ends(request, world) } else { Ok(Ends::default()) };
         let (endpoints, devices, buffers) = at_failure.exchange_stops(&**world, ends)?;
-        let own = Opened {
-            addresses: endpoints.iter().map(|each| each.address().to_vec()).collect(),
-            provider: endpoints.first().map_or_else(String::new, |each| each.provider().to_owned()),
-            inject: endpoints
-                .iter()
-                .map(Endpoint::longest_inject)
-                .min()
-                .filter(|_| request.inject && request.memory == Memory::Host),
-            direct: (request.memory != Memory::Host).then(|| endpoints.iter().all(Endpoint::is_direct)),
-        };
-        let opened = gather(&**world, &own)?;
+        let opened = gather(&**world, &Opened::of(&endpoints, request)?)?;
         Ok(Self { request, world, endpoints, devices, buffers, regions: Vec::new(), opened })
     }
 
@@ -88,21 +96,18 @@ impl<'a> PairRank<'a> {
         Rank { device, device_name, domains, addresses, ..Rank::default() }
     }
 
-    /// The library and the settings for the record.
-    ///
-    /// # Errors
-    /// [`Stop::Refused`] without libfabric.
-    pub(crate) fn describe_run(&self) -> Result<(Provenance, Settings), Stop> {
-        let library = Library::load().map_err(|error| Stop::Refused(error.to_string()))?;
+    /// The library and the settings for the record, from the first rank that measures.
+    pub(crate) fn describe_run(&self) -> (Provenance, Settings) {
         let opened = &self.opened[self.request.pairs[0][0]];
+        let (library_version, library_path) = opened.library.clone();
         let provenance = Provenance {
             backend: "fabric".to_owned(),
-            library_version: library.version().to_string(),
-            library_path: library.path().display().to_string(),
+            library_version,
+            library_path,
             transport: Some(opened.provider.clone()),
             ..Provenance::default()
         };
-        Ok((provenance, describe_settings(self.request, opened.inject, opened.direct)))
+        (provenance, describe_settings(self.request, opened.inject, opened.direct))
     }
 
     /// Measures all sizes between two ranks, or those until a signal, which it returns. Collective: all ranks

@@ -94,11 +94,8 @@ fn provenance(run: &Run) -> Vec<(&'static str, String)> {
         others.into_iter().filter(|(_, text)| !text.is_empty()).map(|(what, text)| (what, plain(text))),
     );
     let settings = &run.settings;
-    let mut counts = match &settings.pairs {
-        Some(pairs) => vec![
-            pairs.describe(found.transport.as_deref().unwrap_or_default()),
-            counted(settings.warm_up, "warm-up round"),
-        ],
+    let mut counts = match run.describe_pairs() {
+        Some(pairs) => vec![pairs, counted(settings.warm_up, "warm-up round")],
         None => vec![
             counted(settings.iterations, "iteration"),
             format!("{} per iteration", counted(settings.aggregated, "operation")),

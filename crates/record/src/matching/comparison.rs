@@ -457,16 +457,10 @@ fn circumstances(run: &Run) -> BTreeMap<String, String> {
     ] {
         if let Ok(Value::Object(fields)) = part {
             let fields = fields.iter().filter(|(name, _)| !left_out.contains(&name.as_str()));
-            for (name, value) in fields {
-                match value {
-                    Value::Object(of_pairs) if name == "pairs" => {
-                        found.extend(of_pairs.iter().map(|(name, value)| (name.clone(), text(value))));
-                    }
-                    value => drop(found.insert(name.clone(), text(value))),
-                }
-            }
+            found.extend(fields.map(|(name, value)| (name.clone(), text(value))));
         }
     }
+    found.extend(run.describe_pairs().map(|pairs| ("pairs".to_owned(), pairs)));
     found.extend(run.provenance.environment.clone());
     found.insert("hosts".to_owned(), hosts(run).join(", "));
     found.insert("ranks".to_owned(), devices(run));

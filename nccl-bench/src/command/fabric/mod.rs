@@ -10,6 +10,7 @@ use clap::{ArgMatches, FromArgMatches as _, Subcommand as _};
 
 use super::{Command, Context};
 use crate::exit::{ExitError, SUCCESS};
+use transfer::Asked;
 
 /// The command.
 #[derive(Clone, Copy, Debug)]
@@ -50,9 +51,9 @@ impl Command for Fabric {
                     .map(|()| SUCCESS)
                     .map_err(ExitError::Output);
             }
-            Subcommand::Pingpong(arguments) => transfer::run(arguments.ask(command), context),
-            Subcommand::Bw(arguments) => transfer::run(arguments.ask(command), context),
-            Subcommand::Rma(arguments) => transfer::run(arguments.ask(command), context),
+            Subcommand::Pingpong(asked) => transfer::run(Asked::pingpong(asked, command), context),
+            Subcommand::Bw(asked) => transfer::run(Asked::bandwidth(asked, command), context),
+            Subcommand::Rma(asked) => transfer::run(Asked::remote(asked, command), context),
         };
         Ok(asked?)
     }

@@ -172,10 +172,7 @@ fn facts(run: &Run) -> [(&'static str, BTreeMap<String, String>); 4] {
     machine.insert("devices".to_owned(), run.devices());
     machine.insert("hosts".to_owned(), text::hosts(run).join(", "));
     let mut settings = fields(&run.settings);
-    if let Some(pairs) = &run.settings.pairs {
-        let provider = run.provenance.transport.as_deref().unwrap_or_default();
-        settings.insert("pairs".to_owned(), pairs.describe(provider));
-    }
+    settings.extend(run.describe_pairs().map(|pairs| ("pairs".to_owned(), pairs)));
     let environment = run.provenance.environment.clone();
     [("Run", own), ("Machine", machine), ("Settings", settings), ("Environment", environment)]
 }

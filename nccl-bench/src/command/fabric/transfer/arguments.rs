@@ -221,13 +221,8 @@ pub(in super::super) struct Asked<'a> {
 
 impl Arguments {
     /// The request for a test, without the pairs, which depend on the number of ranks.
-    fn ask(
-        &self,
-        test: Test,
-        command: &[String],
-        change: impl FnOnce(PairRequest) -> PairRequest,
-    ) -> Asked<'_> {
-        let request = PairRequest {
+    fn request(&self, test: Test, command: &[String]) -> PairRequest {
+        PairRequest {
             program: format!("nccl-bench {}", crate::build::VERSION),
             command: command.to_owned(),
             reports: self.connect.is_some(),
@@ -248,46 +243,35 @@ impl Arguments {
             source: self.source.clone(),
             timeout: Duration::from_secs(self.timeout),
             ..PairRequest::new(test)
-        };
-        Asked { arguments: self, request: change(request) }
+        }
     }
 }
 
-impl PingPong {
-    pub(in super::super) fn ask(&self, command: &[String]) -> Asked<'_> {
-        self.arguments
-            .ask(Test::PingPong, command, |request| PairRequest { messages: self.messages, ..request })
+impl<'a> Asked<'a> {
+    pub(in super::super) fn pingpong(
+        PingPong { arguments, messages }: &'a PingPong,
+        command: &[String],
+    ) -> Self {
+        let request = arguments.request(Test::PingPong, command);
+        Self { arguments, request: PairRequest { messages: *messages, ..request } }
     }
-}
 
-impl Bandwidth {
-    pub(in super::super) fn ask(&self, command: &[String]) -> Asked<'_> {
-        let Windowed { arguments, window } = &self.windowed;
+    pub(in super::super) fn bandwidth(asked: &'a Bandwidth, command: &[String]) -> Self {
+        let Bandwidth { windowed: Windowed { arguments, window }, messages, pause } = asked;
         let polls = arguments.completion == Completion::Poll;
         let usual = if polls && *window > 1 { PairRequest::PAUSE } else { Duration::ZERO };
-        arguments.ask(Test::Bandwidth, command, |request| PairRequest {
-            window: *window as usize,
-            messages: self.messages,
-            pause: self.pause.map_or(usual, Duration::from_nanos),
-            ..request
-        })
+        let (window, pause) = (*window as usize, pause.map_or(usual, Duration::from_nanos));
+        let request = arguments.request(Test::Bandwidth, command);
+        Self { arguments, request: PairRequest { window, pause, messages: *messages, ..request } }
     }
-}
 
-impl Remote {
-    pub(in super::super) fn ask(&self, command: &[String]) -> Asked<'_> {
-        let Windowed { arguments, window } = &self.windowed;
-        let test = if self.read { Test::Read } else { Test::Write };
-        arguments.ask(test, command, |request| PairRequest {
-            window: *window as usize,
-            both_ways: self.both_ways,
-            until: self.until,
-            ..request
-        })
+    pub(in super::super) fn remote(asked: &'a Remote, command: &[String]) -> Self {
+        let &Remote { windowed: Windowed { ref arguments, window }, read, both_ways, until } = asked;
+        let test = if read { Test::Read } else { Test::Write };
+        let (window, request) = (window as usize, arguments.request(test, command));
+        Self { arguments, request: PairRequest { window, both_ways, until, ..request } }
     }
-}
 
-impl Asked<'_> {
     /// Refuses arguments that exclude each other.
     ///
     /// # Errors
