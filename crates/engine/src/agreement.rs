@@ -24,17 +24,6 @@ pub const ANOTHER_COMMAND: &str =
 /// Longest value that is sent as it is, in bytes.
 const MOST_COMPARED: usize = 256;
 
-/// The part of a request that all processes have to share.
-#[derive(Debug)]
-pub(crate) struct Terms<'a> {
-    /// Prefix of a process's first message, which distinguishes other requests, commands and versions.
-    pub(crate) prefix: &'static str,
-    /// Options and variables that must be equal, by name, as text made for comparison.
-    pub(crate) options: Vec<(&'static str, String)>,
-    /// The command line.
-    pub(crate) command: &'a [String],
-}
-
 /// The options of one process.
 #[derive(Debug, Serialize, Deserialize)]
 struct Asked {
@@ -49,16 +38,22 @@ struct Asked {
 }
 
 /// Returns `own` when every process has the same options and none has a problem. `own` is the result of this
-/// process's preparation.
+/// process's preparation. `prefix` begins its first message, and distinguishes other requests, commands and
+/// versions. The `options` must be equal, by name, as text made for comparison.
 ///
 /// # Errors
 /// [`Stop::Refused`], with the same text on every process.
-pub(crate) fn agree<T>(world: &world::Handle, terms: Terms<'_>, own: Result<T, Stop>) -> Result<T, Stop> {
+pub(crate) fn agree<T>(
+    world: &world::Handle,
+    prefix: &str,
+    options: Vec<(&'static str, String)>,
+    command: &[String],
+    own: Result<T, Stop>,
+) -> Result<T, Stop> {
     // A failure ends the job by itself.
     if let Err(Stop::Failed(_)) = own {
         return own;
     }
-    let Terms { prefix, options, command } = terms;
     let problem = own.as_ref().err().and_then(Stop::refusal);
     let options: Vec<_> = options.into_iter().map(|(name, value)| (name.to_owned(), short(value))).collect();
     // A digest is enough in the usual case of equal options.

@@ -75,7 +75,7 @@ use std::thread;
 use collectives::world;
 use record::Outcome;
 
-use crate::agreement::{self, Terms};
+use crate::agreement::agree;
 use crate::backend::{self, Connections};
 use crate::failure::AtFailure;
 pub use crate::failure::RunFailure;
@@ -186,24 +186,18 @@ impl<'a> Bench<'a> {
         at_failure: AtFailure,
     ) -> Result<Verdict, Stop> {
         let world = self.process.world();
-        let terms = |prefix, options, command| Terms { prefix, options, command };
-        let (checked, timeout, reports, terms) = match request {
-            BenchRequest::Collectives(request) => (
-                request.check(),
-                request.timeout,
-                world.rank() == 0,
-                terms("nccl-bench measure 1", request.common(), &request.command[..]),
-            ),
-            BenchRequest::Pairs(request) => (
-                request.check(),
-                Some(request.timeout),
-                world.rank() == 0 || request.reports,
-                terms("nccl-bench pairs 1", request.common(), &request.command[..]),
-            ),
+        let (checked, timeout, prefix, options, command) = match request {
+            BenchRequest::Collectives(asked) => {
+                (asked.check(), asked.timeout, "nccl-bench measure 1", asked.common(), &asked.command)
+            }
+            BenchRequest::Pairs(asked) => {
+                (asked.check(), Some(asked.timeout), "nccl-bench pairs 1", asked.common(), &asked.command)
+            }
         };
+        let reports = world.rank() == 0 || matches!(request, BenchRequest::Pairs(request) if request.reports);
         let checked = checked.map_err(Stop::Refused);
         let prepared = checked.and_then(|()| if reports { observer.prepare() } else { Ok(()) });
-        agreement::agree(world, terms, prepared)?;
+        agree(world, prefix, options, command, prepared)?;
         let watchdog = Watchdog::start(world, timeout, self.process.salvage())?;
         let saved = Arc::clone(observer);
         self.process.salvage().set(move |outcome| saved.salvage(outcome));

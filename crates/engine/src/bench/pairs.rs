@@ -1,13 +1,11 @@
 //! One rank of a run over pairs of ranks, on its own thread.
 
 use collectives::world;
-use record::{Outcome, Rank};
+use record::Outcome;
 
-use super::placement::place_rank;
-use super::rank::{Reporter, number_ranks};
+use super::rank::{Reporter, gather_ranks};
 use super::start::{describe_processes, describe_run};
 use super::{RunContext, Start};
-use crate::gather::gather;
 use crate::groups::Groups;
 use crate::pairs::{PairRank, PairRequest};
 use crate::request::Binding;
@@ -25,11 +23,8 @@ pub(super) fn run(
     let groups = Groups::of_chosen(&request.ranks(), world.size())?;
     progress.begin_step("opening its endpoints");
     let mut rank = PairRank::open(request, world, context.at_failure)?;
-    let described = rank.describe();
-    let mut own = Rank { rank: world.rank(), pid: std::process::id(), host: world::host().name, ..described };
     // Threads of endpoints would inherit a binding.
-    place_rank(Binding::None, request.threads, &mut own, &**world)?;
-    let ranks = number_ranks(&groups, gather(&**world, &own)?);
+    let ranks = gather_ranks(rank.describe(), Binding::None, request.threads, &groups, &**world)?;
     progress.begin_unlimited_step("writing the report");
     if leads {
         let (mut provenance, settings) = rank.describe_run();

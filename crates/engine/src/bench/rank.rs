@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use collectives::world::{self, Part, Reason};
+use collectives::world::{self, Part, Reason, World};
 use record::{Algorithm, Outcome, Rank, nccl_tests};
 
 use super::checks::{check_elements, check_fault};
@@ -16,7 +16,7 @@ use crate::failure::{AtFailure, RunFailure};
 use crate::gather::gather;
 use crate::groups::Groups;
 use crate::nccl_choice::{self, ChoiceSources};
-use crate::request::Request;
+use crate::request::{Binding, Request};
 use crate::supervision::{RankProgress, Signal, Stop, Verdict, interrupted, ranges};
 use crate::sweep::{self, Event, RankObserver, SweepPlan, SweepStep, sizing};
 
@@ -51,9 +51,7 @@ pub(super) fn run(
     };
     check_elements(request, plan.sweep, groups)?;
     let described = device.as_ref().map(|device| device.rank.clone()).unwrap_or_default();
-    let mut own = Rank { rank: world.rank(), pid: std::process::id(), host: world::host().name, ..described };
-    place_rank(request.binding, node.threads * node.gpus, &mut own, &**world)?;
-    let ranks = number_ranks(groups, gather(&**world, &own)?);
+    let ranks = gather_ranks(described, request.binding, node.threads * node.gpus, groups, &**world)?;
     let leads = world.rank() == 0;
     progress.begin_unlimited_step("writing the report");
     if leads {
@@ -97,8 +95,17 @@ pub(super) fn run(
     })
 }
 
-/// The ranks that measure, numbered for the record.
-pub(super) fn number_ranks(groups: &Groups, all: Vec<Rank>) -> Vec<Rank> {
+/// Places this rank, one of `threads` in its process, whose device is `described`. Returns the ranks that
+/// measure, numbered for the record.
+pub(super) fn gather_ranks(
+    described: Rank,
+    binding: Binding,
+    threads: usize,
+    groups: &Groups,
+    world: &dyn World,
+) -> Result<Vec<Rank>, Stop> {
+    let mut own = Rank { rank: world.rank(), pid: std::process::id(), host: world::host().name, ..described };
+    place_rank(binding, threads, &mut own, world)?;
     let numbered = |rank: Rank| {
         let (job_rank, position) = (rank.rank, groups.position(rank.rank)?);
         let number = groups.number(job_rank)?;
@@ -109,7 +116,7 @@ pub(super) fn number_ranks(groups: &Groups, all: Vec<Rank>) -> Vec<Rank> {
             ..rank
         })
     };
-    all.into_iter().filter_map(numbered).collect()
+    Ok(gather(world, &own)?.into_iter().filter_map(numbered).collect())
 }
 
 /// Connects the rank within its group, and calls `body` once all ranks of the job are connected.
