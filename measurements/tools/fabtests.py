@@ -20,6 +20,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -113,15 +114,18 @@ class Programs:
         factor = sizes[1] // sizes[0] if len(sizes) > 1 else 2
         port = self.port()
         command = [self.options.nccl_bench, "fabric", *TESTS[test][0], "-p", provider, "-b", sizes[0], "-e", sizes[-1],
-                   "-f", factor, "-n", transfers, "-w", 1, "--rounds", 1, "-c", 0, "--json"]
+                   "-f", factor, "-n", transfers, "-w", 1, "--rounds", 1, "-c", 0]
         if "pingpong" not in test:
             command += ["--window", window]
         address = f"127.0.0.1:{port}"
         # The rank that connects tries until the other one listens.
-        text, _ = self.pair(command + ["--listen", address], command + ["--connect", address], lambda: True)
-        document = json.loads(text)
-        self.library = document["library"]
-        return {row["bytes"]: row["median_us"] for row in document["pairs"][0]["rows"]}, document["provider"]
+        with tempfile.TemporaryDirectory() as folder:
+            results = Path(folder) / "run.json"
+            self.pair(command + ["--listen", address, "--output", results], command + ["--connect", address], lambda: True)
+            run = json.loads(results.read_text())
+        found = run["provenance"]
+        self.library = f"libfabric {found['library_version']} from {found['library_path']}"
+        return {row["bytes"]: row["time_us"] for row in run["measurements"]}, found["transport"]
 
     def theirs(self, test, provider, number):
         transfers, window = plan(number)

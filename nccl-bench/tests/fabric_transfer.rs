@@ -7,9 +7,11 @@ mod port;
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use port::reserve_port;
+use serde_json::{Value, json};
 
 /// One rank: its command line and environment.
 type Rank<'a> = (Vec<&'a str>, Vec<(&'a str, String)>);
@@ -117,70 +119,103 @@ fn the_last_message_arrives_where_handing_it_over_does_not_send_it() {
     assert!(text(&one.stdout).contains("over sockets, injected up to "), "{}", text(&one.stdout));
 }
 
-/// The output of the first of three ranks that succeed.
-fn document_of_three(arguments: &str) -> serde_json::Value {
+/// The results of a file.
+fn read(file: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
+}
+
+/// The results of three ranks that succeed.
+fn results_of_three(arguments: &str) -> Value {
     let address = reserve_address();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.json");
     let rank = |rank: usize| -> Rank<'_> {
         let variables = [
             ("NCCL_BENCH_RANK", rank.to_string()),
             ("NCCL_BENCH_SIZE", "3".to_owned()),
             ("NCCL_BENCH_ADDR", address.clone()),
         ];
-        (arguments.split(' ').collect(), variables.into())
+        (arguments.split(' ').chain(["--output", file.to_str().unwrap()]).collect(), variables.into())
     };
-    let outputs = together(&[rank(0), rank(1), rank(2)]);
-    for output in &outputs {
+    for output in together(&[rank(0), rank(1), rank(2)]) {
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     }
-    serde_json::from_slice(&outputs[0].stdout).unwrap()
+    read(&file)
 }
 
 #[test]
-fn json_has_all_pairs_of_a_job() {
-    let document =
-        document_of_three("bw -p tcp -b 64 -e 64 -n 4 --window 2 --endpoints 2 --all-pairs --json");
-    assert_eq!(document["schema_version"], 1);
-    assert_eq!((&document["test"], &document["window"]), (&"bw".into(), &2.into()));
-    assert!(document["inject"].as_u64().is_some_and(|longest| longest >= 8), "{}", document["inject"]);
-    assert_eq!((&document["both_ways"], &document["until"]), (&false.into(), &().into()));
-    assert_eq!((&document["messages"], &document["completion"]), (&"tagged".into(), &"poll".into()));
-    assert_eq!((&document["memory"], &document["direct"]), (&"host".into(), &().into()));
-    assert_eq!(document["pause_ns"], 2000);
-    assert_eq!((&document["endpoints"], &document["shared_domain"]), (&2.into(), &false.into()));
-    let pairs = document["pairs"].as_array().unwrap();
-    let ranks: Vec<_> = pairs.iter().map(|pair| pair["ranks"].clone()).collect();
-    assert_eq!(ranks, [[0, 1], [0, 2], [1, 2]].map(|pair| serde_json::json!(pair)));
-    let described = include_str!("../../docs/results.md");
-    let (_, described) = described.split_once("`bw` and `rma` with `--json`").unwrap();
-    for object in [&document, &pairs[0], &pairs[0]["rows"][0]] {
-        for name in object.as_object().unwrap().keys() {
-            assert!(described.contains(&format!("`{name}`")), "docs/results.md does not have {name}");
-        }
+fn results_have_all_pairs_of_a_job() {
+    let run = results_of_three("bw -p tcp -b 64 -e 64 -n 4 --window 2 --endpoints 2 --all-pairs");
+    assert_eq!(run["outcome"], json!({"state": "complete"}));
+    let (provenance, settings) = (&run["provenance"], &run["settings"]);
+    assert_eq!((&provenance["backend"], &provenance["transport"]), (&"fabric".into(), &"tcp".into()));
+    let inject = settings["pairs"]["inject_bytes"].as_u64();
+    assert!(inject.is_some_and(|longest| longest >= 8), "{settings}");
+    let of_pairs = json!({
+        "test": "bw", "messages": "tagged", "window": 2, "both_ways": false, "inject_bytes": inject,
+        "completion": "poll", "pause_ns": 2000, "endpoints": 2, "shared_domain": false
+    });
+    assert_eq!(settings["pairs"], of_pairs);
+    assert_eq!((&settings["rounds"], &settings["iterations"]), (&10.into(), &4.into()));
+    for rank in run["ranks"].as_array().unwrap() {
+        assert_eq!((&rank["device_name"], &rank["domains"]), (&"host memory".into(), &json!(["lo"])));
+        assert_eq!(rank["addresses"].as_array().unwrap().len(), 2, "{rank}");
     }
-    for pair in pairs {
-        let row = &pair["rows"][0];
-        assert_eq!(
-            (&row["bytes"], &row["transfers"], &row["rounds"], &row["wrong"]),
-            (&64.into(), &4.into(), &10.into(), &0.into())
-        );
-        assert!(row["median_us"].as_f64().unwrap() > 0.0);
+    let measurements = run["measurements"].as_array().unwrap();
+    let pairs: Vec<_> = measurements.iter().map(|one| one["pair"].clone()).collect();
+    assert_eq!(pairs, [[0, 1], [0, 2], [1, 2]].map(|pair| json!(pair)));
+    for one in measurements {
+        assert_eq!((&one["collective"], &one["bytes"]), (&"bw".into(), &64.into()));
+        assert_eq!((&one["operations"], &one["wrong"]), (&80.into(), &0.into()));
+        assert_eq!(one["rounds_us"].as_array().unwrap().len(), 10);
+        assert!(one["time_us"].as_f64().unwrap() > 0.0);
     }
 }
 
 /// The sides disagree on the time at which they began, and each names its own command.
 #[test]
-fn both_sides_of_a_pair_print_json() {
-    let documents = pair("bw -p tcp -b 64 -e 64 -n 4 --window 2 --json").map(|output| {
-        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
-    });
-    let [one, other] = &documents;
-    assert_eq!(one["pairs"], other["pairs"]);
-    assert_eq!(one["pairs"][0]["rows"][0]["bytes"], 64);
-    let has = |document: &serde_json::Value, flag: &str| {
-        document["command"].as_array().unwrap().contains(&flag.into())
+fn both_sides_of_a_pair_write_files_that_compare_and_plot_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let measure = |names: [&str; 2]| {
+        let (address, files) = (reserve_address(), names.map(|name| folder.path().join(name)));
+        let side = |how, file: usize| -> Rank<'_> {
+            let own = [how, &address[..], "--output", files[file].to_str().unwrap()];
+            let command = "rma --read -p tcp -b 64 -e 128 -n 4 --window 2".split(' ');
+            (command.chain(own).collect(), Vec::new())
+        };
+        for output in together(&[side("--listen", 0), side("--connect", 1)]) {
+            assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        }
+        files.map(|file| record::files::read(&file).unwrap())
     };
-    assert!(has(one, "--listen") && has(other, "--connect"), "{one} {other}");
+    let [one, other] = &measure(["one.json", "other.jsonl"]);
+    measure(["later.json", "later.jsonl"]);
+    assert_eq!(one.measurements.len(), 2);
+    for (one, other) in one.measurements.iter().zip(&other.measurements) {
+        assert_eq!((one.bytes, one.time_us, one.wrong), (other.bytes, other.time_us, other.wrong));
+        assert_eq!((one.collective.as_str(), one.pair), ("rma read", Some([0, 1])));
+    }
+    let has = |run: &record::Run, flag: &str| run.command.iter().any(|part| part == flag);
+    assert!(has(one, "--listen") && has(other, "--connect"), "{:?} {:?}", one.command, other.command);
+
+    let reading = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nccl-bench"));
+        let output = command.current_dir(&folder).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}{}", text(&output.stdout), text(&output.stderr));
+        text(&output.stdout)
+    };
+    let limit = ["--threshold", "1000000%"];
+    let compared =
+        reading(&[&["compare", "other.jsonl", "later.json", "--format", "csv"], &limit[..]].concat());
+    let rows: Vec<&str> = compared.lines().collect();
+    assert!(rows[0].ends_with(",first_rank,second_rank") && rows.len() == 3, "{compared}");
+    assert!(
+        rows[1].starts_with("rma read,uint8,,,out_of_place,64,") && rows[1].ends_with(",0,1"),
+        "{compared}"
+    );
+    reading(&["plot", "one.json", "later.jsonl", "--output", "page.html"]);
+    let page = std::fs::read_to_string(folder.path().join("page.html")).unwrap();
+    assert!(page.contains("rma read over tcp, window 2"), "{page}");
 }
 
 #[test]
@@ -219,10 +254,10 @@ fn a_side_that_waits_says_for_whom_and_why_once() {
 /// All pairs access the same memory of a rank, one after the other.
 #[test]
 fn memory_is_verified_in_each_pair() {
-    let document = document_of_three("rma -p tcp -b 64 -e 4K -f 64 -n 4 --both-ways --all-pairs --json");
-    let pairs = document["pairs"].as_array().unwrap();
-    let rows = pairs.iter().flat_map(|pair| pair["rows"].as_array().unwrap());
-    let found: Vec<_> = rows.map(|row| (row["bytes"].as_u64(), row["wrong"].as_u64())).collect();
+    let run = results_of_three("rma -p tcp -b 64 -e 4K -f 64 -n 4 --both-ways --all-pairs");
+    let measurements = run["measurements"].as_array().unwrap();
+    let found: Vec<_> =
+        measurements.iter().map(|one| (one["bytes"].as_u64(), one["wrong"].as_u64())).collect();
     assert_eq!(found, [64, 4096].repeat(3).iter().map(|&bytes| (Some(bytes), Some(0))).collect::<Vec<_>>());
 }
 
@@ -266,19 +301,22 @@ fn unlike(one: &str, other: &str) -> [Output; 2] {
 #[test]
 fn ranks_that_were_not_asked_for_the_same_are_told() {
     let cases = [
-        ("bw", "bw --endpoints 2", "--endpoints is 1 on rank 0 and 2 on rank 1"),
-        ("rma", "rma --read", "measurement is rma write on rank 0 and rma read on rank 1"),
-        ("rma --both-ways", "rma", "--both-ways is yes on rank 0 and no on rank 1"),
-        ("bw -e 4K", "bw -e 8K", "--maxbytes is 4096 on rank 0 and 8192 on rank 1"),
-        ("bw -p shm", "bw", "--provider is shm on rank 0 and tcp on rank 1"),
-        ("pingpong", "bw", "measurement is pingpong on rank 0 and bw on rank 1"),
-        ("bw -n 5", "bw", "--iters is 5 on rank 0 and by size on rank 1"),
+        ("bw", "bw --endpoints 2", "they differ in --endpoints:"),
+        ("rma", "rma --read", "they differ in the test:"),
+        ("rma --both-ways", "rma", "they differ in --both-ways:"),
+        ("bw -e 4K", "bw -e 8K", "they differ in --maxbytes:"),
+        ("bw -p shm", "bw", "they differ in --provider:"),
+        ("pingpong", "bw", "they differ in the test, --window:"),
+        ("bw -n 5", "bw", "they differ in --iters:"),
     ];
     for (one, other, told) in cases {
         for output in unlike(one, other) {
             let message = text(&output.stderr);
             assert_eq!((output.status.code(), &text(&output.stdout)[..]), (Some(2), ""), "{message}");
             assert!(message.contains(told), "{message}");
+            for side in [one, other] {
+                assert!(message.contains(&format!("nccl-bench fabric {side} --")), "{message}");
+            }
         }
     }
     // Options that may differ.
@@ -300,11 +338,15 @@ fn more_than_the_memory_has_room_for_is_refused() {
 #[test]
 fn a_signal_ends_both_ranks_after_the_size_and_keeps_what_there_is() {
     for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
-        let address = reserve_address();
+        let (address, folder) = (reserve_address(), tempfile::tempdir().unwrap());
+        let file = folder.path().join("run.json");
         let start = |how: &str| {
             let mut command = Command::new(env!("CARGO_BIN_EXE_nccl-bench"));
             // Many sizes, of which the first are fast.
             command.args("fabric bw -p tcp -b 8 -e 16M -n 1 --rounds 200 -c 0".split(' '));
+            if how == "--listen" {
+                command.args(["--output", file.to_str().unwrap()]);
+            }
             command.args([how, &address]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
             // Shells start what runs in the background with SIGINT ignored.
             // SAFETY: `signal` may be called between `fork` and `exec`.
@@ -328,6 +370,10 @@ fn a_signal_ends_both_ranks_after_the_size_and_keeps_what_there_is() {
         for output in [one, other].map(|rank| rank.wait_with_output().unwrap()) {
             assert_eq!(output.status.code(), Some(code), "{signal}: {}", text(&output.stderr));
         }
+        let run = read(&file);
+        assert_eq!(run["outcome"], json!({"state": "interrupted", "signal": format!("SIG{}", &signal[1..])}));
+        let first = &run["measurements"][0];
+        assert_eq!((&first["bytes"], first.get("wrong")), (&8.into(), None));
     }
 }
 
@@ -360,11 +406,11 @@ fn a_reader_that_has_gone_is_no_failure_to_report() {
     let address = reserve_address();
     let other = {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nccl-bench"));
-        command.args(["fabric", "bw", "-e", "8", "-n", "2", "--json", "--connect", &address]);
+        command.args(["fabric", "bw", "-e", "8", "-n", "2", "--connect", &address]);
         command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     };
     let mut command = Command::new(env!("CARGO_BIN_EXE_nccl-bench"));
-    command.args(["fabric", "bw", "-e", "8", "-n", "2", "--json", "--listen", &address]);
+    command.args(["fabric", "bw", "-e", "8", "-n", "2", "--listen", &address]);
     let mut one = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(one.stdout.take());
     let output = one.wait_with_output().unwrap();
@@ -401,13 +447,13 @@ fn ranks_of_a_launcher_on_several_hosts_learn_how_to_meet() {
 
 #[test]
 fn domains_are_used_in_turn_and_those_that_are_not_there_told() {
-    let [one, _] = pair("bw -p tcp --domains lo,lo --endpoints 3 -b 8 -e 8 -n 2 --json");
-    let document: serde_json::Value = serde_json::from_slice(&one.stdout).unwrap();
-    assert_eq!(document["endpoints"], 3, "{}", text(&one.stderr));
-    let pair_of = &document["pairs"][0];
-    assert_eq!(pair_of["domains"], serde_json::json!([["lo"], ["lo"]]));
-    assert_eq!(pair_of["addresses"][0].as_str().unwrap().split(' ').count(), 3);
-    assert_eq!(pair_of["rows"][0]["wrong"], 0);
+    let [one, _] = pair("bw -p tcp --domains lo,lo --endpoints 3 -b 8 -e 8 -n 2");
+    let table = text(&one.stdout);
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[1].contains(", 3 endpoints; libfabric "), "{table}{}", text(&one.stderr));
+    let (head, addresses) = lines[3].split_once(", lo: ").unwrap();
+    assert!(head.starts_with("# Rank 0 on ") && addresses.split(' ').count() == 3, "{table}");
+    assert!(lines[6].trim_end().ends_with(" 0"), "{table}");
     for output in pair("bw -p tcp --domains lo,nowhere") {
         let message = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{message}");

@@ -203,18 +203,20 @@ fn endpoints_of_several_hosts_meet_through_mpi() {
     assert!(std::path::Path::new(env!("CARGO_BIN_EXE_nccl-bench-mpi")).exists());
     let session = tempfile::tempdir().unwrap();
     let program = env!("CARGO_BIN_EXE_nccl-bench");
-    let rank =
-        format!("OMPI_COMM_WORLD_LOCAL_SIZE=1 MPI_LOCALNRANKS=1 exec {program} fabric bw -e 64 -n 4 --json");
+    let file = session.path().join("run.json");
+    let rank = format!(
+        "OMPI_COMM_WORLD_LOCAL_SIZE=1 MPI_LOCALNRANKS=1 exec {program} fabric bw -e 64 -n 4 --output {}",
+        file.display()
+    );
     let output = Command::new("mpirun")
         .args(["-np", "2", "sh", "-c", &rank])
         .envs(for_launcher(&session))
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let rows = document["pairs"][0]["rows"].as_array().unwrap();
-    let found: Vec<_> = rows.iter().map(|row| (row["bytes"].as_u64(), row["wrong"].as_u64())).collect();
-    assert_eq!(found, [8, 16, 32, 64].map(|bytes| (Some(bytes), Some(0))));
+    let run = record::files::read(&file).unwrap();
+    let found: Vec<_> = run.measurements.iter().map(|row| (row.bytes, row.wrong)).collect();
+    assert_eq!(found, [8, 16, 32, 64].map(|bytes| (bytes, Some(0))));
 }
 
 /// After a rendezvous through MPI, nothing ends the wait of the other ranks by itself.

@@ -11,14 +11,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::gather::gather;
-use crate::request::{Request, SYMMETRIC_FENCE};
+use crate::request::SYMMETRIC_FENCE;
 use crate::supervision::{Stop, ranges};
 
 /// Most distinct command lines that a refusal shows.
 const MOST_SHOWN: usize = 8;
-
-/// Prefix of a process's first message, which distinguishes other commands and versions.
-const COMMAND: &str = "nccl-bench measure 1";
 
 /// Refusal for a process whose first message has another prefix.
 pub const ANOTHER_COMMAND: &str =
@@ -41,31 +38,37 @@ struct Asked {
 }
 
 /// Returns `own` when every process has the same options and none has a problem. `own` is the result of this
-/// process's preparation.
+/// process's preparation. `prefix` begins its first message, and distinguishes other requests, commands and
+/// versions. The `options` must be equal, by name, as text made for comparison.
 ///
 /// # Errors
 /// [`Stop::Refused`], with the same text on every process.
-pub(crate) fn agree<T>(world: &world::Handle, settings: &Request, own: Result<T, Stop>) -> Result<T, Stop> {
+pub(crate) fn agree<T>(
+    world: &world::Handle,
+    prefix: &str,
+    options: Vec<(&'static str, String)>,
+    command: &[String],
+    own: Result<T, Stop>,
+) -> Result<T, Stop> {
     // A failure ends the job by itself.
     if let Err(Stop::Failed(_)) = own {
         return own;
     }
     let problem = own.as_ref().err().and_then(Stop::refusal);
-    let options: Vec<_> =
-        settings.common().into_iter().map(|(name, value)| (name.to_owned(), short(value))).collect();
+    let options: Vec<_> = options.into_iter().map(|(name, value)| (name.to_owned(), short(value))).collect();
     // A digest is enough in the usual case of equal options.
     let digest = match &problem {
-        None => format!("{COMMAND} {:016x}", hash(&serde_json::to_string(&options)?)),
-        Some(_) => format!("{COMMAND} problem"),
+        None => format!("{prefix} {:016x}", hash(&serde_json::to_string(&options)?)),
+        Some(_) => format!("{prefix} problem"),
     };
     let digests = world.all_gather(digest.as_bytes())?;
-    if let Some(index) = digests.iter().position(|other| !other.starts_with(COMMAND.as_bytes())) {
+    if let Some(index) = digests.iter().position(|other| !other.starts_with(prefix.as_bytes())) {
         return Err(Stop::Refused(format!("process {index} {ANOTHER_COMMAND}")));
     }
     if problem.is_none() && digests.iter().all(|other| *other == digests[0]) {
         return own;
     }
-    let asked = Asked { host: world::host().name, command: command(settings), options, problem };
+    let asked = Asked { host: world::host().name, command: describe_command(command), options, problem };
     let all = gather(&**world, &asked)?;
     match problem_of(&all).or_else(|| difference(&all)) {
         Some(refusal) => Err(Stop::Refused(refusal)),
@@ -108,14 +111,14 @@ fn hash(text: &str) -> u64 {
 }
 
 /// The command line, preceded by the variables that are set: those of nccl-tests, and [`SYMMETRIC_FENCE`].
-fn command(settings: &Request) -> String {
+fn describe_command(command: &[String]) -> String {
     let mut variables: Vec<String> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
         .filter(|(name, _)| name.starts_with("NCCL_TESTS_") || name == SYMMETRIC_FENCE)
         .map(|(name, value)| format!("{name}={}", value.to_string_lossy()))
         .collect();
     variables.sort();
-    variables.extend(settings.command.iter().cloned());
+    variables.extend(command.iter().cloned());
     variables.join(" ")
 }
 

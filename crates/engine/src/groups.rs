@@ -54,6 +54,14 @@ impl Groups {
             let color = |process| request.variables.split.map_or(0, |split| split.color(process));
             return Ok(Self::of((0..ranks).map(|rank| (color(rank / per_process), rank))));
         };
+        Self::of_chosen(chosen, ranks)
+    }
+
+    /// The chosen ones of a job's `ranks` ranks, in ascending order, as one group.
+    ///
+    /// # Errors
+    /// [`Stop::Refused`] if they are ranks that the job does not have.
+    pub(crate) fn of_chosen(chosen: &[usize], ranks: usize) -> Result<Self, Stop> {
         if let Some(rank) = chosen.iter().find(|&&rank| rank >= ranks) {
             return Err(Stop::Refused(format!(
                 "rank {rank} is to measure, but there are {ranks} ranks, counted from 0"

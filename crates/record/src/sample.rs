@@ -5,10 +5,12 @@
 /// Records of text reports.
 pub mod row;
 
+use crate::pairs::{Completion, Messages, PairSettings, Until};
 use crate::run::{
-    Algorithm, Average, BackendLibrary, Blocking, Measurement, Mismatch, Outcome, PerIteration, Placement,
-    Provenance, Rank, RankTimes, Registration, Run, SCHEMA_VERSION, Settings, Versus,
+    Algorithm, BackendLibrary, Measurement, Mismatch, Outcome, PerIteration, Placement, Provenance, Rank,
+    RankTimes, Run, SCHEMA_VERSION, Versus,
 };
+use crate::settings::{Average, Blocking, Registration, Settings};
 use crate::statistics::Statistics;
 
 /// Two ranks; an allreduce in both placements, one of them wrong, a broadcast of another cycle, and an
@@ -77,6 +79,19 @@ fn settings() -> Settings {
         rounds: Some(2),
         until_stable: Some(0.01),
         budget_seconds: Some(2.5),
+        pairs: Some(PairSettings {
+            test: "bw".to_owned(),
+            messages: Some(Messages::Tagged),
+            window: Some(64),
+            both_ways: false,
+            until: Some(Until::Arrived),
+            inject_bytes: Some(128),
+            direct: Some(true),
+            completion: Completion::Poll,
+            pause_ns: 2000,
+            endpoints: 2,
+            shared_domain: false,
+        }),
     }
 }
 
@@ -106,6 +121,7 @@ fn measurements() -> Vec<Measurement> {
         Measurement {
             collective: "broadcast".to_owned(),
             group: Some(1),
+            pair: Some([0, 1]),
             cycle: 1,
             op: None,
             root: Some(1),
@@ -140,6 +156,8 @@ fn rank(rank: usize) -> Rank {
         device_name: "NVIDIA H200".to_owned(),
         processors: Some("0-3".to_owned()),
         numa_nodes: Some("0".to_owned()),
+        domains: vec!["mlx5_0".to_owned()],
+        addresses: vec!["fi_addr_ib://1".to_owned()],
     }
 }
 
@@ -151,6 +169,7 @@ pub fn measurement(collective: &str, placement: Placement, bytes: u64, time_us: 
     Measurement {
         collective: collective.to_owned(),
         group: None,
+        pair: None,
         cycle: 0,
         data_type: "float".to_owned(),
         op: Some("sum".to_owned()),

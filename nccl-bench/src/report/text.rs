@@ -1,10 +1,12 @@
 //! The text report on standard output, printed by rank 0 while the sweep runs.
 
+use std::fmt::Debug;
 use std::io::{self, Write};
 
 use engine::backend::MemoryUse;
 use jiff::tz::TimeZone;
 
+use super::Report;
 use super::table::{self, Columns, Foot};
 use record::ratios::Ratios;
 use record::{Measurement, Mismatch, Placement, Run, Settings};
@@ -17,8 +19,6 @@ const STATISTICS: &str = "i_*: the slowest rank's time of each operation, in a s
                           mean of the first pass";
 
 /// Writes a section per collective: a head, rows as their measurements arrive, a foot.
-///
-/// All methods fail when the output is full, or closed ([`io::ErrorKind::BrokenPipe`]).
 #[derive(Debug)]
 pub struct TextReport<W> {
     out: W,
@@ -94,10 +94,44 @@ impl<W: Write> TextReport<W> {
         })
     }
 
+    /// Takes the row of a group that is not finished.
+    fn take_pending(&mut self, group: Option<usize>) -> Option<PendingRow> {
+        let index = self.pending.iter().position(|row| row.out_of_place.group == group)?;
+        Some(self.pending.remove(index))
+    }
+
+    /// Writes all rows that are not finished.
+    fn end_rows(&mut self, before: &str) -> io::Result<()> {
+        for row in std::mem::take(&mut self.pending) {
+            self.write_row(before, Some(&row.out_of_place), None, &row.notes)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a row and the comments below it.
+    fn write_row(
+        &mut self,
+        before: &str,
+        out_of_place: Option<&Measurement>,
+        in_place: Option<&Measurement>,
+        notes: &[String],
+    ) -> io::Result<()> {
+        let mut text = format!("{before}{}\n", self.columns.row(out_of_place, in_place, &self.zone));
+        text.extend(notes.iter().map(|note| comment(note)));
+        self.write(&text)
+    }
+
+    fn write(&mut self, text: &str) -> io::Result<()> {
+        self.out.write_all(text.as_bytes())?;
+        self.out.flush()
+    }
+}
+
+impl<W: Write + Debug + Send> Report for TextReport<W> {
     /// Begins a collective's section with the settings, unless [`TextReport::start`] has just printed them,
     /// and the columns' names. `reduced_to` is the largest size in bytes where memory did not allow the
     /// requested one.
-    pub fn section(&mut self, collective: &str, reduced_to: Option<u64>) -> io::Result<()> {
+    fn section(&mut self, collective: &str, reduced_to: Option<u64>) -> io::Result<()> {
         let mut text = String::new();
         if self.announced.take().as_deref() != Some(collective) {
             text.push_str(&if self.columns.brief {
@@ -117,7 +151,7 @@ impl<W: Write> TextReport<W> {
 
     /// Takes one placement's measurement. The row is written when both are there, or when the next row
     /// begins, with the wrong elements below.
-    pub fn measurement(&mut self, measurement: &Measurement) -> io::Result<()> {
+    fn measurement(&mut self, measurement: &Measurement) -> io::Result<()> {
         let pending = self.take_pending(measurement.group);
         self.section.measurements += 1;
         if measurement.wrong.is_some() {
@@ -167,7 +201,7 @@ impl<W: Write> TextReport<W> {
     }
 
     /// Writes lines as comments, below the last row, once that is finished.
-    pub fn comment(&mut self, lines: &str) -> io::Result<()> {
+    fn comment(&mut self, lines: &str) -> io::Result<()> {
         match self.pending.last_mut() {
             Some(row) => row.notes.push(lines.to_owned()),
             None => self.write(&comment(lines))?,
@@ -176,7 +210,7 @@ impl<W: Write> TextReport<W> {
     }
 
     /// Ends the section. `memory` is the memory use (`-M`).
-    pub fn foot(&mut self, memory: Option<MemoryUse>) -> io::Result<()> {
+    fn foot(&mut self, memory: Option<MemoryUse>) -> io::Result<()> {
         self.end_rows("")?;
         let section = std::mem::take(&mut self.section);
         let ratios = section.ratios.summary();
@@ -194,7 +228,7 @@ impl<W: Write> TextReport<W> {
 
     /// Ends the report of an incomplete run with the reason, and omits the foot, which scripts take for
     /// success. An incomplete row becomes a comment, which parsers skip.
-    pub fn stop(&mut self, why: &str) -> io::Result<()> {
+    fn stop(&mut self, why: &str) -> io::Result<()> {
         self.end_rows("# Unfinished row: ")?;
         let wrong = match self.section.failed_checks {
             Some(failed @ 1..) => format!(", and {failed} checks found wrong data"),
@@ -203,38 +237,6 @@ impl<W: Write> TextReport<W> {
         // A message of several lines stays a comment.
         let why = why.lines().collect::<Vec<_>>().join("\n# ");
         self.write(&table::failure(&format!("this run is not whole{wrong}: {why}")))
-    }
-
-    /// Takes the row of a group that is not finished.
-    fn take_pending(&mut self, group: Option<usize>) -> Option<PendingRow> {
-        let index = self.pending.iter().position(|row| row.out_of_place.group == group)?;
-        Some(self.pending.remove(index))
-    }
-
-    /// Writes all rows that are not finished.
-    fn end_rows(&mut self, before: &str) -> io::Result<()> {
-        for row in std::mem::take(&mut self.pending) {
-            self.write_row(before, Some(&row.out_of_place), None, &row.notes)?;
-        }
-        Ok(())
-    }
-
-    /// Writes a row and the comments below it.
-    fn write_row(
-        &mut self,
-        before: &str,
-        out_of_place: Option<&Measurement>,
-        in_place: Option<&Measurement>,
-        notes: &[String],
-    ) -> io::Result<()> {
-        let mut text = format!("{before}{}\n", self.columns.row(out_of_place, in_place, &self.zone));
-        text.extend(notes.iter().map(|note| comment(note)));
-        self.write(&text)
-    }
-
-    fn write(&mut self, text: &str) -> io::Result<()> {
-        self.out.write_all(text.as_bytes())?;
-        self.out.flush()
     }
 }
 

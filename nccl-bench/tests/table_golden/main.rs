@@ -13,6 +13,7 @@ use std::path::Path;
 
 use engine::backend::MemoryUse;
 use jiff::tz::TimeZone;
+use nccl_bench::report::Report as _;
 use nccl_bench::report::table::{self, Columns, Foot};
 use nccl_bench::report::text::TextReport;
 use record::Run;

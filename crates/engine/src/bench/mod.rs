@@ -1,7 +1,8 @@
 //! Measurements as library calls: from a request to events and a verdict, as often as a job lives.
 //!
 //! A [`Bench`] uses neither a terminal nor files: an [`Observer`] receives the results of each run. Runs may
-//! differ in everything but the number of ranks: collectives, sizes, backend, and the ranks that measure.
+//! differ in everything but the number of ranks: collectives, sizes, backend, and the ranks that measure. A
+//! run is one of collectives ([`Request`]) or of pairs of ranks ([`PairRequest`]).
 //!
 //! A rank that fails to open its device, or to connect over libfabric, ends its run only: [`Bench::run`]
 //! returns the same [`RunFailure`] on all processes, and the next run can start. A rank that fails at any
@@ -61,8 +62,8 @@
 //! ```
 
 mod checks;
-mod failure;
 mod observer;
+mod pairs;
 mod placement;
 mod plan;
 mod rank;
@@ -74,15 +75,16 @@ use std::thread;
 use collectives::world;
 use record::Outcome;
 
-use crate::agreement;
-use crate::backend::{self, Connections, Node};
+use crate::agreement::agree;
+use crate::backend::{self, Connections};
+use crate::failure::AtFailure;
+pub use crate::failure::RunFailure;
+use crate::pairs::PairRequest;
 use crate::process::{Joined, fail};
 use crate::request::Request;
 use crate::supervision::{FAILED, RankProgress, Stop, Verdict, Watchdog, explain_missing_thread};
 pub use checks::check_ranks;
 use checks::within;
-use failure::AtFailure;
-pub use failure::RunFailure;
 pub use observer::{Observer, Start};
 pub use plan::HostPlan;
 
@@ -97,6 +99,27 @@ pub struct Bench<'a> {
     connections: Connections,
 }
 
+/// A request that a bench can carry out.
+#[derive(Clone, Copy, Debug)]
+pub enum BenchRequest<'a> {
+    /// Collectives.
+    Collectives(&'a Request),
+    /// Pairs of ranks.
+    Pairs(&'a PairRequest),
+}
+
+impl<'a> From<&'a Request> for BenchRequest<'a> {
+    fn from(request: &'a Request) -> Self {
+        Self::Collectives(request)
+    }
+}
+
+impl<'a> From<&'a PairRequest> for BenchRequest<'a> {
+    fn from(request: &'a PairRequest) -> Self {
+        Self::Pairs(request)
+    }
+}
+
 impl<'a> Bench<'a> {
     /// Measures with the ranks of a job. `mpi` is `backend::mpi::find` in a program that is linked to MPI,
     /// else `None`.
@@ -104,17 +127,21 @@ impl<'a> Bench<'a> {
         Self { process, mpi, ranks: Vec::new(), connections: Connections::default() }
     }
 
-    /// Carries out a request. Every process calls it with an equal request ([`Request::common`]) and gets the
-    /// same result, once all ranks have closed their devices. Only the process of rank 0 calls `observer`,
-    /// whichever ranks measure.
+    /// Carries out a request. Every process calls it with an equal request ([`Request::common`],
+    /// [`PairRequest::common`]) and gets the same result, once all ranks have closed their devices. Only the
+    /// process of rank 0 calls `observer`, whichever ranks measure, and those with [`PairRequest::reports`].
     ///
     /// # Errors
     /// The same on every process: a refusal when the request cannot be carried out, or a [`RunFailure`].
     /// [`Observer::finish`] has been called for the latter.
-    pub fn run(&mut self, request: &Request, observer: Arc<dyn Observer>) -> Result<Verdict, Stop> {
+    pub fn run<'r>(
+        &mut self,
+        request: impl Into<BenchRequest<'r>>,
+        observer: Arc<dyn Observer>,
+    ) -> Result<Verdict, Stop> {
         let result = match self.process.interrupt().requested_by_any(&**self.process.world()) {
             Ok(Some(signal)) => return Ok(Verdict::Stopped(signal)),
-            Ok(None) => self.measure(request, &observer, AtFailure::EndRun),
+            Ok(None) => self.measure(request.into(), &observer, AtFailure::EndRun),
             Err(error) => Err(Stop::Failed(error)),
         };
         match result {
@@ -128,10 +155,14 @@ impl<'a> Bench<'a> {
     ///
     /// # Errors
     /// A refusal, the same on every process, when the request cannot be carried out.
-    pub fn run_last(mut self, request: &Request, observer: Arc<dyn Observer>) -> Result<Verdict, Stop> {
+    pub fn run_last<'r>(
+        mut self,
+        request: impl Into<BenchRequest<'r>>,
+        observer: Arc<dyn Observer>,
+    ) -> Result<Verdict, Stop> {
         // Communicators are closed before the run ends, so that a failure to close one fails the run.
         self.connections = Connections::without_reuse();
-        match self.measure(request, &observer, AtFailure::EndJob) {
+        match self.measure(request.into(), &observer, AtFailure::EndJob) {
             Err(Stop::Failed(error)) => self.end(&error, observer),
             result => result,
         }
@@ -143,27 +174,41 @@ impl<'a> Bench<'a> {
         observer.failed(&format!("{error:#}"));
         // So that it removes files that it has only created.
         drop(observer);
-        self.process.fail(error, FAILED)
+        self.process.fail(error, Stop::code_of(error))
     }
 
     /// Agrees on the request with the other processes, and measures while an end of the process saves the
     /// results.
     fn measure(
         &mut self,
-        request: &Request,
+        request: BenchRequest<'_>,
         observer: &Arc<dyn Observer>,
         at_failure: AtFailure,
     ) -> Result<Verdict, Stop> {
         let world = self.process.world();
-        let checked = request.check().map_err(Stop::Refused);
-        let prepared = checked.and_then(|()| if world.rank() == 0 { observer.prepare() } else { Ok(()) });
-        agreement::agree(world, request, prepared)?;
+        let (checked, timeout, prefix, options, command) = match request {
+            BenchRequest::Collectives(asked) => {
+                (asked.check(), asked.timeout, "nccl-bench measure 1", asked.common(), &asked.command)
+            }
+            BenchRequest::Pairs(asked) => {
+                (asked.check(), Some(asked.timeout), "nccl-bench pairs 1", asked.common(), &asked.command)
+            }
+        };
+        let reports = world.rank() == 0 || matches!(request, BenchRequest::Pairs(request) if request.reports);
+        let checked = checked.map_err(Stop::Refused);
+        let prepared = checked.and_then(|()| if reports { observer.prepare() } else { Ok(()) });
+        agree(world, prefix, options, command, prepared)?;
+        let watchdog = Watchdog::start(world, timeout, self.process.salvage())?;
         let saved = Arc::clone(observer);
         self.process.salvage().set(move |outcome| saved.salvage(outcome));
-        let mut result = self.measure_agreed(request, &**observer, at_failure);
+        let context = RunContext { process: self.process, observer: &**observer, at_failure };
+        let mut result = match request {
+            BenchRequest::Collectives(request) => self.measure_collectives(request, watchdog, &context),
+            BenchRequest::Pairs(request) => self.measure_pairs(request, reports, watchdog, &context),
+        };
         if let Err(Stop::Failed(error)) = &result
             && error.is::<RunFailure>()
-            && world.rank() == 0
+            && reports
             && let Err(error) = observer.finish(Outcome::Failed { message: error.to_string() })
         {
             result = Err(Stop::Failed(error));
@@ -172,26 +217,33 @@ impl<'a> Bench<'a> {
         result
     }
 
-    fn measure_agreed(
+    fn measure_collectives(
         &mut self,
         request: &Request,
-        observer: &dyn Observer,
-        at_failure: AtFailure,
+        watchdog: Watchdog,
+        context: &RunContext<'_>,
     ) -> Result<Verdict, Stop> {
-        let world = self.process.world();
-        let mut watchdog = Watchdog::start(world, request.timeout, self.process.salvage())?;
         watchdog.begin_step("looking for libraries and devices");
-        let node = backend::choose(request, &**world, self.mpi, &self.connections)?;
+        let node = backend::choose(request, &**self.process.world(), self.mpi, &self.connections)?;
         let request = &within(request, &node.capabilities);
         self.make_ranks(node.threads * node.gpus)?;
         check_ranks(request, self.ranks[0].size(), &node.groups)?;
-        let progress = watchdog.ranks(self.ranks.iter().map(|rank| rank.rank()));
-        let context = RunContext { process: self.process, observer, at_failure };
-        let mut verdict = Verdict::Good;
-        for result in run_ranks(request, &node, &mut self.ranks, progress, &context) {
-            verdict = result?;
-        }
-        Ok(verdict)
+        run_ranks(&mut self.ranks, watchdog, context, &|index, world, progress| {
+            rank::run(request, &node, index, world, progress, context)
+        })
+    }
+
+    fn measure_pairs(
+        &mut self,
+        request: &PairRequest,
+        reports: bool,
+        watchdog: Watchdog,
+        context: &RunContext<'_>,
+    ) -> Result<Verdict, Stop> {
+        self.make_ranks(request.threads)?;
+        run_ranks(&mut self.ranks, watchdog, context, &|index, world, progress| {
+            pairs::run(request, reports && index == 0, world, progress, context)
+        })
     }
 
     /// Makes the ranks of this process, which live as long as the bench.
@@ -232,18 +284,18 @@ struct RunContext<'a> {
     at_failure: AtFailure,
 }
 
-/// Runs each rank on a thread of its own, and returns their results in order. The threads own `ranks`
-/// meanwhile.
+/// Runs each rank on a thread of its own: `run` takes its index in this process. Returns the verdict of the
+/// last rank, or the first error. The threads own `ranks` meanwhile.
 fn run_ranks(
-    request: &Request,
-    node: &Node,
     ranks: &mut Vec<world::Handle>,
-    progress: Vec<RankProgress>,
+    mut watchdog: Watchdog,
     context: &RunContext<'_>,
-) -> Vec<Result<Verdict, Stop>> {
+    run: &(impl Fn(usize, &world::Handle, &RankProgress) -> Result<Verdict, Stop> + Sync),
+) -> Result<Verdict, Stop> {
     let first = ranks[0].rank();
+    let progress = watchdog.ranks(ranks.iter().map(|rank| rank.rank()));
     let salvage = context.process.salvage();
-    thread::scope(|scope| {
+    let results: Vec<_> = thread::scope(|scope| {
         let mut threads = Vec::new();
         for (index, world) in ranks.iter().enumerate() {
             let name = format!("rank {}", world.rank());
@@ -251,10 +303,10 @@ fn run_ranks(
             let body = move || {
                 let (world, progress) = started.recv().map_err(anyhow::Error::from)?;
                 let guard = PanicGuard(&*world);
-                match rank::run(request, node, index, &world, &progress, context) {
+                match run(index, &world, &progress) {
                     // Other ranks may wait for this one, so the job ends.
                     Err(Stop::Failed(error)) if !error.is::<RunFailure>() => {
-                        fail(&error, FAILED, &*world, salvage)
+                        fail(&error, Stop::code_of(&error), &*world, salvage)
                     }
                     result => {
                         drop(guard);
@@ -288,5 +340,6 @@ fn run_ranks(
                 Err(_) => Err(Stop::Failed(anyhow::anyhow!("the thread of rank {rank} panicked"))),
             })
             .collect()
-    })
+    });
+    results.into_iter().try_fold(Verdict::Good, |_, result| result)
 }

@@ -11,17 +11,19 @@ use crate::sweep::{Event, SweepPlan, SweepStep};
 pub struct Start<'a> {
     /// The record, without measurements.
     pub run: Run,
-    /// The plan of the sweep.
-    pub plan: &'a SweepPlan,
+    /// The plan of the sweep; absent for pairs of ranks.
+    pub plan: Option<&'a SweepPlan>,
     /// The ranks that measure.
     pub groups: &'a Groups,
     /// Largest size in bytes, if memory limited the requested one.
     pub reduced_to: Option<u64>,
 }
 
-/// Receives the events of rank 0, in order, on its thread. [`Observer::prepare`] is called before, on the
-/// thread of [`Bench::run`](super::Bench::run), and [`Observer::salvage`] on any thread that ends the
-/// process early. An error of a method, such as a result that cannot be written, ends the job.
+/// Receives the events of rank 0, in order, on its thread; with
+/// [`PairRequest::reports`](crate::pairs::PairRequest::reports) those of the process's first rank.
+/// [`Observer::prepare`] is called before, on the thread of [`Bench::run`](super::Bench::run), and
+/// [`Observer::salvage`] on any thread that ends the process early. An error of a method, such as a result
+/// that cannot be written, ends the job.
 pub trait Observer: Send + Sync + 'static {
     /// Opens the outputs. Called before the processes compare their requests.
     ///

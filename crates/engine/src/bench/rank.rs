@@ -3,20 +3,20 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use collectives::world::{self, Part, Reason};
+use collectives::world::{self, Part, Reason, World};
 use record::{Algorithm, Outcome, Rank, nccl_tests};
 
 use super::checks::{check_elements, check_fault};
-use super::failure::{AtFailure, RunFailure};
 use super::placement::place_rank;
 use super::start::{describe_processes, start_of_record};
 use super::{RunContext, Start};
 use crate::backend::{Backend, BufferSizes, Idle, Node, RankBody, RankDevice};
 use crate::collective::Work;
+use crate::failure::{AtFailure, RunFailure};
 use crate::gather::gather;
 use crate::groups::Groups;
 use crate::nccl_choice::{self, ChoiceSources};
-use crate::request::Request;
+use crate::request::{Binding, Request};
 use crate::supervision::{RankProgress, Signal, Stop, Verdict, interrupted, ranges};
 use crate::sweep::{self, Event, RankObserver, SweepPlan, SweepStep, sizing};
 
@@ -51,18 +51,16 @@ pub(super) fn run(
     };
     check_elements(request, plan.sweep, groups)?;
     let described = device.as_ref().map(|device| device.rank.clone()).unwrap_or_default();
-    let mut own = Rank { rank: world.rank(), pid: std::process::id(), host: world::host().name, ..described };
-    place_rank(request.binding, node.threads * node.gpus, &mut own, &**world)?;
-    let ranks = number_ranks(groups, gather(&**world, &own)?);
+    let ranks = gather_ranks(described, request.binding, node.threads * node.gpus, groups, &**world)?;
     let leads = world.rank() == 0;
     progress.begin_unlimited_step("writing the report");
     if leads {
         let processes = describe_processes(&**context.process.world(), &**world);
         let mut run = start_of_record(request, node, processes, ranks, max_bytes);
         run.notes.extend(context.process.choices().note.clone());
-        context.observer.start(Start { run, plan: &plan, groups, reduced_to })?;
+        context.observer.start(Start { run, plan: Some(&plan), groups, reduced_to })?;
     }
-    let mut reporter = Reporter { context, leads, progress, failed_checks: 0, measured: 0, busbw_sum: 0.0 };
+    let mut reporter = Reporter::new(context, leads, progress);
     let mut stopped = None;
     progress.begin_step("connecting to the other ranks");
     connect(node, device, buffer_sizes, world, context.at_failure, &mut |backend: &mut dyn Backend| {
@@ -97,8 +95,17 @@ pub(super) fn run(
     })
 }
 
-/// The ranks that measure, numbered for the record.
-fn number_ranks(groups: &Groups, all: Vec<Rank>) -> Vec<Rank> {
+/// Places this rank, one of `threads` in its process, whose device is `described`. Returns the ranks that
+/// measure, numbered for the record.
+pub(super) fn gather_ranks(
+    described: Rank,
+    binding: Binding,
+    threads: usize,
+    groups: &Groups,
+    world: &dyn World,
+) -> Result<Vec<Rank>, Stop> {
+    let mut own = Rank { rank: world.rank(), pid: std::process::id(), host: world::host().name, ..described };
+    place_rank(binding, threads, &mut own, world)?;
     let numbered = |rank: Rank| {
         let (job_rank, position) = (rank.rank, groups.position(rank.rank)?);
         let number = groups.number(job_rank)?;
@@ -109,7 +116,7 @@ fn number_ranks(groups: &Groups, all: Vec<Rank>) -> Vec<Rank> {
             ..rank
         })
     };
-    all.into_iter().filter_map(numbered).collect()
+    Ok(gather(world, &own)?.into_iter().filter_map(numbered).collect())
 }
 
 /// Connects the rank within its group, and calls `body` once all ranks of the job are connected.
@@ -152,17 +159,21 @@ fn connect(
 }
 
 /// Passes the events of one rank's sweep to the watchdog and, on rank 0, to the run's observer.
-struct Reporter<'a> {
+pub(super) struct Reporter<'a> {
     context: &'a RunContext<'a>,
     /// True for rank 0.
     leads: bool,
     progress: &'a RankProgress,
-    failed_checks: u64,
+    pub(super) failed_checks: u64,
     measured: usize,
     busbw_sum: f64,
 }
 
-impl Reporter<'_> {
+impl<'a> Reporter<'a> {
+    pub(super) fn new(context: &'a RunContext<'a>, leads: bool, progress: &'a RankProgress) -> Self {
+        Self { context, leads, progress, failed_checks: 0, measured: 0, busbw_sum: 0.0 }
+    }
+
     fn choices(&self) -> std::sync::MutexGuard<'_, ChoiceSources> {
         self.context.process.choices().sources.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }

@@ -1,7 +1,7 @@
 //! The record of a run before anything is measured.
 
 use collectives::world;
-use record::{Outcome, Rank, Run, SCHEMA_VERSION, provenance};
+use record::{Outcome, Provenance, Rank, Run, SCHEMA_VERSION, Settings, provenance};
 
 use crate::backend::Node;
 use crate::groups::Groups;
@@ -30,55 +30,66 @@ pub(super) fn start_of_record(
         ));
     }
     notes.extend(describe_groups(request, &node.groups));
-    let mut environment = provenance::environment();
-    let own = nccl_choice::own_variables();
-    environment.retain(|name, _| !own.contains(&name.as_str()));
     let (step_factor, step_bytes) = match request.step {
         Step::Factor(factor) => (Some(factor), None),
         Step::Bytes(bytes) => (None, Some(bytes)),
     };
+    let provenance = Provenance { world, ..node.provenance.clone() };
+    let settings = Settings {
+        threads: node.threads,
+        gpus: node.gpus,
+        min_bytes: request.min_bytes,
+        max_bytes: request.max_bytes.unwrap_or(max_bytes),
+        step_factor,
+        step_bytes,
+        iterations: request.iterations,
+        aggregated: request.aggregated,
+        warm_up: request.warm_up,
+        cycles: request.cycles,
+        checks: request.checks,
+        stream_checks: request.stream_checks,
+        average: request.average,
+        blocking: request.blocking,
+        graph_launches: request.graph_launches,
+        registration: request.registration,
+        unaligned: request.unaligned,
+        per_iteration: request.per_iteration,
+        per_iteration_skip: request.per_iteration_skip,
+        parallel_init: request.parallel_init,
+        cpu_time: request.cpu_time,
+        time_stamps: request.time_stamps,
+        cta_policy: request.cta_policy,
+        default_stream: request.default_stream,
+        rounds: (request.rounds > 1 && request.until_stable.is_none()).then_some(request.rounds),
+        until_stable: request.until_stable,
+        budget_seconds: request.budget.map(|budget| budget.as_secs_f64()),
+        pairs: None,
+    };
+    describe_run(&request.program, &request.command, provenance, settings, ranks, notes)
+}
+
+/// The record of a run that starts now, without measurements. Adds the system and the environment of this
+/// process to `provenance`.
+pub(super) fn describe_run(
+    program: &str,
+    command: &[String],
+    provenance: Provenance,
+    settings: Settings,
+    ranks: Vec<Rank>,
+    notes: Vec<String>,
+) -> Run {
+    let mut environment = provenance::environment();
+    let own = nccl_choice::own_variables();
+    environment.retain(|name, _| !own.contains(&name.as_str()));
     Run {
         schema_version: SCHEMA_VERSION,
-        program: request.program.clone(),
-        command: request.command.clone(),
+        program: program.to_owned(),
+        command: command.to_owned(),
         started_at: provenance::now_utc(),
         ended_at: None,
         outcome: Outcome::Running,
-        provenance: record::Provenance {
-            world,
-            system: provenance::system(),
-            environment,
-            ..node.provenance.clone()
-        },
-        settings: record::Settings {
-            threads: node.threads,
-            gpus: node.gpus,
-            min_bytes: request.min_bytes,
-            max_bytes: request.max_bytes.unwrap_or(max_bytes),
-            step_factor,
-            step_bytes,
-            iterations: request.iterations,
-            aggregated: request.aggregated,
-            warm_up: request.warm_up,
-            cycles: request.cycles,
-            checks: request.checks,
-            stream_checks: request.stream_checks,
-            average: request.average,
-            blocking: request.blocking,
-            graph_launches: request.graph_launches,
-            registration: request.registration,
-            unaligned: request.unaligned,
-            per_iteration: request.per_iteration,
-            per_iteration_skip: request.per_iteration_skip,
-            parallel_init: request.parallel_init,
-            cpu_time: request.cpu_time,
-            time_stamps: request.time_stamps,
-            cta_policy: request.cta_policy,
-            default_stream: request.default_stream,
-            rounds: (request.rounds > 1 && request.until_stable.is_none()).then_some(request.rounds),
-            until_stable: request.until_stable,
-            budget_seconds: request.budget.map(|budget| budget.as_secs_f64()),
-        },
+        provenance: Provenance { system: provenance::system(), environment, ..provenance },
+        settings,
         ranks,
         measurements: Vec::new(),
         notes,

@@ -68,8 +68,8 @@ pub enum Event<'a> {
     /// The measurements of a collective begin.
     Begin(Collective),
     /// A measurement of one size and placement: of the only group, or of each group in turn. The `Work` is
-    /// the operation of the group's first rank.
-    Measured(&'a Measurement, &'a Work),
+    /// the operation of the group's first rank; absent for a pair of ranks.
+    Measured(&'a Measurement, Option<&'a Work>),
     /// A signal ends the sweep, and has reached only these ranks so far.
     Stopped(Signal, Vec<usize>),
     /// A collective is left out, for this reason.

@@ -60,7 +60,7 @@ impl RankSweep<'_> {
                     let (measurements, stop) = self.measure(bytes, placement, cycle)?;
                     self.observer.begin_unlimited_step("writing the report");
                     for (measurement, work) in &measurements {
-                        self.observer.event(Event::Measured(measurement, work))?;
+                        self.observer.event(Event::Measured(measurement, Some(work)))?;
                     }
                     if let Some(Stopping { signal, reached }) = stop {
                         if let Some(reached) = reached {

@@ -184,7 +184,6 @@ pub(super) fn measurement(
         .collect();
     Measurement {
         collective: collective.name().to_owned(),
-        group: None,
         cycle,
         data_type: work.data_type.name().to_owned(),
         op: work.op.map(|op| op.name().to_owned()),
@@ -199,7 +198,6 @@ pub(super) fn measurement(
         wrong: primary.wrong,
         operations,
         rounds_us: primary.rounds_us,
-        stable: None,
         versus,
         statistics: skipped(&times_us),
         per_iteration: plan.timed_loop().each.then(|| PerIteration {
@@ -208,9 +206,9 @@ pub(super) fn measurement(
             times_us,
         }),
         per_rank,
-        algorithm: None,
         mismatches: primary.mismatches,
         measured_at: now_utc(),
+        ..Measurement::default()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Records for the tests of reports.
 
-use crate::run::{Measurement, Placement, Provenance, Rank, Run, Settings};
+use crate::run::{Measurement, Placement, Provenance, Rank, Run};
+use crate::settings::Settings;
 
 /// Two processes with two ranks each, and no measurement.
 pub fn run() -> Run {
@@ -11,6 +12,8 @@ pub fn run() -> Run {
         host: host.to_owned(),
         pid,
         job_rank: None,
+        domains: Vec::new(),
+        addresses: Vec::new(),
         ..super::rank(rank)
     };
     Run {
@@ -39,6 +42,7 @@ pub fn run() -> Run {
             rounds: None,
             until_stable: None,
             budget_seconds: None,
+            pairs: None,
             ..full.settings
         },
         ranks: vec![

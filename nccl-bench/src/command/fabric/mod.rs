@@ -7,10 +7,10 @@ pub mod transfer;
 use std::io;
 
 use clap::{ArgMatches, FromArgMatches as _, Subcommand as _};
-use engine::supervision::{Signal, Verdict, print_message};
 
 use super::{Command, Context};
 use crate::exit::{ExitError, SUCCESS};
+use transfer::Asked;
 
 /// The command.
 #[derive(Clone, Copy, Debug)]
@@ -41,22 +41,20 @@ impl Command for Fabric {
     }
 
     fn run(&self, matches: &ArgMatches, context: &Context<'_>) -> Result<u8, ExitError> {
-        let out = &mut io::stdout().lock();
-        let join = |request: &_| context.join(request);
-        let verdict = match &Subcommand::from_arg_matches(matches)? {
-            Subcommand::Info(arguments) => return Ok(if info::run(arguments, out)? { 0 } else { 1 }),
-            Subcommand::Algorithms(arguments) => {
-                return algorithms::run(arguments, out).map(|()| SUCCESS).map_err(ExitError::Output);
+        let command = &context.invocation.command;
+        let asked = match &Subcommand::from_arg_matches(matches)? {
+            Subcommand::Info(arguments) => {
+                return Ok(if info::run(arguments, &mut io::stdout().lock())? { 0 } else { 1 });
             }
-            Subcommand::Pingpong(asked) => transfer::run(asked.into(), out, join)?,
-            Subcommand::Bw(asked) => transfer::run(asked.into(), out, join)?,
-            Subcommand::Rma(asked) => transfer::run(asked.into(), out, join)?,
+            Subcommand::Algorithms(arguments) => {
+                return algorithms::run(arguments, &mut io::stdout().lock())
+                    .map(|()| SUCCESS)
+                    .map_err(ExitError::Output);
+            }
+            Subcommand::Pingpong(asked) => transfer::run(Asked::pingpong(asked, command), context),
+            Subcommand::Bw(asked) => transfer::run(Asked::bandwidth(asked, command), context),
+            Subcommand::Rma(asked) => transfer::run(Asked::remote(asked, command), context),
         };
-        if let Verdict::Stopped(signal) = verdict
-            && signal != Signal::SIGPIPE
-        {
-            print_message(format_args!("nccl-bench: interrupted by {signal}; not all sizes were measured"));
-        }
-        Ok(verdict.code())
+        Ok(asked?)
     }
 }

@@ -22,9 +22,9 @@ use crate::exit::{ExitError, SUCCESS, print, refusal};
 use crate::mpi_exec::JoinRequest;
 use arguments::SHORT_EXAMPLES;
 pub use arguments::{Arguments, EXAMPLES};
-use recorder::Recorder;
+pub(super) use recorder::Recorder;
 pub use request::{Invocation, request};
-pub(crate) use values::collectives;
+pub(crate) use values::{collectives, output};
 
 /// Name of the command that measures several collectives.
 pub const ALL: &str = "all";

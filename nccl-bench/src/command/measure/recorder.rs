@@ -3,7 +3,7 @@
 //! The recorder is in rank 0's process. It is finished once, by rank 0 at the end or by the thread that ends
 //! the process early.
 
-use std::io::{self, Stdout};
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -25,6 +25,8 @@ use record::provenance::now_utc;
 use record::{Measurement, Outcome, Run};
 
 use super::Arguments;
+use crate::report::Report;
+use crate::report::pairs::PairTable;
 use crate::report::progress::Progress;
 use crate::report::table::{self, Columns};
 use crate::report::text::TextReport;
@@ -39,8 +41,8 @@ const PRINTING: Duration = Duration::from_millis(300);
 ///
 /// Printing blocks while the reader of standard output does not read. So nothing is printed under the lock
 /// `state`, which the thread that ends the process takes. `state` is locked before `text`.
-#[derive(Debug)]
-pub(super) struct Recorder {
+#[derive(Debug, Default)]
+pub(in crate::command) struct Recorder {
     /// The files to open, once the ranks have joined and this process knows that it has rank 0.
     outputs: Vec<Output>,
     /// Replaces files of other programs.
@@ -61,7 +63,7 @@ pub(super) struct Recorder {
 #[derive(Debug, Default)]
 struct Text {
     /// `None` after the end, and when standard output is closed.
-    report: Option<TextReport<Stdout>>,
+    report: Option<Box<dyn Report>>,
     progress: Progress,
     /// The largest size in bytes, where memory did not allow the requested one.
     reduced_to: Option<u64>,
@@ -103,14 +105,17 @@ impl Recorder {
             algorithm: arguments.show_algorithm,
             brief: arguments.brief,
             summary: variables.traffic_summary.then(|| variables.pattern.clone()),
-            begun: Arc::default(),
-            state: Mutex::default(),
-            text: Mutex::default(),
+            ..Self::default()
         }
     }
 
+    /// A recorder of pairs of ranks.
+    pub(in crate::command) fn of_pairs(outputs: Vec<Output>, force: bool) -> Self {
+        Self { outputs, force, ..Self::default() }
+    }
+
     /// Takes a measurement into the record and the files, and prints its row.
-    fn measurement(&self, measurement: &Measurement, work: &Work) -> anyhow::Result<()> {
+    fn measurement(&self, measurement: &Measurement, work: Option<&Work>) -> anyhow::Result<()> {
         let mut recorded = false;
         self.with(|reports, run| {
             recorded = true;
@@ -123,8 +128,8 @@ impl Recorder {
         }
         self.text().progress.measured(measurement.bytes);
         self.print(|text| text.measurement(measurement))?;
-        match (&self.summary, &work.traffic) {
-            (Some(pattern), Some(traffic)) => {
+        match (&self.summary, work) {
+            (Some(pattern), Some(work @ Work { traffic: Some(traffic), .. })) => {
                 self.print(|text| text.comment(&traffic_summary(pattern, traffic, measurement, work)))
             }
             _ => Ok(()),
@@ -166,11 +171,11 @@ impl Recorder {
     }
 
     /// Prints, unless standard output is closed.
-    fn print(&self, action: impl FnOnce(&mut TextReport<Stdout>) -> io::Result<()>) -> anyhow::Result<()> {
+    fn print(&self, action: impl FnOnce(&mut dyn Report) -> io::Result<()>) -> anyhow::Result<()> {
         let mut text = self.text();
         let Text { report, progress, .. } = &mut *text;
         if let Some(printing) = report
-            && open_pipe(progress.above(|| action(printing)))?.is_none()
+            && open_pipe(progress.above(|| action(&mut **printing)))?.is_none()
         {
             *report = None;
         }
@@ -213,19 +218,25 @@ impl Observer for Recorder {
         *state = State::Recording(reports, Box::new(run.clone()));
         drop(state);
         let mut text = self.text();
-        text.progress = Progress::new(plan, groups);
         text.reduced_to = reduced_to;
         if let Some(path) = json {
             print(&table::json_notice(&path))?;
         }
-        let first = plan.request.collectives.first().map_or("", |collective| collective.name());
-        let columns = Columns {
-            statistics: self.statistics,
-            algorithm: self.algorithm,
-            brief: self.brief,
-            ..Columns::of(&run)
-        };
-        text.report = open_pipe(TextReport::start(io::stdout(), &run, first, columns, TimeZone::system()))?;
+        text.report = open_pipe(match plan {
+            Some(plan) => {
+                text.progress = Progress::new(plan, groups);
+                let first = plan.request.collectives.first().map_or("", |collective| collective.name());
+                let columns = Columns {
+                    statistics: self.statistics,
+                    algorithm: self.algorithm,
+                    brief: self.brief,
+                    ..Columns::of(&run)
+                };
+                let report = TextReport::start(io::stdout(), &run, first, columns, TimeZone::system());
+                report.map(|report| Box::new(report) as Box<dyn Report>)
+            }
+            None => PairTable::start(io::stdout(), &run).map(|report| Box::new(report) as Box<dyn Report>),
+        })?;
         Ok(started?)
     }
 

@@ -49,7 +49,7 @@ pub(crate) struct List<T>(pub(crate) Vec<T>);
 static NAMED_AT: LazyLock<Timestamp> = LazyLock::new(Timestamp::now);
 
 /// A file of results, of which the name may be a template.
-pub(super) fn output(text: &str) -> Result<Output, String> {
+pub(crate) fn output(text: &str) -> Result<Output, String> {
     let path = expand(text, || world::host().name, *NAMED_AT)?;
     path.parse().map_err(|error: UnknownSuffix| error.to_string())
 }

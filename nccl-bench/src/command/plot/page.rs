@@ -171,8 +171,10 @@ fn facts(run: &Run) -> [(&'static str, BTreeMap<String, String>); 4] {
     machine.insert("ranks".to_owned(), run.ranks.len().to_string());
     machine.insert("devices".to_owned(), run.devices());
     machine.insert("hosts".to_owned(), text::hosts(run).join(", "));
+    let mut settings = fields(&run.settings);
+    settings.extend(run.describe_pairs().map(|pairs| ("pairs".to_owned(), pairs)));
     let environment = run.provenance.environment.clone();
-    [("Run", own), ("Machine", machine), ("Settings", fields(&run.settings)), ("Environment", environment)]
+    [("Run", own), ("Machine", machine), ("Settings", settings), ("Environment", environment)]
 }
 
 /// The fields of a part of a run, by their names in the native format.

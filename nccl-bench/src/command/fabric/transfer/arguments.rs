@@ -1,10 +1,14 @@
 //! The arguments of the measurements between two ranks.
 
-use std::str::FromStr;
+use std::time::Duration;
 
-use serde::Serialize;
+use engine::pairs::{Memory, PairRequest, Test};
+use engine::request::{Size, Step};
+use engine::supervision::Stop;
+use record::files::Output;
+use record::{Completion, Messages, Until};
 
-use engine::request::Size;
+use crate::command::measure::output;
 
 const EXAMPLES: &str = "\
 Two ways to meet:
@@ -28,6 +32,9 @@ With more than two ranks, rank 0 measures with each of the others, one after the
 The time is that of one transfer: half of a round trip (pingpong), or a round's divided by its transfers, of writing until \
 the other rank has answered. With several endpoints it is that of the slowest in each round, and GB/s are those of all \
 together. Each size is verified before it is measured (-c 0: not).
+
+--output writes what measurements of collectives write, for nccl-bench compare and plot: the first rank, and the one with \
+--connect where it is given there.
 
 Messages and writes up to a length that the provider says are injected: copied by the call that hands them over, without \
 a completion of their own (--inject never: not).
@@ -125,9 +132,14 @@ pub struct Arguments {
     #[arg(long, value_name = "HOST:PORT")]
     pub connect: Option<String>,
 
-    /// JSON instead of a table (docs/results.md)
-    #[arg(long)]
-    pub json: bool,
+    /// A file for the results, by its suffix: .json, .jsonl (grows while it runs), .csv or .md; may be
+    /// repeated. In its name %h is the host, %t the time (UTC), %% a percent sign
+    #[arg(long, value_name = "FILE", value_parser = output)]
+    pub output: Vec<Output>,
+
+    /// Replace the files of --output, whatever they contain; without it, only result files are replaced
+    #[arg(long, requires = "output")]
+    pub force: bool,
 }
 
 /// Injection of short messages: sending without a completion.
@@ -137,60 +149,6 @@ pub enum Inject {
     Auto,
     /// Each has a completion of its own
     Never,
-}
-
-/// Memory of the data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Memory {
-    /// Host memory.
-    Host,
-    /// The memory of this GPU, or of the GPU that has the rank's number on its host.
-    Cuda(Option<usize>),
-}
-
-impl FromStr for Memory {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let what = "it is host, cuda, or cuda:N for the GPU of this number".to_owned();
-        match text.split_once(':') {
-            None if text == "host" => Ok(Self::Host),
-            None if text == "cuda" => Ok(Self::Cuda(None)),
-            Some(("cuda", number)) => number.parse().map(|number| Self::Cuda(Some(number))).map_err(|_| what),
-            _ => Err(what),
-        }
-    }
-}
-
-/// Method of waiting for completions.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Completion {
-    /// Polls the completion queue (fi_cq_read)
-    Poll,
-    /// Lets the provider wait until something completes, asleep or polling (fi_cq_sread)
-    Block,
-}
-
-/// Kind of messages.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Messages {
-    /// With a tag, which receives match (fi_tsend)
-    Tagged,
-    /// Without a tag, received in order (fi_send)
-    Plain,
-}
-
-/// End of the timed interval of writes.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Until {
-    /// The other rank's answer: all data has arrived
-    Arrived,
-    /// The local completion of all writes, as in fi_rma_bw: some may still be in flight, short ones in this
-    /// rank's memory
-    Completed,
 }
 
 /// The arguments of `pingpong`.
@@ -252,4 +210,91 @@ pub struct Remote {
     /// End of the timed interval of writes
     #[arg(long, value_name = "WHEN", default_value = "arrived", conflicts_with = "read")]
     pub until: Until,
+}
+
+/// The command line, and the request that follows from it.
+#[derive(Debug)]
+pub(in super::super) struct Asked<'a> {
+    pub(super) arguments: &'a Arguments,
+    pub(super) request: PairRequest,
+}
+
+impl Arguments {
+    /// The request for a test, without the pairs, which depend on the number of ranks.
+    fn request(&self, test: Test, command: &[String]) -> PairRequest {
+        PairRequest {
+            program: format!("nccl-bench {}", crate::build::VERSION),
+            command: command.to_owned(),
+            reports: self.connect.is_some(),
+            provider: self.provider.clone(),
+            min_bytes: self.min_bytes.0,
+            max_bytes: self.max_bytes.0,
+            step: Step::Factor(self.factor),
+            transfers: self.transfers,
+            rounds: self.rounds,
+            warm_up: self.warm_up,
+            check: self.check > 0,
+            inject: self.inject == Inject::Auto,
+            memory: self.memory,
+            completion: self.completion,
+            endpoints: self.endpoints.map_or(self.domains.len().max(1), |count| count as usize),
+            shared_domain: self.shared_domain,
+            domains: self.domains.clone(),
+            source: self.source.clone(),
+            timeout: Duration::from_secs(self.timeout),
+            ..PairRequest::new(test)
+        }
+    }
+}
+
+impl<'a> Asked<'a> {
+    pub(in super::super) fn pingpong(
+        PingPong { arguments, messages }: &'a PingPong,
+        command: &[String],
+    ) -> Self {
+        let request = arguments.request(Test::PingPong, command);
+        Self { arguments, request: PairRequest { messages: *messages, ..request } }
+    }
+
+    pub(in super::super) fn bandwidth(asked: &'a Bandwidth, command: &[String]) -> Self {
+        let Bandwidth { windowed: Windowed { arguments, window }, messages, pause } = asked;
+        let polls = arguments.completion == Completion::Poll;
+        let usual = if polls && *window > 1 { PairRequest::PAUSE } else { Duration::ZERO };
+        let (window, pause) = (*window as usize, pause.map_or(usual, Duration::from_nanos));
+        let request = arguments.request(Test::Bandwidth, command);
+        Self { arguments, request: PairRequest { window, pause, messages: *messages, ..request } }
+    }
+
+    pub(in super::super) fn remote(asked: &'a Remote, command: &[String]) -> Self {
+        let &Remote { windowed: Windowed { ref arguments, window }, read, both_ways, until } = asked;
+        let test = if read { Test::Read } else { Test::Write };
+        let (window, request) = (window as usize, arguments.request(test, command));
+        Self { arguments, request: PairRequest { window, both_ways, until, ..request } }
+    }
+
+    /// Refuses arguments that exclude each other.
+    ///
+    /// # Errors
+    /// [`Stop::Refused`] with the reason.
+    pub(super) fn check(&self) -> Result<(), Stop> {
+        let Self { arguments, request } = self;
+        let domains = arguments.domains.len();
+        let problem = if arguments.min_bytes > arguments.max_bytes {
+            format!("-b {} is more than -e {}", arguments.min_bytes, arguments.max_bytes)
+        } else if request.endpoints < domains {
+            let endpoints = request.endpoints;
+            format!(
+                "--endpoints {endpoints} are fewer than the {domains} of --domains: each domain needs one"
+            )
+        } else if request.shared_domain && request.test.is_remote() {
+            "--shared-domain is for pingpong and bw: libfabric looks up the regions of a domain without a \
+             lock, so that rma needs a domain for each endpoint"
+                .to_owned()
+        } else if request.completion == Completion::Block && !request.pause.is_zero() {
+            "--pause is for --completion poll: with block the rank does not poll".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(Stop::Refused(problem))
+    }
 }

@@ -8,8 +8,8 @@ use collectives::fabric::rdm::{Destination, DeviceMemory, Endpoint, Source};
 use collectives::nccl;
 use cudarc::driver::{CudaContext, result, sys};
 
-use super::options::Test;
-use engine::supervision::Stop;
+use super::request::Test;
+use crate::supervision::Stop;
 
 /// A third of a GPU's memory.
 #[derive(Clone, Copy)]
@@ -126,6 +126,12 @@ impl Device {
         self.gpu.write(Part::Source, data)?;
         self.gpu.write(Part::Destination, &other)?;
         self.gpu.write(Part::Target, if test == Test::Read { data } else { &other })
+    }
+
+    /// Number and name of the GPU.
+    pub(super) fn describe(&self) -> (usize, String) {
+        let name = self.gpu.context.name().unwrap_or_else(|_| "unknown GPU".to_owned());
+        (self.gpu.ordinal, name)
     }
 
     pub(super) fn read(&self, part: Part, len: usize) -> Result<Vec<u8>, Stop> {

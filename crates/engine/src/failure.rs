@@ -7,10 +7,11 @@ use collectives::world::{self, World};
 use serde::{Deserialize, Serialize};
 
 use crate::gather::gather;
+use crate::supervision::Stop;
 
 /// End of the job or of the run when a rank fails before all ranks are connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AtFailure {
+pub(crate) enum AtFailure {
     /// The failed rank ends the job.
     EndJob,
     /// The run ends on all ranks.
@@ -41,7 +42,7 @@ impl AtFailure {
     ///
     /// # Errors
     /// The same [`RunFailure`] on all ranks; with [`AtFailure::EndJob`] the rank's own error.
-    pub(super) fn exchange_failures<T>(self, world: &dyn World, own: anyhow::Result<T>) -> anyhow::Result<T> {
+    pub(crate) fn exchange_failures<T>(self, world: &dyn World, own: anyhow::Result<T>) -> anyhow::Result<T> {
         if self == Self::EndJob {
             return own;
         }
@@ -55,6 +56,24 @@ impl AtFailure {
             Some((_, failure)) => Err(failure.into()),
             None => own,
         }
+    }
+
+    /// The same as [`exchange_failures`](Self::exchange_failures), but a refusal comes first. Collective.
+    ///
+    /// # Errors
+    /// The same refusal on all ranks, of the first rank that refuses, or those of `exchange_failures`.
+    pub(crate) fn exchange_stops<T>(self, world: &dyn World, own: Result<T, Stop>) -> Result<T, Stop> {
+        let refusals = gather(world, &own.as_ref().err().and_then(Stop::refusal))?;
+        if let Some((rank, refusal)) =
+            refusals.into_iter().enumerate().find_map(|(rank, own)| Some((rank, own?)))
+        {
+            return Err(Stop::Refused(format!("rank {rank}: {refusal}")));
+        }
+        let own = own.map_err(|stop| match stop {
+            Stop::Failed(error) => error,
+            refused => anyhow::anyhow!(refused.refusal().unwrap_or_default()),
+        });
+        Ok(self.exchange_failures(world, own)?)
     }
 }
 

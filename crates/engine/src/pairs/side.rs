@@ -3,8 +3,8 @@
 //! The timed interval is that of fabtests' programs, so that results can be compared. Receives are posted
 //! before their messages arrive, while the other side works. Short messages are injected and have no
 //! completion: a window of messages ends with the receiver's answer, a window of accesses with an access that
-//! is not injected. With `--until completed` all accesses of a window are injected, and the provider may keep
-//! any number of them in memory.
+//! is not injected. With [`Until::Completed`] all accesses of a window are injected, and the provider may
+//! keep any number of them in memory.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -15,10 +15,11 @@ use collectives::fabric::rdm::{
     self, Destination, Endpoint, Operation, Peer, Region, RemoteRegion, Scope, Source,
 };
 
+use record::{Messages, Until};
+
 use super::memory::{Device, Part};
-use super::options::{Test, TestOptions};
-use super::{Messages, Until};
-use engine::supervision::Stop;
+use super::request::{PairRequest, Test};
+use crate::supervision::Stop;
 
 /// Tag of the measured messages, and those of the messages around them.
 const DATA: u64 = 1;
@@ -32,7 +33,7 @@ pub(super) struct Side<'a> {
     pub(super) peer: Peer,
     /// True for the side that starts, and whose clock is reported.
     pub(super) first: bool,
-    pub(super) options: TestOptions<'a>,
+    pub(super) request: &'a PairRequest,
     /// Longest injected message in bytes; `None` where nothing is injected.
     pub(super) inject: Option<usize>,
     /// The other side's region and the offset in it, where this side accesses it.
@@ -52,8 +53,23 @@ fn byte(place: usize, size: usize) -> u8 {
     1 + ((mixed >> 56) % 255) as u8
 }
 
-fn wrong(found: impl Iterator<Item = u8>, size: usize) -> u64 {
-    found.enumerate().filter(|&(place, found)| found != byte(place, size)).count() as u64
+/// The wrong bytes of one side.
+#[derive(Default)]
+pub(super) struct WrongBytes {
+    /// Their number.
+    pub(super) count: u64,
+    /// The first of them.
+    pub(super) first: Option<String>,
+}
+
+impl WrongBytes {
+    fn find(found: impl Iterator<Item = u8>, size: usize) -> Self {
+        let mut wrong = found.enumerate().filter(|&(place, found)| found != byte(place, size));
+        let first = wrong.next().map(|(place, found)| {
+            format!("element {place}: expected {:#04x}, found {found:#04x}", byte(place, size))
+        });
+        Self { count: u64::from(first.is_some()) + wrong.count() as u64, first }
+    }
 }
 
 /// Synchronises the two sides.
@@ -96,14 +112,14 @@ fn write<'env>(
 }
 
 impl Side<'_> {
-    /// Moves `size` bytes once, and returns the number of wrong bytes on both sides together.
-    pub(super) fn verify(&mut self, size: usize) -> Result<u64, Stop> {
+    /// Moves `size` bytes once, and returns the wrong bytes of this side.
+    pub(super) fn verify(&mut self, size: usize) -> Result<WrongBytes, Stop> {
         let bytes: Vec<u8> = (0..size).map(|index| byte(index, size)).collect();
         let mut received = vec![0; size];
         let device = self.device.clone();
         let (source, destination) = match &device {
             Some(device) => {
-                device.prepare(self.options.test, &bytes)?;
+                device.prepare(self.request.test, &bytes)?;
                 device.parts(size)
             }
             None => (Source::Host(&bytes), Destination::Host(rdm::shared(&mut received))),
@@ -112,28 +128,28 @@ impl Side<'_> {
         let peer = self.peer;
         self.endpoint.scope(|scope| ready(scope, peer))?;
         self.transfer(source, destination)?;
-        let test = self.options.test;
-        let mut count = 0;
+        let test = self.request.test;
+        let mut wrong = WrongBytes::default();
         if !test.is_remote() || test == Test::Read && self.remote.is_some() {
             let received = match &device {
                 Some(device) => device.read(Part::Destination, size)?,
                 None => received,
             };
-            count = wrong(received.into_iter(), size);
+            wrong = WrongBytes::find(received.into_iter(), size);
         }
         // All writes are complete now. Until then, the side that is read makes progress here.
         self.endpoint.scope(|scope| ready(scope, peer))?;
         if test == Test::Write && self.accessed {
-            count = self.wrong_writes(size)?;
+            wrong = self.wrong_writes(size)?;
         }
-        Ok(count + self.exchange_count(count)?)
+        Ok(wrong)
     }
 
     /// Fills this side's region in host memory: with `bytes` to be read, or with zeros to be written, since a
     /// previous pair may have left the same bytes there.
     fn fill_region(&self, bytes: &[u8]) {
         let Some(region) = self.region else { return };
-        let reads = self.options.test == Test::Read;
+        let reads = self.request.test == Test::Read;
         for (place, &byte) in region.bytes().iter().zip(bytes) {
             place.store(if reads { byte } else { 0 }, Ordering::Relaxed);
         }
@@ -141,7 +157,7 @@ impl Side<'_> {
 
     fn transfer(&mut self, source: Source<'_>, destination: Destination<'_>) -> Result<(), Error> {
         let (peer, tag, injected) = (self.peer, self.tag(), self.injects(source));
-        match (self.options.test, self.remote) {
+        match (self.request.test, self.remote) {
             (Test::Write, Some(remote)) => self.endpoint.scope(|scope| {
                 let written = write(scope, source, remote, injected)?;
                 // An injected write has no completion; that of a later write stands for both.
@@ -166,27 +182,16 @@ impl Side<'_> {
         }
     }
 
-    /// Number of wrong bytes that the other side has written.
-    fn wrong_writes(&self, size: usize) -> Result<u64, Stop> {
+    /// The wrong bytes that the other side has written.
+    fn wrong_writes(&self, size: usize) -> Result<WrongBytes, Stop> {
         Ok(match (self.region, &self.device) {
             (Some(region), _) => {
-                wrong(region.bytes()[..size].iter().map(|byte| byte.load(Ordering::Relaxed)), size)
+                let written = region.bytes()[..size].iter().map(|byte| byte.load(Ordering::Relaxed));
+                WrongBytes::find(written, size)
             }
-            (None, Some(device)) => wrong(device.read(Part::Target, size)?.into_iter(), size),
-            (None, None) => 0,
+            (None, Some(device)) => WrongBytes::find(device.read(Part::Target, size)?.into_iter(), size),
+            (None, None) => WrongBytes::default(),
         })
-    }
-
-    /// Sends a count to the other side, and returns that of the other side.
-    fn exchange_count(&mut self, count: u64) -> Result<u64, Error> {
-        let (peer, own, mut other) = (self.peer, count.to_le_bytes(), [0; 8]);
-        self.endpoint.scope(|scope| {
-            let received = scope.receive(peer, ANSWER, &mut other)?;
-            let sent = scope.send(peer, ANSWER, &own)?;
-            scope.wait(received)?;
-            scope.wait(sent).map(drop)
-        })?;
-        Ok(u64::from_le_bytes(other))
     }
 
     /// Performs `times` transfers and returns the elapsed time.
@@ -196,12 +201,12 @@ impl Side<'_> {
         destination: Destination<'_>,
         times: usize,
     ) -> Result<Duration, Error> {
-        match (self.options.test, self.remote, self.first) {
+        match (self.request.test, self.remote, self.first) {
             (Test::PingPong, ..) => self.pingpong(source, destination, times),
             (Test::Bandwidth, _, true) => self.send_windows(source, times),
             (Test::Bandwidth, _, false) => self.receive_windows(destination, times),
             (Test::Write, Some(remote), _) => {
-                let (injected, completed) = (self.injects(source), self.options.until == Until::Completed);
+                let (injected, completed) = (self.injects(source), self.request.until == Until::Completed);
                 self.access_windows(times, |scope, last| {
                     write(scope, source, remote, injected && (completed || !last))
                 })
@@ -224,7 +229,7 @@ impl Side<'_> {
 
     /// The tag of the measured messages, if they have one.
     fn tag(&self) -> Option<u64> {
-        (self.options.messages == Messages::Tagged).then_some(DATA)
+        (self.request.messages == Messages::Tagged).then_some(DATA)
     }
 
     /// Timed from the first message to the arrival of the last.
@@ -270,7 +275,7 @@ impl Side<'_> {
 
     /// Timed from the first message to the answer to the last window.
     fn send_windows(&mut self, source: Source<'_>, times: usize) -> Result<Duration, Error> {
-        let (peer, tag, window) = (self.peer, self.tag(), self.options.window);
+        let (peer, tag, window) = (self.peer, self.tag(), self.request.window);
         let injected = self.injects(source);
         let mut operations = Vec::with_capacity(window);
         self.endpoint.scope(|scope| {
@@ -292,7 +297,7 @@ impl Side<'_> {
     }
 
     fn receive_windows(&mut self, destination: Destination<'_>, times: usize) -> Result<Duration, Error> {
-        let (peer, tag, window) = (self.peer, self.tag(), self.options.window);
+        let (peer, tag, window) = (self.peer, self.tag(), self.request.window);
         // Leaves space for other receives.
         let ahead = times.min(window).min((self.endpoint.most_receives() / 2).max(1));
         let mut operations = VecDeque::with_capacity(ahead);
@@ -322,7 +327,7 @@ impl Side<'_> {
     }
 
     /// Timed from the first access to the completion of the last. Writes are timed to the answer of the other
-    /// side, since their data may arrive after their completion, except with `--until completed`.
+    /// side, since their data may arrive after their completion, except with [`Until::Completed`].
     ///
     /// A window of writes is completed before the next one starts. Of reads only a quarter is: short reads in
     /// both directions over TCP were measured to be faster this way.
@@ -332,7 +337,7 @@ impl Side<'_> {
         access: impl Fn(&mut Scope<'env>, bool) -> Result<Option<Operation>, Error>,
     ) -> Result<Duration, Error> {
         let peer = self.peer;
-        let TestOptions { test, window, until, .. } = self.options;
+        let &PairRequest { test, window, until, .. } = self.request;
         let arrival = test == Test::Write && until == Until::Arrived;
         let at_once = if test == Test::Read { window.div_ceil(4) } else { window };
         let mut operations = VecDeque::with_capacity(window);
@@ -374,15 +379,19 @@ mod tests {
 
     #[test]
     fn what_has_not_arrived_or_is_of_another_size_is_wrong() {
+        let count = |found: Vec<u8>, size| WrongBytes::find(found.into_iter(), size).count;
         for size in [1, 8, 1000] {
             let data: Vec<u8> = (0..size).map(|place| byte(place, size)).collect();
-            assert_eq!(wrong(data.iter().copied(), size), 0);
-            assert_eq!(wrong(vec![0; size].into_iter(), size), size as u64);
-            let older = (0..size).map(|place| byte(place, size / 2));
-            assert!(wrong(older, size) >= size as u64 * 9 / 10, "{size}");
+            assert_eq!(count(data.clone(), size), 0);
+            assert_eq!(count(vec![0; size], size), size as u64);
+            let older = (0..size).map(|place| byte(place, size / 2)).collect();
+            assert!(count(older, size) >= size as u64 * 9 / 10, "{size}");
             let mut damaged = data;
             damaged[size - 1] ^= 1;
-            assert_eq!(wrong(damaged.into_iter(), size), 1);
+            let (right, found) = (byte(size - 1, size), damaged[size - 1]);
+            let wrong = WrongBytes::find(damaged.into_iter(), size);
+            let first = format!("element {}: expected {right:#04x}, found {found:#04x}", size - 1);
+            assert_eq!((wrong.count, wrong.first), (1, Some(first)));
         }
     }
 }

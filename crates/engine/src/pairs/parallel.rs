@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use collectives::fabric::rdm::{self, Destination, Source};
 
-use super::measure::Side;
+use serde::{Deserialize, Serialize};
+
 use super::memory::Device;
-use super::options::{Test, TestOptions};
-use super::report::SizeResult;
-use engine::supervision::{Stop, explain_missing_thread};
+use super::request::PairRequest;
+use super::side::{Side, WrongBytes};
+use crate::supervision::{Stop, explain_missing_thread};
 
 /// Default number of bytes that a size moves in all rounds, within these numbers of transfers. But each round
 /// fills a window, with up to as many bytes.
@@ -46,33 +47,42 @@ fn at_page(memory: &mut [u8], len: usize) -> &mut [u8] {
     &mut memory[start..start + len]
 }
 
+/// One side's result of a size.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct SideResult {
+    /// Time of each round, of the slowest endpoint; empty except on the side whose clock counts.
+    pub(super) nanoseconds: Vec<u64>,
+    /// Number of wrong bytes; `None` when the size was not verified.
+    pub(super) wrong: Option<u64>,
+    /// The first wrong byte.
+    pub(super) first: String,
+}
+
 struct Measured {
-    wrong: Option<u64>,
+    wrong: Option<WrongBytes>,
     times: Vec<Duration>,
 }
 
-/// Default number of transfers in a round.
-fn transfers(bytes: u64, rounds: u64, window: u64) -> u64 {
+/// Number of transfers in a round, or of round trips of a ping-pong.
+pub(super) fn count_transfers(request: &PairRequest, bytes: u64) -> u64 {
     let in_a_round = BYTES / bytes.max(1);
-    (in_a_round / rounds).max(in_a_round.min(window)).clamp(MIN_TRANSFERS, MAX_TRANSFERS)
+    let usual = (in_a_round / request.rounds).max(in_a_round.min(request.window as u64));
+    request.transfers.unwrap_or(usual.clamp(MIN_TRANSFERS, MAX_TRANSFERS))
 }
 
-/// Measures one size between two ranks over all their endpoints; `None` on ranks outside the pair, which have
-/// no sides.
-pub(super) fn measure(
+/// Measures one size between two ranks over all their endpoints. Nothing on ranks outside the pair, which
+/// have no sides.
+pub(super) fn measure_size(
     sides: &mut [Side<'_>],
     buffers: &mut [Buffers],
     bytes: u64,
-) -> Result<Option<SizeResult>, Stop> {
-    let Some(TestOptions { arguments, test, window, .. }) = sides.first().map(|side| side.options) else {
-        return Ok(None);
-    };
+) -> Result<SideResult, Stop> {
+    let Some(request) = sides.first().map(|side| side.request) else { return Ok(SideResult::default()) };
     let size = usize::try_from(bytes)?;
-    let transfers = arguments.transfers.unwrap_or_else(|| transfers(bytes, arguments.rounds, window as u64));
-    let transfers = usize::try_from(transfers)?;
-    let warm_up = usize::try_from(arguments.warm_up)?;
-    let rounds = warm_up + usize::try_from(arguments.rounds)?;
-    let check = arguments.check > 0;
+    let transfers = usize::try_from(count_transfers(request, bytes))?;
+    let warm_up = usize::try_from(request.warm_up)?;
+    let rounds = warm_up + usize::try_from(request.rounds)?;
+    let reports = sides[0].first;
 
     let barrier = Barrier::new(sides.len());
     let one = |(side, buffers): (&mut Side<'_>, &mut Buffers)| -> Result<Measured, Stop> {
@@ -81,7 +91,7 @@ pub(super) fn measure(
             None => buffers.parts(size),
         };
         let bound = side.device.as_ref().map_or(Ok(()), Device::bind);
-        let wrong = bound.and_then(|()| check.then(|| side.verify(size)).transpose());
+        let wrong = bound.and_then(|()| request.check.then(|| side.verify(size)).transpose());
         let mut measured = wrong.map(|wrong| Measured { wrong, times: Vec::new() });
         for _ in 0..rounds {
             // A failed thread takes part, too, so that no other waits for it.
@@ -100,13 +110,14 @@ pub(super) fn measure(
     };
     let all = on_threads(sides.iter_mut().zip(buffers), &one)?;
 
-    let slowest = |round: usize| all.iter().filter_map(|one| one.times.get(round)).max().copied();
-    let times = (warm_up..rounds).filter_map(slowest);
-    let times: Vec<f64> = times.map(|time| time.as_secs_f64()).collect();
-    let wrong = check.then(|| all.iter().filter_map(|one| one.wrong).sum());
-    // There and back are two transfers.
-    let both_ways = if test == Test::PingPong { 2 } else { 1 };
-    Ok(Some(SizeResult::new(bytes, transfers * both_ways, &times, wrong)))
+    let slowest = |round: usize| all.iter().filter_map(|one| one.times.get(round)).max();
+    let times = (warm_up..rounds).filter(|_| reports).filter_map(slowest);
+    let found = || all.iter().filter_map(|one| one.wrong.as_ref());
+    Ok(SideResult {
+        nanoseconds: times.map(|time| time.as_nanos() as u64).collect(),
+        wrong: request.check.then(|| found().map(|wrong| wrong.count).sum()),
+        first: found().find_map(|wrong| wrong.first.clone()).unwrap_or_default(),
+    })
 }
 
 /// Calls `one` for each item: for the first on this thread, for each other on one of its own. None begins
@@ -143,16 +154,22 @@ fn on_threads<I: Send, T: Send>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pairs::Test;
 
     #[test]
     fn a_round_fills_its_window_where_that_is_not_too_much() {
+        let count = |test, rounds, window, bytes| {
+            count_transfers(&PairRequest { rounds, window, ..PairRequest::new(test) }, bytes)
+        };
         let by_size =
             [(8, 1000), (100 << 10, 262), (1 << 20, 64), (4 << 20, 64), (16 << 20, 16), (1 << 30, 2)];
         for (bytes, expected) in by_size {
-            assert_eq!(transfers(bytes, 10, 64), expected, "{bytes}");
+            assert_eq!(count(Test::Bandwidth, 10, 64, bytes), expected, "{bytes}");
         }
-        // One at a time, as of a pingpong.
-        assert_eq!([0, 1 << 20, 16 << 20].map(|bytes| transfers(bytes, 10, 1)), [1000, 25, 2]);
-        assert_eq!(transfers(1 << 20, 1, 64), 256);
+        let one_at_a_time = [0, 1 << 20, 16 << 20].map(|bytes| count(Test::PingPong, 10, 1, bytes));
+        assert_eq!(one_at_a_time, [1000, 25, 2]);
+        assert_eq!(count(Test::Bandwidth, 1, 64, 1 << 20), 256);
+        let asked = PairRequest { transfers: Some(5000), ..PairRequest::new(Test::Bandwidth) };
+        assert_eq!(count_transfers(&asked, 8), 5000);
     }
 }
