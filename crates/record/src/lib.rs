@@ -5,6 +5,7 @@ pub mod files;
 pub mod matching;
 pub mod nccl_tests;
 mod number;
+mod pairs;
 pub mod provenance;
 pub mod rank_test;
 pub mod ratios;
@@ -14,4 +15,5 @@ pub mod sample;
 pub mod sides;
 pub mod statistics;
 
+pub use pairs::*;
 pub use run::*;

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::number;
+use crate::pairs::PairSettings;
 use crate::statistics::Statistics;
 
 /// The version of the native format. It increases when an older reader would misread a file.
@@ -116,7 +117,7 @@ pub struct BackendLibrary {
 }
 
 /// Settings of a run, after defaults.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// Host threads per process (`-t`).
     pub threads: usize,
@@ -180,6 +181,9 @@ pub struct Settings {
     /// Time limit of one size, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget_seconds: Option<f64>,
+    /// Settings of the tests of a pair of ranks; absent for collectives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pairs: Option<PairSettings>,
 }
 
 impl Settings {
@@ -193,10 +197,11 @@ impl Settings {
 }
 
 /// Reduction of the ranks' times to one (`-a`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Average {
     /// Time of the first rank.
+    #[default]
     Rank0,
     /// Mean.
     Mean,
@@ -207,10 +212,11 @@ pub enum Average {
 }
 
 /// When the host waits for the GPU (`-z`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Blocking {
     /// After all iterations.
+    #[default]
     No,
     /// After each operation, for all ranks.
     WaitAndBarrier,
@@ -221,10 +227,11 @@ pub enum Blocking {
 }
 
 /// Registration of the buffers with NCCL (`-R`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Registration {
     /// None.
+    #[default]
     None,
     /// Each rank registers its own (`ncclCommRegister`).
     Local,
@@ -261,16 +268,25 @@ pub struct Rank {
     /// The NUMA nodes of these processors: `0`; absent when they are not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa_nodes: Option<String>,
+    /// The libfabric domains of its endpoints, each once; empty for collectives.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub domains: Vec<String>,
+    /// The addresses of its endpoints; empty for collectives.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<String>,
 }
 
 /// The measurement of one size and placement.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
-    /// The collective, by its name on the command line: `allreduce`.
+    /// The collective, by its name on the command line: `allreduce`; or the test of a pair of ranks: `bw`.
     pub collective: String,
     /// The group that was measured ([`Rank::group`]); absent when there is one only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<usize>,
+    /// The two ranks that were measured, first the one whose clock counts; absent for collectives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pair: Option<[usize; 2]>,
     /// Number of the sweep's run (`-N`), from 0 on.
     #[serde(default)]
     pub cycle: usize,
@@ -368,10 +384,11 @@ pub struct Versus {
 }
 
 /// Placement of a rank's input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Placement {
     /// In the send buffer.
+    #[default]
     OutOfPlace,
     /// In the receive buffer, where the result goes.
     InPlace,

@@ -5,6 +5,7 @@
 /// Records of text reports.
 pub mod row;
 
+use crate::pairs::{Completion, Messages, PairSettings, Until};
 use crate::run::{
     Algorithm, Average, BackendLibrary, Blocking, Measurement, Mismatch, Outcome, PerIteration, Placement,
     Provenance, Rank, RankTimes, Registration, Run, SCHEMA_VERSION, Settings, Versus,
@@ -77,6 +78,19 @@ fn settings() -> Settings {
         rounds: Some(2),
         until_stable: Some(0.01),
         budget_seconds: Some(2.5),
+        pairs: Some(PairSettings {
+            test: "bw".to_owned(),
+            messages: Some(Messages::Tagged),
+            window: Some(64),
+            both_ways: false,
+            until: Some(Until::Arrived),
+            inject_bytes: Some(128),
+            direct: Some(true),
+            completion: Completion::Poll,
+            pause_ns: 2000,
+            endpoints: 2,
+            shared_domain: false,
+        }),
     }
 }
 
@@ -106,6 +120,7 @@ fn measurements() -> Vec<Measurement> {
         Measurement {
             collective: "broadcast".to_owned(),
             group: Some(1),
+            pair: Some([0, 1]),
             cycle: 1,
             op: None,
             root: Some(1),
@@ -140,6 +155,8 @@ fn rank(rank: usize) -> Rank {
         device_name: "NVIDIA H200".to_owned(),
         processors: Some("0-3".to_owned()),
         numa_nodes: Some("0".to_owned()),
+        domains: vec!["mlx5_0".to_owned()],
+        addresses: vec!["fi_addr_ib://1".to_owned()],
     }
 }
 
@@ -151,6 +168,7 @@ pub fn measurement(collective: &str, placement: Placement, bytes: u64, time_us: 
     Measurement {
         collective: collective.to_owned(),
         group: None,
+        pair: None,
         cycle: 0,
         data_type: "float".to_owned(),
         op: Some("sum".to_owned()),

@@ -93,7 +93,7 @@ fn measurement_of(result: &Value, placement: Placement, name: &str) -> Measureme
         busbw_gbps: half["bus_bw"].as_f64().unwrap(),
         wrong: half["nwrong"].as_f64().map(|wrong| wrong as u64),
         operations: result["actual_iterations"].as_u64().unwrap() as usize,
-        ..measurement()
+        ..Measurement::default()
     };
     let iterations = &result[format!("{name}_per_iter")];
     if !iterations.is_null() {

@@ -92,7 +92,6 @@ pub(crate) fn settings(text: &str) -> Settings {
         warm_up: after(text, "warmup iters:"),
         cycles: 1,
         checks: after(text, "validation:"),
-        stream_checks: None,
         average: Average::Mean,
         blocking,
         graph_launches: after(text, "graph:"),
@@ -108,9 +107,7 @@ pub(crate) fn settings(text: &str) -> Settings {
         time_stamps: text.contains(" timestamp\n"),
         cta_policy: None,
         default_stream: false,
-        until_stable: None,
-        budget_seconds: None,
-        rounds: None,
+        ..Settings::default()
     }
 }
 
@@ -161,7 +158,7 @@ pub(crate) fn row(line: &str, collective: &str, settings: &Settings) -> [Measure
         op: (!["none", ""].contains(&op) && collective != "sendrecv").then(|| op.to_owned()),
         root: column(46, 52).parse().ok(),
         operations: settings.iterations,
-        ..measurement()
+        ..Measurement::default()
     };
     let fields: Vec<&str> = line[52..].split_whitespace().collect();
     let (halves, stamp) = fields.split_at(if settings.per_iteration { 16 } else { 8 });
@@ -192,35 +189,6 @@ pub(crate) fn row(line: &str, collective: &str, settings: &Settings) -> [Measure
             ..measurement.clone()
         }
     })
-}
-
-pub(crate) fn measurement() -> Measurement {
-    Measurement {
-        collective: String::new(),
-        cycle: 0,
-        group: None,
-        data_type: String::new(),
-        op: None,
-        root: None,
-        placement: Placement::OutOfPlace,
-        bytes: 0,
-        count: 0,
-        time_us: 0.0,
-        cpu_time_us: None,
-        algbw_gbps: 0.0,
-        busbw_gbps: 0.0,
-        wrong: None,
-        operations: 0,
-        statistics: None,
-        per_iteration: None,
-        per_rank: Vec::new(),
-        algorithm: None,
-        mismatches: Vec::new(),
-        rounds_us: Vec::new(),
-        stable: None,
-        versus: None,
-        measured_at: String::new(),
-    }
 }
 
 pub(crate) fn collective(program: &str) -> &'static str {

@@ -78,6 +78,7 @@ pub(super) fn start_of_record(
             rounds: (request.rounds > 1 && request.until_stable.is_none()).then_some(request.rounds),
             until_stable: request.until_stable,
             budget_seconds: request.budget.map(|budget| budget.as_secs_f64()),
+            pairs: None,
         },
         ranks,
         measurements: Vec::new(),

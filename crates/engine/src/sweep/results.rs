@@ -185,6 +185,7 @@ pub(super) fn measurement(
     Measurement {
         collective: collective.name().to_owned(),
         group: None,
+        pair: None,
         cycle,
         data_type: work.data_type.name().to_owned(),
         op: work.op.map(|op| op.name().to_owned()),

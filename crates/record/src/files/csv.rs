@@ -10,7 +10,7 @@ use crate::run::{Measurement, Outcome, Run};
 
 /// The columns, in order, each with the JSON pointer of its value in [`row`]. Names end with the unit, if
 /// any: microseconds, GB/s.
-pub(super) const COLUMNS: [(&str, &str); 56] = [
+pub(super) const COLUMNS: [(&str, &str); 60] = [
     ("collective", "/measurement/collective"),
     ("data_type", "/measurement/data_type"),
     ("op", "/measurement/op"),
@@ -67,6 +67,10 @@ pub(super) const COLUMNS: [(&str, &str); 56] = [
     ("ratio", "/measurement/versus/ratio"),
     ("best_ratio", "/measurement/versus/best_ratio"),
     ("group", "/measurement/group"),
+    ("first_rank", "/measurement/pair/0"),
+    ("second_rank", "/measurement/pair/1"),
+    ("window", "/settings/pairs/window"),
+    ("endpoints", "/settings/pairs/endpoints"),
 ];
 
 pub(super) fn write(run: &Run, out: impl Write) -> io::Result<()> {
@@ -198,6 +202,10 @@ mod tests {
                 ("ratio", "0.5"),
                 ("best_ratio", "0.6666666666666666"),
                 ("group", ""),
+                ("first_rank", ""),
+                ("second_rank", ""),
+                ("window", "64"),
+                ("endpoints", "2"),
             ]
         );
         assert_eq!((rows[1]["placement"].as_str(), rows[1]["wrong"].as_str()), ("in_place", "3"));

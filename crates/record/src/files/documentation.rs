@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::{csv, json_lines};
+use crate::pairs::{Completion, Messages, Until};
 use crate::run::{Average, Blocking, LeftOut, Outcome, Placement, Registration, Run};
 use crate::{provenance, sample};
 
@@ -49,15 +50,16 @@ fn every_field_of_json_is_documented() {
     let mut found = BTreeSet::new();
     names(&serde_json::to_value(&run).unwrap(), &mut found);
     // Otherwise a new field that the sample leaves empty would go unnoticed.
-    let declared: Vec<&str> = [include_str!("../run.rs"), include_str!("../statistics.rs")]
-        .iter()
-        .flat_map(|source| source.lines())
-        .filter_map(|line| line.strip_prefix("    pub ")?.split_once(": "))
-        .map(|(name, _)| name)
-        .filter(|name| {
-            name.chars().all(|letter| letter.is_ascii_lowercase() || "_0123456789".contains(letter))
-        })
-        .collect();
+    let declared: Vec<&str> =
+        [include_str!("../run.rs"), include_str!("../pairs.rs"), include_str!("../statistics.rs")]
+            .iter()
+            .flat_map(|source| source.lines())
+            .filter_map(|line| line.strip_prefix("    pub ")?.split_once(": "))
+            .map(|(name, _)| name)
+            .filter(|name| {
+                name.chars().all(|letter| letter.is_ascii_lowercase() || "_0123456789".contains(letter))
+            })
+            .collect();
     assert!(declared.len() > 80, "{declared:?}");
     let not_in_sample: Vec<_> = declared.iter().filter(|name| !found.contains(**name)).collect();
     assert!(not_in_sample.is_empty(), "the sample has no {not_in_sample:?}");
@@ -79,6 +81,9 @@ fn every_choice_is_documented() {
     choices.extend(blocking.map(|each| text(serde_json::to_value(each))));
     let registration = [Registration::None, Registration::Local, Registration::Symmetric];
     choices.extend(registration.map(|each| text(serde_json::to_value(each))));
+    choices.extend([Messages::Tagged, Messages::Plain].map(|each| text(serde_json::to_value(each))));
+    choices.extend([Until::Arrived, Until::Completed].map(|each| text(serde_json::to_value(each))));
+    choices.extend([Completion::Poll, Completion::Block].map(|each| text(serde_json::to_value(each))));
     choices.extend([Placement::OutOfPlace, Placement::InPlace].map(|each| text(serde_json::to_value(each))));
     let outcomes = [
         Outcome::Running,

@@ -94,12 +94,18 @@ fn provenance(run: &Run) -> Vec<(&'static str, String)> {
         others.into_iter().filter(|(_, text)| !text.is_empty()).map(|(what, text)| (what, plain(text))),
     );
     let settings = &run.settings;
-    let mut counts = vec![
-        counted(settings.iterations, "iteration"),
-        format!("{} per iteration", counted(settings.aggregated, "operation")),
-        counted(settings.warm_up, "warm-up operation"),
-        counted(settings.checks, "verification"),
-    ];
+    let mut counts = match &settings.pairs {
+        Some(pairs) => vec![
+            pairs.describe(found.transport.as_deref().unwrap_or_default()),
+            counted(settings.warm_up, "warm-up round"),
+        ],
+        None => vec![
+            counted(settings.iterations, "iteration"),
+            format!("{} per iteration", counted(settings.aggregated, "operation")),
+            counted(settings.warm_up, "warm-up operation"),
+        ],
+    };
+    counts.push(counted(settings.checks, "verification"));
     counts.extend(
         settings.stream_checks.map(|rounds| format!("{} on the stream", counted(rounds, "verification"))),
     );
@@ -316,7 +322,13 @@ mod tests {
 
     #[test]
     fn the_text_is_as_it_should_be() {
-        assert_eq!(text(&sample::full()), include_str!("../../tests/data/run.md"));
+        let mut run = sample::full();
+        let pairs = run.settings.pairs.take();
+        assert_eq!(text(&run), include_str!("../../tests/data/run.md"));
+        run.settings.pairs = pairs;
+        let settings = "\n- Settings: bw over nvlink, window 64, injected up to 128 bytes, GPUs' memory, directly, \
+                        pauses of 2000 ns while waiting, 2 endpoints, 5 warm-up rounds, 1 verification, ";
+        assert!(text(&run).contains(settings), "{}", text(&run));
     }
 
     #[test]

@@ -457,7 +457,14 @@ fn circumstances(run: &Run) -> BTreeMap<String, String> {
     ] {
         if let Ok(Value::Object(fields)) = part {
             let fields = fields.iter().filter(|(name, _)| !left_out.contains(&name.as_str()));
-            found.extend(fields.map(|(name, value)| (name.clone(), text(value))));
+            for (name, value) in fields {
+                match value {
+                    Value::Object(of_pairs) if name == "pairs" => {
+                        found.extend(of_pairs.iter().map(|(name, value)| (name.clone(), text(value))));
+                    }
+                    value => drop(found.insert(name.clone(), text(value))),
+                }
+            }
         }
     }
     found.extend(run.provenance.environment.clone());

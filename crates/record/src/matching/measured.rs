@@ -39,6 +39,9 @@ pub struct TableKey {
     /// The group, where there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<usize>,
+    /// The ranks of a pair, where pairs were measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pair: Option<[usize; 2]>,
 }
 
 impl TableKey {
@@ -54,6 +57,7 @@ impl TableKey {
                 .filter(|_| measurement.collective.parse().map_or(true, Collective::reduces)),
             root: measurement.root,
             group: measurement.group,
+            pair: measurement.pair,
         }
     }
 
@@ -62,7 +66,8 @@ impl TableKey {
         let op = self.op.as_ref().map(|op| format!(" {op}")).unwrap_or_default();
         let root = self.root.map(|root| format!(" root {root}")).unwrap_or_default();
         let group = self.group.map(|group| format!(" group {group}")).unwrap_or_default();
-        format!("{} {}{op}{root}{group}", self.collective, self.data_type)
+        let pair = self.pair.map(|[one, other]| format!(" ranks {one} and {other}")).unwrap_or_default();
+        format!("{} {}{op}{root}{group}{pair}", self.collective, self.data_type)
     }
 }
 

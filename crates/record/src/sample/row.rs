@@ -11,6 +11,8 @@ pub fn run() -> Run {
         host: host.to_owned(),
         pid,
         job_rank: None,
+        domains: Vec::new(),
+        addresses: Vec::new(),
         ..super::rank(rank)
     };
     Run {
@@ -39,6 +41,7 @@ pub fn run() -> Run {
             rounds: None,
             until_stable: None,
             budget_seconds: None,
+            pairs: None,
             ..full.settings
         },
         ranks: vec![

@@ -106,7 +106,9 @@ pub(super) fn csv(comparison: &Comparison, out: &mut impl Write) -> io::Result<(
     let is_marked = comparison.rows.iter().any(|row| !row.unstable.is_empty());
     let has_groups = comparison.rows.iter().any(|row| row.key.table.group.is_some());
     let optional = is_tested.then_some("p").into_iter().chain(is_marked.then_some("unstable"));
-    let optional = optional.chain(has_groups.then_some("group"));
+    let has_pairs = comparison.rows.iter().any(|row| row.key.table.pair.is_some());
+    let of_pair = has_pairs.then_some(["first_rank", "second_rank"]).into_iter().flatten();
+    let optional = optional.chain(has_groups.then_some("group")).chain(of_pair);
     let head = head.into_iter().chain(values.iter().map(String::as_str)).chain(optional);
     writer.write_record(head).map_err(into_io)?;
     let number = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
@@ -132,7 +134,10 @@ pub(super) fn csv(comparison: &Comparison, out: &mut impl Write) -> io::Result<(
             let is_unstable = row.unstable.iter().any(|&index| index == 0 || index == file);
             let unstable = is_marked.then(|| is_unstable.to_string());
             let group = has_groups.then(|| table.group.map(|group| group.to_string()).unwrap_or_default());
-            writer.write_record(cells.into_iter().chain(p).chain(unstable).chain(group)).map_err(into_io)?;
+            let pair = table.pair.map_or_else(Default::default, |pair| pair.map(|rank| rank.to_string()));
+            let pair = has_pairs.then_some(pair).into_iter().flatten();
+            let optional = p.into_iter().chain(unstable).chain(group).chain(pair);
+            writer.write_record(cells.into_iter().chain(optional)).map_err(into_io)?;
         }
     }
     writer.flush()

@@ -121,12 +121,13 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Data type, operator, root and group: `float, sum, root 0`.
+    /// Data type, operator, root, group and pair: `float, sum, root 0`.
     pub(super) fn detail(&self) -> String {
         let op = self.key.op.as_ref().map(|op| format!(", {op}")).unwrap_or_default();
         let root = self.key.root.map(|root| format!(", root {root}")).unwrap_or_default();
         let group = self.key.group.map(|group| format!(", group {group}")).unwrap_or_default();
-        format!("{}{op}{root}{group}", self.key.data_type)
+        let pair = self.key.pair.map(|[one, other]| format!(", ranks {one} and {other}"));
+        format!("{}{op}{root}{group}{}", self.key.data_type, pair.unwrap_or_default())
     }
 
     /// All points.

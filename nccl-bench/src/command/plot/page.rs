@@ -171,8 +171,13 @@ fn facts(run: &Run) -> [(&'static str, BTreeMap<String, String>); 4] {
     machine.insert("ranks".to_owned(), run.ranks.len().to_string());
     machine.insert("devices".to_owned(), run.devices());
     machine.insert("hosts".to_owned(), text::hosts(run).join(", "));
+    let mut settings = fields(&run.settings);
+    if let Some(pairs) = &run.settings.pairs {
+        let provider = run.provenance.transport.as_deref().unwrap_or_default();
+        settings.insert("pairs".to_owned(), pairs.describe(provider));
+    }
     let environment = run.provenance.environment.clone();
-    [("Run", own), ("Machine", machine), ("Settings", fields(&run.settings)), ("Environment", environment)]
+    [("Run", own), ("Machine", machine), ("Settings", settings), ("Environment", environment)]
 }
 
 /// The fields of a part of a run, by their names in the native format.

@@ -120,8 +120,9 @@ pub fn start(collective: &str, settings: &Settings, on_gpus: bool) -> String {
 pub fn devices(ranks: &[Rank]) -> String {
     let mut text = "#\n# Using devices\n".to_owned();
     for rank in ranks {
-        let Rank { rank, job_rank, group, pid, host, device, pci, device_name, processors, numa_nodes } =
-            rank;
+        let Rank {
+            rank, job_rank, group, pid, host, device, pci, device_name, processors, numa_nodes, ..
+        } = rank;
         let _ = write!(text, "#  Rank {rank:>2} Group {group:>2} Pid {pid:>6} on {host:>10} ");
         if let Some(ordinal) = device {
             let _ = write!(text, "device {ordinal:>2} ");

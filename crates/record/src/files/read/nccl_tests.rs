@@ -148,8 +148,6 @@ fn measurement(row: &Row, placement: Placement, half: &Half, times: Option<&Time
     let counted = per_iteration.as_ref().and_then(|times| times.times_us.get(times.skipped..));
     let root = row.root.trim().parse().ok();
     Measurement {
-        collective: String::new(),
-        cycle: 0,
         group: row.group,
         data_type: row.data_type.trim().to_owned(),
         op: Some(row.redop.trim().to_owned()).filter(|op| !op.is_empty() && op != "none"),
@@ -167,16 +165,9 @@ fn measurement(row: &Row, placement: Placement, half: &Half, times: Option<&Time
         algbw_gbps: half.alg_bw,
         busbw_gbps: half.bus_bw,
         wrong: half.nwrong.map(|wrong| wrong as u64),
-        operations: 0,
         statistics: counted.and_then(Statistics::of),
         per_iteration,
-        per_rank: Vec::new(),
-        algorithm: None,
-        mismatches: Vec::new(),
-        measured_at: String::new(),
-        rounds_us: Vec::new(),
-        stable: None,
-        versus: None,
+        ..Measurement::default()
     }
 }
 
@@ -194,7 +185,6 @@ fn settings(config: &Config, command: &CommandLine<'_>, cycles: usize) -> Settin
         warm_up: config.warmup_iters,
         cycles,
         checks: config.validation,
-        stream_checks: None,
         average: match command.number("-a", "--average") {
             Some(0) => Average::Rank0,
             Some(2) => Average::Min,
@@ -221,9 +211,7 @@ fn settings(config: &Config, command: &CommandLine<'_>, cycles: usize) -> Settin
         time_stamps: flag("-S", "--report_timestamps"),
         cta_policy: command.number("-x", "--cta_policy").and_then(|policy| u32::try_from(policy).ok()),
         default_stream: flag("-y", "--stream_null"),
-        until_stable: None,
-        budget_seconds: None,
-        rounds: None,
+        ..Settings::default()
     }
 }
 
