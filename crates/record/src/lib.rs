@@ -12,8 +12,10 @@ pub mod ratios;
 mod run;
 #[cfg(any(test, feature = "sample"))]
 pub mod sample;
+mod settings;
 pub mod sides;
 pub mod statistics;
 
 pub use pairs::*;
 pub use run::*;
+pub use settings::*;

@@ -7,9 +7,10 @@ pub mod row;
 
 use crate::pairs::{Completion, Messages, PairSettings, Until};
 use crate::run::{
-    Algorithm, Average, BackendLibrary, Blocking, Measurement, Mismatch, Outcome, PerIteration, Placement,
-    Provenance, Rank, RankTimes, Registration, Run, SCHEMA_VERSION, Settings, Versus,
+    Algorithm, BackendLibrary, Measurement, Mismatch, Outcome, PerIteration, Placement, Provenance, Rank,
+    RankTimes, Run, SCHEMA_VERSION, Versus,
 };
+use crate::settings::{Average, Blocking, Registration, Settings};
 use crate::statistics::Statistics;
 
 /// Two ranks; an allreduce in both placements, one of them wrong, a broadcast of another cycle, and an

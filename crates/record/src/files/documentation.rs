@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::{csv, json_lines};
 use crate::pairs::{Completion, Messages, Until};
-use crate::run::{Average, Blocking, LeftOut, Outcome, Placement, Registration, Run};
+use crate::run::{LeftOut, Outcome, Placement, Run};
+use crate::settings::{Average, Blocking, Registration};
 use crate::{provenance, sample};
 
 const DOCUMENTATION: &str = include_str!("../../../../docs/results.md");
@@ -50,16 +51,18 @@ fn every_field_of_json_is_documented() {
     let mut found = BTreeSet::new();
     names(&serde_json::to_value(&run).unwrap(), &mut found);
     // Otherwise a new field that the sample leaves empty would go unnoticed.
-    let declared: Vec<&str> =
-        [include_str!("../run.rs"), include_str!("../pairs.rs"), include_str!("../statistics.rs")]
-            .iter()
-            .flat_map(|source| source.lines())
-            .filter_map(|line| line.strip_prefix("    pub ")?.split_once(": "))
-            .map(|(name, _)| name)
-            .filter(|name| {
-                name.chars().all(|letter| letter.is_ascii_lowercase() || "_0123456789".contains(letter))
-            })
-            .collect();
+    let declared: Vec<&str> = [
+        include_str!("../run.rs"),
+        include_str!("../settings.rs"),
+        include_str!("../pairs.rs"),
+        include_str!("../statistics.rs"),
+    ]
+    .iter()
+    .flat_map(|source| source.lines())
+    .filter_map(|line| line.strip_prefix("    pub ")?.split_once(": "))
+    .map(|(name, _)| name)
+    .filter(|name| name.chars().all(|letter| letter.is_ascii_lowercase() || "_0123456789".contains(letter)))
+    .collect();
     assert!(declared.len() > 80, "{declared:?}");
     let not_in_sample: Vec<_> = declared.iter().filter(|name| !found.contains(**name)).collect();
     assert!(not_in_sample.is_empty(), "the sample has no {not_in_sample:?}");

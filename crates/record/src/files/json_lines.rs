@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::replacement::REPLACED;
 use super::reserve::{is_no_space, shortened};
-use crate::run::{LeftOut, Measurement, Outcome, Provenance, Rank, Run, Settings};
+use crate::run::{LeftOut, Measurement, Outcome, Provenance, Rank, Run};
+use crate::settings::Settings;
 
 /// The first line: the run without its measurements.
 #[derive(Serialize)]

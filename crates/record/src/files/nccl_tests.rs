@@ -18,7 +18,8 @@ use serde::{Deserialize, Serialize};
 use super::replacement;
 use crate::nccl_tests as names;
 use crate::number;
-use crate::run::{Blocking, Measurement, Outcome, Placement, Rank, Run, Settings};
+use crate::run::{Measurement, Outcome, Placement, Rank, Run};
+use crate::settings::{Blocking, Settings};
 
 /// The version of nccl-tests' format.
 pub(super) const VERSION: u64 = 3;

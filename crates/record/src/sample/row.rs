@@ -1,6 +1,7 @@
 //! Records for the tests of reports.
 
-use crate::run::{Measurement, Placement, Provenance, Rank, Run, Settings};
+use crate::run::{Measurement, Placement, Provenance, Rank, Run};
+use crate::settings::Settings;
 
 /// Two processes with two ranks each, and no measurement.
 pub fn run() -> Run {

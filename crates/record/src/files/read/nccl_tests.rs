@@ -12,10 +12,8 @@ use crate::collective::Collective;
 use crate::files::nccl_tests::{Config, Device, Document, Half, Row, Times, VERSION};
 use crate::nccl_tests::collective;
 use crate::provenance;
-use crate::run::{
-    Average, Blocking, Measurement, Outcome, PerIteration, Placement, Provenance, Rank, Registration, Run,
-    SCHEMA_VERSION, Settings,
-};
+use crate::run::{Measurement, Outcome, PerIteration, Placement, Provenance, Rank, Run, SCHEMA_VERSION};
+use crate::settings::{Average, Blocking, Registration, Settings};
 use crate::statistics::Statistics;
 
 /// Returns true when a text begins like a file of nccl-tests.
