@@ -3,22 +3,24 @@
 //! Ranks that were started with different options would wait for each other forever. So every process sends
 //! its options to all others, and all refuse alike.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use collectives::world::{self, World};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::gather::gather;
-use crate::request::{Request, SYMMETRIC_FENCE};
+use crate::request::{Names, Request, SYMMETRIC_FENCE};
 use crate::supervision::{Stop, ranges};
 
 /// Most distinct command lines that a refusal shows.
 const MOST_SHOWN: usize = 8;
 
 /// Prefix of a process's first message, which distinguishes other commands and versions.
-const COMMAND: &str = "nccl-bench measure 1";
+const COMMAND: &str = "nccl-bench measure 2";
 
 /// Refusal for a process whose first message has another prefix.
 pub const ANOTHER_COMMAND: &str =
@@ -34,8 +36,8 @@ struct Asked {
     /// The command line, preceded by the variables that are set: those of nccl-tests, and
     /// [`SYMMETRIC_FENCE`].
     command: String,
-    /// Options and variables that must be equal, by name, as text made for comparison.
-    options: Vec<(String, String)>,
+    /// Options and variables that must be equal, by name.
+    options: BTreeMap<String, Value>,
     /// Reason for which this process cannot run.
     problem: Option<String>,
 }
@@ -45,14 +47,14 @@ struct Asked {
 ///
 /// # Errors
 /// [`Stop::Refused`], with the same text on every process.
-pub(crate) fn agree<T>(world: &world::Handle, settings: &Request, own: Result<T, Stop>) -> Result<T, Stop> {
+pub(crate) fn agree<T>(world: &world::Handle, request: &Request, own: Result<T, Stop>) -> Result<T, Stop> {
     // A failure ends the job by itself.
     if let Err(Stop::Failed(_)) = own {
         return own;
     }
     let problem = own.as_ref().err().and_then(Stop::refusal);
-    let options: Vec<_> =
-        settings.common().into_iter().map(|(name, value)| (name.to_owned(), short(value))).collect();
+    let options: BTreeMap<String, Value> =
+        request.compared()?.into_iter().map(|(name, value)| (name, short(value))).collect();
     // A digest is enough in the usual case of equal options.
     let digest = match &problem {
         None => format!("{COMMAND} {:016x}", hash(&serde_json::to_string(&options)?)),
@@ -65,9 +67,9 @@ pub(crate) fn agree<T>(world: &world::Handle, settings: &Request, own: Result<T,
     if problem.is_none() && digests.iter().all(|other| *other == digests[0]) {
         return own;
     }
-    let asked = Asked { host: world::host().name, command: command(settings), options, problem };
+    let asked = Asked { host: world::host().name, command: command(request), options, problem };
     let all = gather(&**world, &asked)?;
-    match problem_of(&all).or_else(|| difference(&all)) {
+    match problem_of(&all).or_else(|| difference(&all, request.names)) {
         Some(refusal) => Err(Stop::Refused(refusal)),
         None => own,
     }
@@ -94,11 +96,9 @@ where
 }
 
 /// Returns a value, or the hash of a long one, such as a matrix of all ranks.
-fn short(value: String) -> String {
-    if value.len() <= MOST_COMPARED {
-        return value;
-    }
-    format!("{:016x}", hash(&value))
+fn short(value: Value) -> Value {
+    let text = value.to_string();
+    if text.len() <= MOST_COMPARED { value } else { hash(&text).into() }
 }
 
 /// Hashes a text with FNV-1a, whose result does not depend on the compiler.
@@ -108,14 +108,14 @@ fn hash(text: &str) -> u64 {
 }
 
 /// The command line, preceded by the variables that are set: those of nccl-tests, and [`SYMMETRIC_FENCE`].
-fn command(settings: &Request) -> String {
+fn command(request: &Request) -> String {
     let mut variables: Vec<String> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
         .filter(|(name, _)| name.starts_with("NCCL_TESTS_") || name == SYMMETRIC_FENCE)
         .map(|(name, value)| format!("{name}={}", value.to_string_lossy()))
         .collect();
     variables.sort();
-    variables.extend(settings.command.iter().cloned());
+    variables.extend(request.command.iter().cloned());
     variables.join(" ")
 }
 
@@ -132,27 +132,23 @@ fn problem_of(all: &[Asked]) -> Option<String> {
 }
 
 /// Describes the options in which processes differ, and their command lines.
-fn difference(all: &[Asked]) -> Option<String> {
+fn difference(all: &[Asked], names: Names) -> Option<String> {
     let first = all.first()?;
-    let mut names: Vec<&str> = Vec::new();
+    let mut differing: BTreeSet<String> = BTreeSet::new();
     let mut groups: Vec<(&Asked, Vec<usize>)> = Vec::new();
     for (index, asked) in all.iter().enumerate() {
         match groups.iter_mut().find(|(known, _)| known.options == asked.options) {
             Some((_, members)) => members.push(index),
             None => groups.push((asked, vec![index])),
         }
-        let differing = first.options.iter().zip(&asked.options).filter(|(one, other)| one != other);
-        for ((name, _), _) in differing {
-            if !names.contains(&name.as_str()) {
-                names.push(name);
-            }
-        }
+        let known = first.options.keys().chain(asked.options.keys());
+        let differs = |name: &&String| first.options.get(*name) != asked.options.get(*name);
+        differing.extend(known.filter(differs).map(|name| names.of(name)));
     }
     if groups.len() < 2 {
         return None;
     }
-    // Without names: two versions of the program, of which one lacks an option.
-    let what = if names.is_empty() { "options".to_owned() } else { names.join(", ") };
+    let what = differing.into_iter().collect::<Vec<_>>().join(", ");
     let mut text = format!("the processes were started with different options; they differ in {what}:");
     for (asked, members) in groups.iter().take(MOST_SHOWN) {
         let _ = write!(text, "\n  {} on {}: {}", numbers(members), asked.host, asked.command);
@@ -174,28 +170,32 @@ fn numbers(members: &[usize]) -> String {
 mod tests {
     use super::*;
 
-    fn asked(options: &[(&str, &str)], command: &str) -> Asked {
+    fn asked(options: &[(&str, u64)], command: &str) -> Asked {
         Asked {
             host: "node1".to_owned(),
             command: command.to_owned(),
-            options: options.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect(),
+            options: options.iter().map(|&(name, value)| (name.to_owned(), value.into())).collect(),
             problem: None,
         }
     }
 
     #[test]
     fn processes_that_differ_are_shown_with_what_each_was_asked_for() {
-        let twenty = || asked(&[("-n", "20"), ("-c", "1")], "nccl-bench allreduce");
-        assert_eq!(difference(&[twenty(), twenty()]), None);
-        let all =
-            [twenty(), asked(&[("-n", "21"), ("-c", "1")], "nccl-bench allreduce -n 21"), twenty(), twenty()];
+        let names = Names(|field| if field == "iterations" { "-n".to_owned() } else { field.to_owned() });
+        let ask = |iterations, command| asked(&[("checks", 1), ("iterations", iterations)], command);
+        let twenty = || ask(20, "nccl-bench allreduce");
+        assert_eq!(difference(&[twenty(), twenty()], names), None);
+        let all = [twenty(), ask(21, "nccl-bench allreduce -n 21"), twenty(), twenty()];
         assert_eq!(
-            difference(&all).unwrap(),
+            difference(&all, names).unwrap(),
             "the processes were started with different options; they differ in -n:\n  \
              processes 0, 2-3 on node1: nccl-bench allreduce\n  \
              process 1 on node1: nccl-bench allreduce -n 21\n\
              Give every process the same options and the same NCCL_TESTS_ variables"
         );
+        // Another version of the program may lack an option.
+        let text = difference(&[twenty(), asked(&[("iterations", 20)], "nccl-bench")], names).unwrap();
+        assert!(text.contains("they differ in checks:"), "{text}");
     }
 
     #[test]

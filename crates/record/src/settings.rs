@@ -75,6 +75,22 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// The defaults of a run of collectives: 8 bytes and more, each size twice the last, 20 iterations, one
+    /// verification. `threads`, `gpus` and `max_bytes` are those of a run.
+    pub fn of_collectives() -> Self {
+        Self {
+            min_bytes: 8,
+            step_factor: Some(2),
+            iterations: 20,
+            aggregated: 1,
+            warm_up: 1,
+            cycles: 1,
+            checks: 1,
+            average: Average::Mean,
+            ..Self::default()
+        }
+    }
+
     /// Number of timed operations of a measurement that neither `until_stable` nor the budget ends.
     pub fn count_operations(&self) -> usize {
         let rounds = self.rounds.unwrap_or(1);

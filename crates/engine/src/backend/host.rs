@@ -70,22 +70,22 @@ pub type FindHostBackend = fn(&Request, &dyn World, &Connections) -> Result<Host
 /// # Errors
 /// [`Stop::Refused`] when arguments do not fit host memory; and those of `find` and `versus`.
 pub(super) fn prepare(
-    settings: &Request,
+    request: &Request,
     process: &dyn World,
     find: FindHostBackend,
     versus: Option<FindHostBackend>,
     connections: &Connections,
     why: &str,
 ) -> Result<Node, Stop> {
-    if let Some(problem) = find_unsupported(settings) {
+    if let Some(problem) = find_unsupported(request) {
         return Err(Stop::Refused(problem));
     }
-    let primary = find(settings, process, connections)?;
-    let baseline = versus.map(|find| find(settings, process, connections)).transpose()?;
+    let primary = find(request, process, connections)?;
+    let baseline = versus.map(|find| find(request, process, connections)).transpose()?;
     let backends = || [&primary].into_iter().chain(&baseline);
     let alone = backends().map(|backend| backend.ranks_alone).min().unwrap_or(1);
-    let threads = settings.threads.unwrap_or(if process.size() == 1 { alone } else { 1 });
-    let groups = Groups::new(settings, process.size(), threads)?;
+    let threads = request.threads.unwrap_or(if process.size() == 1 { alone } else { 1 });
+    let groups = Groups::new(request, process.size(), threads)?;
     let connects_over_world = backends().all(|backend| backend.connects_over_world);
     if !connects_over_world {
         refuse_parts(&groups, process.size() * threads)?;
@@ -161,34 +161,33 @@ fn device(
 }
 
 /// Returns the reason for which host memory cannot carry out a request; `None` when it can.
-pub(crate) fn find_unsupported(settings: &Request) -> Option<String> {
+pub(crate) fn find_unsupported(request: &Request) -> Option<String> {
     let host = |what: &str| Some(format!("{what}: only NCCL over GPUs does that, and this is host memory"));
-    if requests_operator(settings, Op::MulSum) {
+    if requests_operator(request, Op::MulSum) {
         return host("-o mulsum");
     }
-    match settings {
-        Request { gpus: Some(2..), .. } => {
-            Some("-g counts GPUs; for ranks over host memory use -t".to_owned())
-        }
-        Request { graph_launches: 1.., .. } => host("-G (CUDA graphs)"),
-        Request { stream_checks: Some(_), .. } => host("--check-on-stream"),
-        Request { default_stream: true, .. } => host("-y (CUDA's default stream)"),
-        Request { cta_policy: Some(_), .. } => host("-x (thread blocks)"),
-        Request { aggregated: 2.., .. } => host("-m (operations in a group)"),
-        Request { memory_report: true, .. } => host("-M (GPU memory)"),
-        Request { registration: Registration::Local | Registration::Symmetric, .. } => {
-            host("-R (registered buffers)")
-        }
-        Request { unaligned: 1.., .. } => host("-u (shifted buffers)"),
-        _ => None,
+    if request.gpus.is_some_and(|gpus| gpus > 1) {
+        return Some("-g counts GPUs; for ranks over host memory use -t".to_owned());
     }
+    let settings = &request.settings;
+    let asked = [
+        ("-G (CUDA graphs)", settings.graph_launches > 0),
+        ("--check-on-stream", settings.stream_checks.is_some()),
+        ("-y (CUDA's default stream)", settings.default_stream),
+        ("-x (thread blocks)", settings.cta_policy.is_some()),
+        ("-m (operations in a group)", settings.aggregated > 1),
+        ("-M (GPU memory)", request.memory_report),
+        ("-R (registered buffers)", settings.registration != Registration::None),
+        ("-u (shifted buffers)", settings.unaligned > 0),
+    ];
+    asked.iter().find(|(_, is_asked)| *is_asked).and_then(|(what, _)| host(what))
 }
 
 /// Returns true when the request names this operator for a collective that uses it.
-pub(super) fn requests_operator(settings: &Request, op: Op) -> bool {
-    settings.ops.contains(&op)
-        && settings.collectives.iter().any(|collective| collective.reduces())
-        && !settings.all.ops
+pub(super) fn requests_operator(request: &Request, op: Op) -> bool {
+    request.ops.contains(&op)
+        && request.collectives.iter().any(|collective| collective.reduces())
+        && !request.all.ops
 }
 
 /// Page-aligned memory, touched when it is allocated.

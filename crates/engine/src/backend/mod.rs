@@ -200,7 +200,7 @@ pub(crate) trait Backend {
 
     /// Fills, operates and checks on the stream, round by round, without waiting on the host. Returns the
     /// wrong elements of all rounds, if any. Called only when
-    /// [`Request::stream_checks`](crate::request::Request::stream_checks) was accepted. Calls `barrier` once,
+    /// [`Settings::stream_checks`](record::Settings::stream_checks) was accepted. Calls `barrier` once,
     /// before the first round.
     fn check_on_stream(
         &mut self,

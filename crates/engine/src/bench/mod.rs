@@ -104,7 +104,7 @@ impl<'a> Bench<'a> {
         Self { process, mpi, ranks: Vec::new(), connections: Connections::default() }
     }
 
-    /// Carries out a request. Every process calls it with an equal request ([`Request::common`]) and gets the
+    /// Carries out a request. Every process calls it with an equal request ([`Request`]) and gets the
     /// same result, once all ranks have closed their devices. Only the process of rank 0 calls `observer`,
     /// whichever ranks measure.
     ///

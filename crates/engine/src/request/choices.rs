@@ -3,11 +3,12 @@
 use std::str::FromStr;
 
 use collectives::{UnknownName, fabric};
+use serde::Serialize;
 
 use crate::collective::{Collective, on_fabric};
 
 /// A backend, or the automatic selection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum BackendChoice {
     /// NCCL where a CUDA driver, a GPU and libnccl are found, else libfabric over host memory
@@ -28,7 +29,7 @@ impl BackendChoice {
 }
 
 /// The baseline (`--vs`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Versus {
     /// The MPI library whose launcher started the ranks, between host buffers
@@ -38,7 +39,7 @@ pub enum Versus {
 }
 
 /// Processors that ranks are bound to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Binding {
     /// One each for ranks in host memory that share a process, where there are enough
@@ -51,7 +52,7 @@ pub enum Binding {
 }
 
 /// An element to corrupt, to test the verification.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Fault {
     /// The rank whose result is corrupted.
     pub rank: usize,
@@ -60,7 +61,7 @@ pub struct Fault {
 }
 
 /// The roots to loop over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Roots {
     /// This one.
     One(usize),
@@ -100,11 +101,13 @@ pub fn fabric_collective(text: &str) -> Result<fabric::Collective, String> {
 }
 
 /// Algorithms and their parameters that replace those of the fabric backend's table.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FabricOptions {
     /// `--algo`.
+    #[serde(serialize_with = "super::as_debug")]
     pub algorithms: Vec<AlgorithmChoice>,
     /// `--between`.
+    #[serde(serialize_with = "super::as_debug")]
     pub between: Option<fabric::Algorithm>,
     /// `--segment`, in bytes.
     pub segment: Option<usize>,

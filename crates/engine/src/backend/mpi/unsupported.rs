@@ -7,29 +7,29 @@ use crate::backend::host::requests_operator;
 use crate::request::{BackendChoice, Request, Size};
 
 /// Returns the reason for which MPI cannot carry out a request; `None` when it can.
-pub(super) fn find_unsupported(settings: &Request) -> Option<String> {
-    if let Some(threads @ 2..) = settings.threads {
+pub(super) fn find_unsupported(request: &Request) -> Option<String> {
+    if let Some(threads @ 2..) = request.threads {
         return Some(format!(
             "-t {threads}: a rank of MPI is a process; start so many with its launcher instead (mpirun -np)"
         ));
     }
-    let alone = settings.backend == BackendChoice::Mpi && settings.versus.is_none();
-    if alone && settings.provider != "auto" {
+    let alone = request.backend == BackendChoice::Mpi && request.versus.is_none();
+    if alone && request.provider != "auto" {
         return Some(format!(
             "--provider {}: that chooses one of libfabric's; an MPI library has variables of its own",
-            settings.provider
+            request.provider
         ));
     }
-    if let Some(argument) = settings.tuning.argument().filter(|_| alone) {
+    if let Some(argument) = request.tuning.argument().filter(|_| alone) {
         return Some(format!(
             "{argument}: that is for collectives over libfabric; an MPI library has variables of its own"
         ));
     }
-    if let Some(op) = settings.ops.iter().find(|&&op| !OPS.contains(&op) && requests_operator(settings, op)) {
+    if let Some(op) = request.ops.iter().find(|&&op| !OPS.contains(&op) && requests_operator(request, op)) {
         return Some(format!("-o {op}: MPI has no such operator; it has sum, prod, max and min"));
     }
-    let reduced = |data_type: &&DataType| reduces(settings) && !NUMBERS.contains(data_type);
-    if let Some(data_type) = settings.data_types.iter().find(reduced).filter(|_| !settings.all.data_types) {
+    let reduced = |data_type: &&DataType| reduces(request) && !NUMBERS.contains(data_type);
+    if let Some(data_type) = request.data_types.iter().find(reduced).filter(|_| !request.all.data_types) {
         let names = NUMBERS.map(DataType::name).join(", ");
         return Some(format!(
             "-d {data_type}: MPI reduces {names}; it has no 8- and 16-bit floating-point numbers, and \
@@ -37,17 +37,17 @@ pub(super) fn find_unsupported(settings: &Request) -> Option<String> {
              nothing take all types"
         ));
     }
-    let smallest = settings.data_types.iter().map(|data_type| data_type.size()).min().unwrap_or(1);
+    let smallest = request.data_types.iter().map(|data_type| data_type.size()).min().unwrap_or(1);
     let most = (MOST * smallest) as u64;
-    let max = settings.max_bytes.filter(|&max| max > most)?;
+    let max = request.max_bytes.filter(|&max| max > most)?;
     Some(format!(
         "-e {}: MPI counts {MOST} elements at most, which are {most} bytes of the smallest type; give less",
         Size(max)
     ))
 }
 
-pub(super) fn reduces(settings: &Request) -> bool {
-    settings.collectives.iter().any(|collective| collective.reduces())
+pub(super) fn reduces(request: &Request) -> bool {
+    request.collectives.iter().any(|collective| collective.reduces())
 }
 
 #[cfg(test)]
