@@ -13,7 +13,7 @@ use crate::agreement::exchange;
 use crate::collective::{Collective, Participant, on_fabric};
 use crate::data::Op;
 use crate::groups::Groups;
-use crate::request::Request;
+use crate::request::{Names, Request};
 use crate::supervision::Stop;
 use record::{BackendLibrary, Placement};
 
@@ -31,7 +31,7 @@ pub(super) fn find(
 ) -> Result<HostBackend, Stop> {
     let provider = (request.provider != "auto").then_some(request.provider.as_str());
     let mut libraries = Vec::new();
-    for (index, each) in exchange(process, library(provider))?.into_iter().enumerate() {
+    for (index, each) in exchange(process, library(provider, request.names))?.into_iter().enumerate() {
         let refused = |reason| Stop::Refused(format!("process {index} on {}: {reason}", each.host));
         libraries.push(each.result.map_err(refused)?);
     }
@@ -42,7 +42,9 @@ pub(super) fn find(
     for ranks in groups.sizes() {
         refuse_unfit(request, ranks, process.local_size() == process.size())?;
     }
-    for (collective, algorithm) in request.tuning.choices(&request.collectives).map_err(Stop::Refused)? {
+    for (collective, algorithm) in
+        request.tuning.choices(&request.collectives, request.names).map_err(Stop::Refused)?
+    {
         options.set_algorithm(collective, algorithm);
     }
     options.between = request.tuning.between;
@@ -71,14 +73,15 @@ pub(crate) fn refuse_unfit(request: &Request, ranks: usize, is_on_one_host: bool
     if request.versus.is_some() {
         return Ok(());
     }
-    let choices = request.tuning.choices(&request.collectives).map_err(Stop::Refused)?;
+    let choices = request.tuning.choices(&request.collectives, request.names).map_err(Stop::Refused)?;
     let unfit = choices.into_iter().find(|&(collective, algorithm)| {
         !algorithm.serves(collective, ranks) || algorithm == Algorithm::Hierarchical && is_on_one_host
     });
     let Some((collective, algorithm)) = unfit else { return Ok(()) };
     let host = if is_on_one_host { " of one host" } else { "" };
+    let asked = request.names.with("algorithms", algorithm);
     Err(Stop::Refused(format!(
-        "--algo {algorithm}: it cannot carry out {collective} on {ranks} ranks{host}; leave it out, or \
+        "{asked}: it cannot carry out {collective} on {ranks} ranks{host}; leave it out, or \
          choose another (nccl-bench fabric algorithms)"
     )))
 }
@@ -90,7 +93,7 @@ pub(crate) fn list_capabilities() -> Capabilities {
 }
 
 /// Returns the libfabric of this process; an error when it lacks the provider.
-fn library(provider: Option<&str>) -> Result<BackendLibrary, String> {
+fn library(provider: Option<&str>, names: Names) -> Result<BackendLibrary, String> {
     let library = fabric::Library::load().map_err(|error| error.to_string())?;
     let loaded = BackendLibrary {
         backend: "fabric".to_owned(),
@@ -125,8 +128,8 @@ fn library(provider: Option<&str>) -> Result<BackendLibrary, String> {
     }
     let shortage = fabric::shm_shortage().filter(|_| asked == "shm");
     Err(format!(
-        "--provider {asked}: libfabric {} from {} has no such provider for tagged messages here; it has \
-         {}{}{}",
+        "{}: libfabric {} from {} has no such provider for tagged messages here; it has {}{}{}",
+        names.with("provider", asked),
         loaded.library_version,
         loaded.library_path,
         providers.join(", "),

@@ -64,7 +64,7 @@ pub struct HostBackend {
 /// Function that finds a library on all processes. Its connections are kept for later runs.
 pub type FindHostBackend = fn(&Request, &dyn World, &Connections) -> Result<HostBackend, Stop>;
 
-/// Finds the library with `find`, and that of the baseline (`--vs`) with `versus`. The ranks are threads with
+/// Finds the library with `find`, and that of the baseline with `versus`. The ranks are threads with
 /// buffers in host memory. `why` is the reason for this choice, for the record.
 ///
 /// # Errors
@@ -162,25 +162,27 @@ fn device(
 
 /// Returns the reason for which host memory cannot carry out a request; `None` when it can.
 pub(crate) fn find_unsupported(request: &Request) -> Option<String> {
-    let host = |what: &str| Some(format!("{what}: only NCCL over GPUs does that, and this is host memory"));
+    let (settings, names) = (&request.settings, request.names);
+    let host = |what: String| Some(format!("{what}: only NCCL over GPUs does that, and this is host memory"));
     if requests_operator(request, Op::MulSum) {
-        return host("-o mulsum");
+        return host(names.with("ops", Op::MulSum));
     }
     if request.gpus.is_some_and(|gpus| gpus > 1) {
-        return Some("-g counts GPUs; for ranks over host memory use -t".to_owned());
+        let (gpus, threads) = (names.of("gpus"), names.of("threads"));
+        return Some(format!("{gpus} counts GPUs; for ranks over host memory use {threads}"));
     }
-    let settings = &request.settings;
     let asked = [
-        ("-G (CUDA graphs)", settings.graph_launches > 0),
-        ("--check-on-stream", settings.stream_checks.is_some()),
-        ("-y (CUDA's default stream)", settings.default_stream),
-        ("-x (thread blocks)", settings.cta_policy.is_some()),
-        ("-m (operations in a group)", settings.aggregated > 1),
-        ("-M (GPU memory)", request.memory_report),
-        ("-R (registered buffers)", settings.registration != Registration::None),
-        ("-u (shifted buffers)", settings.unaligned > 0),
+        ("graph_launches", " (CUDA graphs)", settings.graph_launches > 0),
+        ("stream_checks", "", settings.stream_checks.is_some()),
+        ("default_stream", " (CUDA's default stream)", settings.default_stream),
+        ("cta_policy", " (thread blocks)", settings.cta_policy.is_some()),
+        ("aggregated", " (operations in a group)", settings.aggregated > 1),
+        ("memory_report", " (GPU memory)", request.memory_report),
+        ("registration", " (registered buffers)", settings.registration != Registration::None),
+        ("unaligned", " (shifted buffers)", settings.unaligned > 0),
     ];
-    asked.iter().find(|(_, is_asked)| *is_asked).and_then(|(what, _)| host(what))
+    let found = asked.iter().find(|(_, _, is_asked)| *is_asked);
+    found.and_then(|(field, what, _)| host(format!("{}{what}", names.of(field))))
 }
 
 /// Returns true when the request names this operator for a collective that uses it.

@@ -28,12 +28,16 @@ pub(crate) fn choose(
     };
     let on_hosts =
         |find: FindHostBackend, why: &str| host::prepare(request, process, find, versus, connections, why);
+    let names = request.names;
+    let on_host_memory = names.with("backend", "fabric");
     match request.backend {
         BackendChoice::Fabric => {
-            let flag = if versus.is_some() { "--vs" } else { "--backend fabric" };
-            return on_hosts(fabric::find, &format!("as asked for ({flag})"));
+            let asked = if versus.is_some() { names.of("versus") } else { on_host_memory };
+            return on_hosts(fabric::find, &format!("as asked for ({asked})"));
         }
-        BackendChoice::Mpi => return on_hosts(mpi()?, "as asked for (--backend mpi)"),
+        BackendChoice::Mpi => {
+            return on_hosts(mpi()?, &format!("as asked for ({})", names.with("backend", "mpi")));
+        }
         BackendChoice::Nccl | BackendChoice::Auto => {}
     }
     // Not before the processes have joined their world: MPI_Init sets environment variables, which the CUDA
@@ -51,13 +55,16 @@ pub(crate) fn choose(
     };
     if request.backend == BackendChoice::Nccl {
         let is_paired = request.versus == Some(Versus::Fabric);
-        let asked_by = if is_paired { "--vs fabric: NCCL" } else { "--backend nccl" };
+        let asked_by = match is_paired {
+            true => format!("{}: NCCL", names.with("versus", "fabric")),
+            false => names.with("backend", "nccl"),
+        };
         return Err(Stop::NoGpus { asked_by, reason: reason.clone() });
     }
     if without.len() < processes.len() {
         return Err(Stop::Refused(format!(
             "GPUs can be used by {} of {} processes only, but not by {reason}\nFix this, or measure host \
-             memory with --backend fabric",
+             memory with {on_host_memory}",
             processes.len() - without.len(),
             processes.len(),
         )));
@@ -66,9 +73,10 @@ pub(crate) fn choose(
     let asking = process.all_gather(request.asks_for_gpus.as_deref().unwrap_or_default().as_bytes())?;
     if let Some(asked) = asking.iter().find(|asked| !asked.is_empty()) {
         return Err(Stop::Refused(format!(
-            "{} asks for GPUs, but none can be used: {reason}\nTo measure host memory, add --backend fabric; \
-             -t is the number of its ranks",
-            String::from_utf8_lossy(asked)
+            "{} asks for GPUs, but none can be used: {reason}\nTo measure host memory, add {on_host_memory}; \
+             {} is the number of its ranks",
+            String::from_utf8_lossy(asked),
+            names.of("threads"),
         )));
     }
     let why = processes.iter().find_map(|each| each.result.as_ref().err()).map_or("", String::as_str);
@@ -94,16 +102,18 @@ fn on_gpus(
     versus: Option<FindHostBackend>,
     connections: &Connections,
 ) -> Result<Node, Stop> {
-    if let Some(argument) = request.tuning.argument().filter(|_| request.versus != Some(Versus::Fabric)) {
+    if let Some(given) = request.tuning.given().filter(|_| request.versus != Some(Versus::Fabric)) {
         return Err(Stop::Refused(format!(
-            "{argument}: that is for collectives over libfabric (--backend fabric); NCCL takes the variables \
-             NCCL_ALGO and NCCL_PROTO"
+            "{}: that is for collectives over libfabric ({}); NCCL takes the variables NCCL_ALGO and \
+             NCCL_PROTO",
+            request.names.of(given),
+            request.names.with("backend", "fabric"),
         )));
     }
     let primary = nccl::prepare(request, process, processes)?;
     let Some(find) = versus else { return Ok(primary) };
     let ranks = primary.threads * primary.gpus;
     let on_host = Request { gpus: None, threads: Some(ranks), ..request.clone() };
-    let why = "for what NCCL is measured in turn with (--vs)";
-    Ok(paired(primary, host::prepare(&on_host, process, find, None, connections, why)?))
+    let why = format!("for what NCCL is measured in turn with ({})", request.names.of("versus"));
+    Ok(paired(primary, host::prepare(&on_host, process, find, None, connections, &why)?))
 }

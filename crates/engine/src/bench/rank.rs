@@ -52,7 +52,7 @@ pub(super) fn run(
     check_elements(request, plan.sweep, groups)?;
     let described = device.as_ref().map(|device| device.rank.clone()).unwrap_or_default();
     let mut own = Rank { rank: world.rank(), pid: std::process::id(), host: world::host().name, ..described };
-    place_rank(request.binding, node.threads * node.gpus, &mut own, &**world)?;
+    place_rank(request, node.threads * node.gpus, &mut own, &**world)?;
     let ranks = number_ranks(groups, gather(&**world, &own)?);
     let leads = world.rank() == 0;
     progress.begin_unlimited_step("writing the report");

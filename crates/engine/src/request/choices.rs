@@ -5,6 +5,7 @@ use std::str::FromStr;
 use collectives::{UnknownName, fabric};
 use serde::Serialize;
 
+use super::Names;
 use crate::collective::{Collective, on_fabric};
 
 /// A backend, or the automatic selection.
@@ -28,7 +29,7 @@ impl BackendChoice {
     }
 }
 
-/// The baseline (`--vs`).
+/// The baseline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Versus {
@@ -103,26 +104,26 @@ pub fn fabric_collective(text: &str) -> Result<fabric::Collective, String> {
 /// Algorithms and their parameters that replace those of the fabric backend's table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FabricOptions {
-    /// `--algo`.
+    /// Each for a collective, or for all.
     #[serde(serialize_with = "super::as_debug")]
     pub algorithms: Vec<AlgorithmChoice>,
-    /// `--between`.
+    /// The hierarchical algorithm's between hosts.
     #[serde(serialize_with = "super::as_debug")]
     pub between: Option<fabric::Algorithm>,
-    /// `--segment`, in bytes.
+    /// Segment size in bytes.
     pub segment: Option<usize>,
-    /// `--in-flight`.
+    /// Number of segments in flight.
     pub in_flight: Option<usize>,
 }
 
 impl FabricOptions {
-    /// The first option that was given, if any.
-    pub fn argument(&self) -> Option<&'static str> {
+    /// The first field that was given, if any.
+    pub(crate) fn given(&self) -> Option<&'static str> {
         let given = [
-            ("--algo", !self.algorithms.is_empty()),
-            ("--between", self.between.is_some()),
-            ("--segment", self.segment.is_some()),
-            ("--in-flight", self.in_flight.is_some()),
+            ("algorithms", !self.algorithms.is_empty()),
+            ("between", self.between.is_some()),
+            ("segment", self.segment.is_some()),
+            ("in_flight", self.in_flight.is_some()),
         ];
         given.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
     }
@@ -135,24 +136,25 @@ impl FabricOptions {
     pub fn choices(
         &self,
         collectives: &[Collective],
+        names: Names,
     ) -> Result<Vec<(fabric::Collective, fabric::Algorithm)>, String> {
         let measured: Vec<fabric::Collective> = collectives.iter().copied().filter_map(on_fabric).collect();
         if let Some(between) = self.between
             && !measured.iter().any(|&collective| between.serves_between(collective))
         {
             let known = known(&measured, |algorithm, collective| algorithm.serves_between(collective));
+            let between = names.with("between", between);
             return Err(format!(
-                "--between {between}: nothing that is measured has this algorithm between hosts{known}"
+                "{between}: nothing that is measured has this algorithm between hosts{known}"
             ));
         }
         let hierarchical = |wish: &AlgorithmChoice| wish.algorithm == fabric::Algorithm::Hierarchical;
         if let Some(between) = self.between
             && !self.algorithms.iter().any(hierarchical)
         {
-            return Err(format!(
-                "--between {between} says what --algo hierarchical does between hosts: add --algo \
-                 hierarchical"
-            ));
+            let (between, needed) =
+                (names.with("between", between), names.with("algorithms", "hierarchical"));
+            return Err(format!("{between} says what {needed} does between hosts: add {needed}"));
         }
         let mut choices: Vec<(fabric::Collective, fabric::Algorithm)> = Vec::new();
         for &AlgorithmChoice { collective, algorithm } in &self.algorithms {
@@ -160,19 +162,21 @@ impl FabricOptions {
             let serving: Vec<_> = all.iter().filter(|&&collective| serves(algorithm, collective)).collect();
             match (collective, serving.is_empty()) {
                 (Some(collective), _) if !measured.contains(&collective) => {
-                    return Err(format!("--algo {collective}={algorithm}: {collective} is not measured"));
+                    let asked = names.with("algorithms", format_args!("{collective}={algorithm}"));
+                    return Err(format!("{asked}: {collective} is not measured"));
                 }
                 (_, true) => {
                     let known = known(&all, serves);
-                    return Err(format!("--algo {algorithm}: not an algorithm of what is measured{known}"));
+                    let asked = names.with("algorithms", algorithm);
+                    return Err(format!("{asked}: not an algorithm of what is measured{known}"));
                 }
                 _ => {}
             }
             for &collective in serving {
                 if let Some((_, first)) = choices.iter().find(|(other, _)| *other == collective) {
+                    let [first, other] = [*first, algorithm].map(|each| names.with("algorithms", each));
                     return Err(format!(
-                        "--algo {first} and --algo {algorithm}: {collective} has both; give each collective \
-                         one"
+                        "{first} and {other}: {collective} has both; give each collective one"
                     ));
                 }
                 choices.push((collective, algorithm));

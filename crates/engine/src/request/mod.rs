@@ -79,14 +79,14 @@ pub struct Request {
     pub log_choices: bool,
     /// GPUs per thread; `None`: all that no other process of the host uses.
     pub gpus: Option<usize>,
-    /// The option or variable that requires GPUs, so that host memory is refused: `-g 1`.
+    /// The option or variable that requires GPUs, so that host memory is refused.
     #[serde(skip)]
     pub asks_for_gpus: Option<String>,
     /// Threads per process; `None`: the backend's default.
     pub threads: Option<usize>,
     /// Processors that ranks are bound to.
     pub binding: Binding,
-    /// Time limit of each step (`-T`).
+    /// Time limit of each step.
     #[serde(skip)]
     pub timeout: Option<Duration>,
     /// The backend.

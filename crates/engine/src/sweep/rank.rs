@@ -233,7 +233,7 @@ impl RankSweep<'_> {
     }
 
     /// Runs the timed loop of each backend, in a fixed number of rounds or until the medians are stable. Also
-    /// returns whether they are, with `--until-stable`.
+    /// returns whether they are, with `until_stable`.
     fn rounds(&mut self, work: &Work) -> anyhow::Result<(Vec<RankRounds>, Option<bool>)> {
         let plan = self.plan;
         let begun = Instant::now();

@@ -38,9 +38,10 @@ pub(crate) fn sizes_within(
     let fitting = largest_fitting(request, capacity, &sizes);
     if request.settings.min_bytes > fitting {
         return Err(Stop::Refused(format!(
-            "size {} does not fit: {owner} has room for buffers of {} at most (-e)",
+            "size {} does not fit: {owner} has room for buffers of {} at most ({})",
             Size(request.settings.min_bytes),
             Size(fitting),
+            request.names.of("max_bytes"),
         )));
     }
     let asked = request.max_bytes;

@@ -377,6 +377,9 @@ impl Arguments {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use super::NAMES;
     use crate::cli::tests::measurement;
 
@@ -394,5 +397,29 @@ mod tests {
             ["iterations", "stream_checks", "versus", "output"].map(|field| NAMES.of(field)),
             ["-n", "--check-on-stream", "--vs", "--output"]
         );
+    }
+
+    /// The texts of all source files below a folder.
+    fn sources(folder: &Path) -> Vec<String> {
+        let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        paths
+            .flat_map(
+                |path| if path.is_dir() { sources(&path) } else { vec![fs::read_to_string(path).unwrap()] },
+            )
+            .collect()
+    }
+
+    #[test]
+    fn every_field_that_a_message_of_the_engine_names_has_a_flag() {
+        let engine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/engine/src");
+        let sources = sources(&engine);
+        let names_in = |call| sources.iter().flat_map(move |text| text.split(call).skip(1));
+        let fields = names_in("names.of(\"")
+            .chain(names_in("names.with(\""))
+            .filter_map(|rest| rest.split('"').next());
+        let fields: Vec<&str> = fields.collect();
+        assert!(fields.len() > 30, "{fields:?}");
+        let unknown: Vec<_> = fields.into_iter().filter(|field| !NAMES.of(field).starts_with('-')).collect();
+        assert_eq!(unknown, [""; 0]);
     }
 }

@@ -37,7 +37,7 @@ pub fn request(
     check_sizes(arguments, settings.min_bytes, &collectives, invocation, &variables)?;
     check_verification(arguments)?;
     let tuning = fabric_options(arguments);
-    tuning.choices(&collectives)?;
+    tuning.choices(&collectives, NAMES)?;
     let all = All {
         collectives: collectives.len() == Collective::ALL.len(),
         data_types: arguments.data_types.0.len() == DataType::ALL.len(),

@@ -55,7 +55,8 @@ pub fn find(request: &Request, process: &dyn World, _: &Connections) -> Result<H
     }
     // MPI is not initialised in a world of another kind.
     if !::mpi::environment::is_initialized() {
-        return refused("MPI carries the data of MPI's own ranks only: leave --world out");
+        let world = request.names.of("world");
+        return refused(&format!("MPI carries the data of MPI's own ranks only: leave {world} out"));
     }
     let notes = request.collectives.contains(&Collective::AllToAllV).then(|| {
         "alltoallv in place is left out over MPI, which has it only where each two ranks send each other the \

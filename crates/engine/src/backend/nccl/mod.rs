@@ -24,7 +24,7 @@ use crate::collective::Collective;
 use crate::data::{DeviceData, Op};
 use crate::gather::gather;
 use crate::groups::Groups;
-use crate::request::Request;
+use crate::request::{Names, Request};
 use crate::supervision::{Stop, explain_missing_thread};
 use assignment::{Address, GpuAssignment, MULTI_RANK, ProcessGpus, assignment, ranks_on_gpus};
 use memory::RankMemory;
@@ -110,6 +110,7 @@ struct Opening {
     /// Elements by which the buffers are shifted.
     unaligned: usize,
     registration: record::Registration,
+    names: Names,
     default_stream: bool,
     first_type: DataType,
     /// CUDA ordinal of each rank's GPU.
@@ -159,6 +160,7 @@ pub(super) fn prepare(
         config,
         unaligned: request.settings.unaligned,
         registration: request.settings.registration,
+        names: request.names,
         default_stream: request.settings.default_stream,
         first_type: request.data_types.first().copied().unwrap_or(DataType::Float32),
         ordinals: assignment.ordinals,
@@ -201,22 +203,27 @@ fn divide(
 ) -> Result<(Vec<GpuAssignment>, Vec<Vec<usize>>), Stop> {
     let threads = request.threads.unwrap_or(1);
     let shares: Vec<GpuAssignment> = (0..processes_of_host.len())
-        .map(|index| assignment(processes_of_host, index, threads, request.gpus, loaded))
+        .map(|index| assignment(processes_of_host, index, (threads, request.gpus), loaded, request.names))
         .collect::<Result<_, _>>()
         .map_err(Stop::Refused)?;
     if let Some(index) = shares.iter().position(|assignment| assignment.gpus != shares[0].gpus) {
         return Err(Stop::Refused(format!(
-            "process 0 on {} would use {} GPUs, but process {index} on {} {}: say with -g how many each \
+            "process 0 on {} would use {} GPUs, but process {index} on {} {}: say with {} how many each \
              shall use",
-            processes_of_host[0].host, shares[0].gpus, processes_of_host[index].host, shares[index].gpus
+            processes_of_host[0].host,
+            shares[0].gpus,
+            processes_of_host[index].host,
+            shares[index].gpus,
+            request.names.of("gpus"),
         )));
     }
     if request.settings.default_stream && shares.iter().any(GpuAssignment::has_a_gpu_twice) {
-        return Err(Stop::Refused(
-            "-y: ranks of one process that share a GPU have one default stream, on which each would wait for \
-             the other. Leave it out, or start a process per rank (-g 1)"
-                .to_owned(),
-        ));
+        return Err(Stop::Refused(format!(
+            "{}: ranks of one process that share a GPU have one default stream, on which each would wait for \
+             the other. Leave it out, or start a process per rank ({})",
+            request.names.of("default_stream"),
+            request.names.with("gpus", 1),
+        )));
     }
     let ranks = (0..shares.len()).map(|index| ranks_on_gpus(processes_of_host, &shares, index)).collect();
     Ok((shares, ranks))
@@ -233,9 +240,10 @@ fn can_fp8(
         return Ok(loaded >= FP8_NCCL && capability >= FP8_CAPABILITY);
     }
     if !request.all.data_types && request.data_types.iter().any(is_fp8) {
-        return Err(Stop::Refused(
-            "-o mulsum: NCCL does not scale 8-bit floating-point numbers for a single rank".to_owned(),
-        ));
+        return Err(Stop::Refused(format!(
+            "{}: NCCL does not scale 8-bit floating-point numbers for a single rank",
+            request.names.with("ops", Op::MulSum),
+        )));
     }
     Ok(false)
 }
@@ -244,7 +252,7 @@ fn can_fp8(
 /// comparable (scheduling for NVLink from NCCL 2.28 on; two peers from 2.30 on if only sendrecv is measured).
 fn config(library: Library, request: &Request) -> Result<nccl::Config, Stop> {
     let loaded = library.version();
-    // Without the fence, --check-on-stream detects the race: see `notes`.
+    // Without the fence, the check on the stream detects the race: see `notes`.
     let mut config = nccl::Config::new().symmetric_fence(!request.variables.without_symmetric_fence);
     if loaded >= nccl::Version::new(2, 28, 0) {
         config = config.nvlink_centric_sched(true);
@@ -255,7 +263,8 @@ fn config(library: Library, request: &Request) -> Result<nccl::Config, Stop> {
     if let Some(policy) = request.settings.cta_policy {
         let needed = if policy == 2 { nccl::Version::new(2, 28, 0) } else { nccl::Version::new(2, 27, 0) };
         if loaded < needed {
-            return Err(Stop::Refused(format!("-x {policy} needs NCCL {needed}, and {loaded} is loaded")));
+            let asked = request.names.with("cta_policy", policy);
+            return Err(Stop::Refused(format!("{asked} needs NCCL {needed}, and {loaded} is loaded")));
         }
         config = config.cta_policy(policy as i32);
     }
@@ -339,7 +348,7 @@ impl Opening {
             buffers: connected.saturating_sub(context.mem_get_info()?.0 as u64),
             operations: 0,
         };
-        memory.register(&communicator, self.registration)?;
+        memory.register(&communicator, self.registration, self.names)?;
         body(&mut GpuRank::new(&communicator, data, memory, used))
     }
 }

@@ -27,10 +27,14 @@ pub(super) fn notes(
     let mut notes = known_faults(request, loaded, ranks, &is_set);
     if request.settings.stream_checks.is_some() && capability < EARLY_CAPABILITY {
         notes.push(format!(
-            "--check-on-stream: a GPU of compute capability {}.{} cannot trigger programmatic launch early, \
+            "{}: a GPU of compute capability {}.{} cannot trigger programmatic launch early, \
              which needs {}.{}: its inputs are written by a plain kernel, so that an operation which starts \
              too early is not found",
-            capability.0, capability.1, EARLY_CAPABILITY.0, EARLY_CAPABILITY.1,
+            request.names.of("stream_checks"),
+            capability.0,
+            capability.1,
+            EARLY_CAPABILITY.0,
+            EARLY_CAPABILITY.1,
         ));
     }
     if ranks_on_gpu > 1 {
