@@ -42,9 +42,7 @@ pub(super) fn find(
     for ranks in groups.sizes() {
         refuse_unfit(request, ranks, process.local_size() == process.size())?;
     }
-    for (collective, algorithm) in
-        request.tuning.choices(&request.collectives, request.names).map_err(Stop::Refused)?
-    {
+    for (collective, algorithm) in request.algorithms().map_err(Stop::Refused)? {
         options.set_algorithm(collective, algorithm);
     }
     options.between = request.tuning.between;
@@ -73,7 +71,7 @@ pub(crate) fn refuse_unfit(request: &Request, ranks: usize, is_on_one_host: bool
     if request.versus.is_some() {
         return Ok(());
     }
-    let choices = request.tuning.choices(&request.collectives, request.names).map_err(Stop::Refused)?;
+    let choices = request.algorithms().map_err(Stop::Refused)?;
     let unfit = choices.into_iter().find(|&(collective, algorithm)| {
         !algorithm.serves(collective, ranks) || algorithm == Algorithm::Hierarchical && is_on_one_host
     });

@@ -29,15 +29,14 @@ pub(crate) fn choose(
     let on_hosts =
         |find: FindHostBackend, why: &str| host::prepare(request, process, find, versus, connections, why);
     let names = request.names;
-    let on_host_memory = names.with("backend", "fabric");
+    let backend = |name| names.with("backend", name);
+    let as_asked = |asked: String| format!("as asked for ({asked})");
     match request.backend {
-        BackendChoice::Fabric => {
-            let asked = if versus.is_some() { names.of("versus") } else { on_host_memory };
-            return on_hosts(fabric::find, &format!("as asked for ({asked})"));
+        BackendChoice::Fabric if versus.is_some() => {
+            return on_hosts(fabric::find, &as_asked(names.of("versus")));
         }
-        BackendChoice::Mpi => {
-            return on_hosts(mpi()?, &format!("as asked for ({})", names.with("backend", "mpi")));
-        }
+        BackendChoice::Fabric => return on_hosts(fabric::find, &as_asked(backend("fabric"))),
+        BackendChoice::Mpi => return on_hosts(mpi()?, &as_asked(backend("mpi"))),
         BackendChoice::Nccl | BackendChoice::Auto => {}
     }
     // Not before the processes have joined their world: MPI_Init sets environment variables, which the CUDA
@@ -57,14 +56,15 @@ pub(crate) fn choose(
         let is_paired = request.versus == Some(Versus::Fabric);
         let asked_by = match is_paired {
             true => format!("{}: NCCL", names.with("versus", "fabric")),
-            false => names.with("backend", "nccl"),
+            false => backend("nccl"),
         };
         return Err(Stop::NoGpus { asked_by, reason: reason.clone() });
     }
+    let host_memory = backend("fabric");
     if without.len() < processes.len() {
         return Err(Stop::Refused(format!(
             "GPUs can be used by {} of {} processes only, but not by {reason}\nFix this, or measure host \
-             memory with {on_host_memory}",
+             memory with {host_memory}",
             processes.len() - without.len(),
             processes.len(),
         )));
@@ -73,7 +73,7 @@ pub(crate) fn choose(
     let asking = process.all_gather(request.asks_for_gpus.as_deref().unwrap_or_default().as_bytes())?;
     if let Some(asked) = asking.iter().find(|asked| !asked.is_empty()) {
         return Err(Stop::Refused(format!(
-            "{} asks for GPUs, but none can be used: {reason}\nTo measure host memory, add {on_host_memory}; \
+            "{} asks for GPUs, but none can be used: {reason}\nTo measure host memory, add {host_memory}; \
              {} is the number of its ranks",
             String::from_utf8_lossy(asked),
             names.of("threads"),

@@ -9,10 +9,11 @@ use super::Names;
 use crate::collective::{Collective, on_fabric};
 
 /// A backend, or the automatic selection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum BackendChoice {
     /// NCCL where a CUDA driver, a GPU and libnccl are found, else libfabric over host memory
+    #[default]
     Auto,
     /// NCCL between GPUs
     Nccl,
@@ -68,6 +69,12 @@ pub enum Roots {
     One(usize),
     /// Each in turn.
     All,
+}
+
+impl Default for Roots {
+    fn default() -> Self {
+        Self::One(0)
+    }
 }
 
 /// A requested algorithm.
@@ -128,12 +135,8 @@ impl FabricOptions {
         given.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
     }
 
-    /// The requested algorithms for `collectives`, each with its collective.
-    ///
-    /// # Errors
-    /// When a collective lacks the algorithm, has two or is not measured, or none has `between` between
-    /// hosts. The error lists the available algorithms.
-    pub fn choices(
+    /// See [`Request::algorithms`](super::Request::algorithms).
+    pub(super) fn choices(
         &self,
         collectives: &[Collective],
         names: Names,

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::time::Duration;
 
-use collectives::{DataType, world};
+use collectives::{DataType, fabric, world};
 use record::{Blocking, Settings};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -38,7 +38,7 @@ pub struct All {
 /// A measurement to run: collectives, sizes, repetitions, verification, and the backend.
 ///
 /// All processes of a job run equal requests. Serialised are the options and variables that are compared.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Request {
     /// Collectives to measure, in order.
     #[serde(serialize_with = "as_debug")]
@@ -123,32 +123,11 @@ impl Request {
         Self {
             collectives,
             program: concat!("nccl-bench-engine ", env!("CARGO_PKG_VERSION")).to_owned(),
-            command: Vec::new(),
             settings: Settings::of_collectives(),
-            ranks: None,
-            max_bytes: None,
             data_types: vec![DataType::Float32],
-            all: All::default(),
             ops: vec![Op::Sum],
-            roots: Roots::One(0),
-            versus: None,
-            memory_report: false,
-            statistics: false,
-            log_choices: false,
-            gpus: None,
-            asks_for_gpus: None,
-            threads: None,
-            binding: Binding::Auto,
-            timeout: None,
-            backend: BackendChoice::Auto,
             provider: "auto".to_owned(),
-            tuning: FabricOptions::default(),
-            world: world::Kind::Auto,
-            fault: None,
-            variables: Variables::default(),
-            notes: Vec::new(),
-            names: Names::default(),
-            also_equal: BTreeMap::new(),
+            ..Self::default()
         }
     }
 
@@ -163,6 +142,15 @@ impl Request {
     /// Time limit of one size.
     pub fn budget(&self) -> Option<Duration> {
         self.settings.budget_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+    }
+
+    /// The algorithms of the fabric backend that are asked for, each with its collective.
+    ///
+    /// # Errors
+    /// When a collective lacks the algorithm, has two or is not measured, or none has `between` between
+    /// hosts. The error lists the available algorithms.
+    pub fn algorithms(&self) -> Result<Vec<(fabric::Collective, fabric::Algorithm)>, String> {
+        self.tuning.choices(&self.collectives, self.names)
     }
 
     /// Checks what no backend could measure.

@@ -55,7 +55,7 @@ const REPORTING: &str = "What to report";
 const RUNNING: &str = "How to run";
 
 /// Default size and step of nccl-tests in bytes.
-const NCCL_TESTS_BYTES: u64 = 32 << 20;
+pub(super) const NCCL_TESTS_BYTES: u64 = 32 << 20;
 const NCCL_TESTS_STEP: u64 = 1 << 20;
 
 /// Default number of rounds with a baseline.
@@ -367,11 +367,6 @@ impl Arguments {
             budget_seconds: self.budget_seconds,
             ..defaults
         }
-    }
-
-    /// The largest size in bytes; `None`: the backend's default.
-    pub(super) fn max_bytes(&self, as_nccl_tests: bool) -> Option<u64> {
-        self.max_bytes.map(|size| size.0).or(as_nccl_tests.then_some(NCCL_TESTS_BYTES))
     }
 }
 

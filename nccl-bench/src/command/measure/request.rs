@@ -12,7 +12,7 @@ use engine::data::traffic::Pattern;
 use engine::request::{All, BackendChoice, FabricOptions, Request, Size, Variables, Versus};
 use record::Blocking;
 
-use super::arguments::{Arguments, NAMES};
+use super::arguments::{Arguments, NAMES, NCCL_TESTS_BYTES};
 
 /// The command line, and what the name in it means.
 #[derive(Clone, Debug, Default)]
@@ -33,11 +33,7 @@ pub fn request(
     invocation: &Invocation,
     variables: Variables,
 ) -> Result<Request, String> {
-    let settings = arguments.settings(invocation.as_nccl_tests);
-    check_sizes(arguments, settings.min_bytes, &collectives, invocation, &variables)?;
-    check_verification(arguments)?;
-    let tuning = fabric_options(arguments);
-    tuning.choices(&collectives, NAMES)?;
+    let max_bytes = arguments.max_bytes.map(|size| size.0);
     let all = All {
         collectives: collectives.len() == Collective::ALL.len(),
         data_types: arguments.data_types.0.len() == DataType::ALL.len(),
@@ -46,8 +42,8 @@ pub fn request(
     let mut request = Request {
         program: format!("nccl-bench {}", crate::build::VERSION),
         command: invocation.command.clone(),
-        settings,
-        max_bytes: arguments.max_bytes(invocation.as_nccl_tests),
+        settings: arguments.settings(invocation.as_nccl_tests),
+        max_bytes: max_bytes.or(invocation.as_nccl_tests.then_some(NCCL_TESTS_BYTES)),
         data_types: arguments.data_types.0.clone(),
         all,
         ops: arguments.ops.0.clone(),
@@ -61,9 +57,8 @@ pub fn request(
         threads: arguments.threads,
         binding: arguments.binding,
         timeout: (arguments.timeout > 0).then(|| Duration::from_secs(arguments.timeout as u64)),
-        backend: backend(arguments)?,
         provider: arguments.provider.clone(),
-        tuning,
+        tuning: fabric_options(arguments),
         world: arguments.world,
         fault: arguments.fault,
         variables,
@@ -71,6 +66,10 @@ pub fn request(
         also_equal: report_options(arguments),
         ..Request::new(collectives)
     };
+    check_sizes(&request)?;
+    check_verification(arguments)?;
+    request.algorithms()?;
+    request.backend = backend(arguments)?;
     adjust_to_graph(arguments, &mut request)?;
     adjust_skip(&mut request);
     adjust_to_collectives(&mut request);
@@ -119,14 +118,8 @@ fn report_options(arguments: &Arguments) -> BTreeMap<&'static str, String> {
     ])
 }
 
-fn check_sizes(
-    arguments: &Arguments,
-    min_bytes: u64,
-    collectives: &[Collective],
-    invocation: &Invocation,
-    variables: &Variables,
-) -> Result<(), String> {
-    let max_bytes = arguments.max_bytes(invocation.as_nccl_tests);
+fn check_sizes(request: &Request) -> Result<(), String> {
+    let (min_bytes, max_bytes) = (request.settings.min_bytes, request.max_bytes);
     if let Some(max) = max_bytes
         && max < min_bytes
     {
@@ -136,12 +129,12 @@ fn check_sizes(
             Size(min_bytes)
         ));
     }
-    let largest = arguments.data_types.0.iter().map(|data_type| data_type.size()).max().unwrap_or(1);
+    let largest = request.data_types.iter().map(|data_type| data_type.size()).max().unwrap_or(1);
     if max_bytes.is_some_and(|max| max < largest as u64) {
         return Err(format!("the largest size (-e) is below one element of {largest} bytes"));
     }
-    if let Pattern::Matrix(_) = &variables.pattern
-        && collectives.contains(&Collective::AllToAllV)
+    if let Pattern::Matrix(_) = &request.variables.pattern
+        && request.collectives.contains(&Collective::AllToAllV)
         && max_bytes != Some(min_bytes)
     {
         return Err("a matrix (NCCL_TESTS_ALLTOALLV_MATRIX_FILE) says how much each rank sends: give one size with -b \
