@@ -54,13 +54,10 @@ pub(crate) fn choose(
     };
     if request.backend == BackendChoice::Nccl {
         let is_paired = request.versus == Some(Versus::Fabric);
-        let asked_by = match is_paired {
-            true => format!("{}: NCCL", names.with("versus", "fabric")),
-            false => backend("nccl"),
-        };
+        let asked_by = if is_paired { names.with("versus", "fabric") + ": NCCL" } else { backend("nccl") };
         return Err(Stop::NoGpus { asked_by, reason: reason.clone() });
     }
-    let host_memory = backend("fabric");
+    let (host_memory, threads) = (backend("fabric"), names.of("threads"));
     if without.len() < processes.len() {
         return Err(Stop::Refused(format!(
             "GPUs can be used by {} of {} processes only, but not by {reason}\nFix this, or measure host \
@@ -74,9 +71,8 @@ pub(crate) fn choose(
     if let Some(asked) = asking.iter().find(|asked| !asked.is_empty()) {
         return Err(Stop::Refused(format!(
             "{} asks for GPUs, but none can be used: {reason}\nTo measure host memory, add {host_memory}; \
-             {} is the number of its ranks",
-            String::from_utf8_lossy(asked),
-            names.of("threads"),
+             {threads} is the number of its ranks",
+            String::from_utf8_lossy(asked)
         )));
     }
     let why = processes.iter().find_map(|each| each.result.as_ref().err()).map_or("", String::as_str);
@@ -103,11 +99,10 @@ fn on_gpus(
     connections: &Connections,
 ) -> Result<Node, Stop> {
     if let Some(given) = request.tuning.given().filter(|_| request.versus != Some(Versus::Fabric)) {
+        let (given, fabric) = (request.names.of(given), request.names.with("backend", "fabric"));
         return Err(Stop::Refused(format!(
-            "{}: that is for collectives over libfabric ({}); NCCL takes the variables NCCL_ALGO and \
-             NCCL_PROTO",
-            request.names.of(given),
-            request.names.with("backend", "fabric"),
+            "{given}: that is for collectives over libfabric ({fabric}); NCCL takes the variables NCCL_ALGO \
+             and NCCL_PROTO"
         )));
     }
     let primary = nccl::prepare(request, process, processes)?;

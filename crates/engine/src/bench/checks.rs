@@ -37,10 +37,11 @@ fn keep<T: PartialEq + std::fmt::Display>(asked: &mut Vec<T>, known: &[T], notes
 /// # Errors
 /// [`Stop::Refused`] with the reason.
 pub fn check_ranks(request: &Request, ranks: usize, groups: &Groups) -> Result<(), Stop> {
+    let names = request.names;
     if let Some(fault) = request.fault.filter(|fault| fault.rank >= ranks) {
         return Err(Stop::Refused(format!(
             "{} names rank {}, but there are {ranks} ranks, counted from 0",
-            request.names.of("fault"),
+            names.of("fault"),
             fault.rank
         )));
     }
@@ -64,7 +65,7 @@ pub fn check_ranks(request: &Request, ranks: usize, groups: &Groups) -> Result<(
         } else {
             format!("there are {smallest}")
         };
-        let asked = request.names.with("roots", root);
+        let asked = names.with("roots", root);
         return Err(Stop::Refused(format!("{asked}: {smallest} ranks, counted from 0")));
     }
     if let Pattern::Matrix(matrix) = &request.variables.pattern
@@ -78,11 +79,10 @@ pub fn check_ranks(request: &Request, ranks: usize, groups: &Groups) -> Result<(
         }
         let busiest = matrix.busiest(largest);
         if request.max_bytes.is_some_and(|max| max < busiest) {
+            let [min, max] = ["min_bytes", "max_bytes"].map(|field| names.with(field, busiest));
             return Err(Stop::Refused(format!(
-                "NCCL_TESTS_ALLTOALLV_MATRIX_FILE has a rank that sends or receives {busiest} bytes: give {} \
-                 {}",
-                request.names.with("min_bytes", busiest),
-                request.names.with("max_bytes", busiest),
+                "NCCL_TESTS_ALLTOALLV_MATRIX_FILE has a rank that sends or receives {busiest} bytes: give \
+                 {min} {max}"
             )));
         }
     }

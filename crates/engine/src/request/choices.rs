@@ -142,22 +142,17 @@ impl FabricOptions {
         names: Names,
     ) -> Result<Vec<(fabric::Collective, fabric::Algorithm)>, String> {
         let measured: Vec<fabric::Collective> = collectives.iter().copied().filter_map(on_fabric).collect();
-        if let Some(between) = self.between
-            && !measured.iter().any(|&collective| between.serves_between(collective))
-        {
-            let known = known(&measured, |algorithm, collective| algorithm.serves_between(collective));
-            let between = names.with("between", between);
-            return Err(format!(
-                "{between}: nothing that is measured has this algorithm between hosts{known}"
-            ));
-        }
-        let hierarchical = |wish: &AlgorithmChoice| wish.algorithm == fabric::Algorithm::Hierarchical;
-        if let Some(between) = self.between
-            && !self.algorithms.iter().any(hierarchical)
-        {
-            let (between, needed) =
-                (names.with("between", between), names.with("algorithms", "hierarchical"));
-            return Err(format!("{between} says what {needed} does between hosts: add {needed}"));
+        if let Some(between) = self.between {
+            let (asked, needed) = (names.with("between", between), names.with("algorithms", "hierarchical"));
+            if !measured.iter().any(|&collective| between.serves_between(collective)) {
+                let known = known(&measured, |algorithm, collective| algorithm.serves_between(collective));
+                return Err(format!(
+                    "{asked}: nothing that is measured has this algorithm between hosts{known}"
+                ));
+            }
+            if !self.algorithms.iter().any(|wish| wish.algorithm == fabric::Algorithm::Hierarchical) {
+                return Err(format!("{asked} says what {needed} does between hosts: add {needed}"));
+            }
         }
         let mut choices: Vec<(fabric::Collective, fabric::Algorithm)> = Vec::new();
         for &AlgorithmChoice { collective, algorithm } in &self.algorithms {

@@ -317,16 +317,13 @@ pub struct Arguments {
 pub(crate) const NAMES: Names = Names(|field| {
     let command = Arguments::augment_args(clap::Command::new("measurement"));
     let argument = command.get_arguments().find(|argument| argument.get_id() == field);
-    // Users type only the value of a hidden argument.
-    let flag = match argument {
-        Some(argument) if argument.is_hide_set() => Some(format!("the {field}")),
-        Some(argument) => {
-            let short = argument.get_short().map(|letter| format!("-{letter}"));
-            short.or_else(|| argument.get_long().map(|name| format!("--{name}")))
-        }
-        None => None,
-    };
-    flag.unwrap_or_else(|| field.to_owned())
+    match argument.map(|argument| (argument.get_short(), argument.get_long())) {
+        // Users type only the value of a hidden argument.
+        Some(_) if argument.is_some_and(clap::Arg::is_hide_set) => format!("the {field}"),
+        Some((Some(letter), _)) => format!("-{letter}"),
+        Some((None, Some(name))) => format!("--{name}"),
+        _ => field.to_owned(),
+    }
 });
 
 impl Arguments {

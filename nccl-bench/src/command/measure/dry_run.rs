@@ -102,7 +102,8 @@ fn plan(
     [send, receive]: [u64; 2],
     note: &str,
 ) -> String {
-    let sweep = Sweep { min: request.settings.min_bytes, max: max_bytes, step: request.step() };
+    let settings = &request.settings;
+    let sweep = Sweep { min: settings.min_bytes, max: max_bytes, step: request.step() };
     let ranks: usize = groups.sizes().sum();
     let in_groups = match groups.count() {
         1 => String::new(),
@@ -114,13 +115,9 @@ fn plan(
         if ranks == 1 { "" } else { "s" },
         Size(sweep.min),
         Size(sweep.max),
-        request.settings.count_operations(),
-        request.settings.checks,
-        request
-            .settings
-            .stream_checks
-            .map(|rounds| format!(", {rounds} more on the stream"))
-            .unwrap_or_default(),
+        settings.count_operations(),
+        settings.checks,
+        settings.stream_checks.map(|rounds| format!(", {rounds} more on the stream")).unwrap_or_default(),
         if request.versus.is_some() { "; of both sides" } else { "" },
         Size(send),
         Size(receive),

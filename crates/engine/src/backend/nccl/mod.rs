@@ -207,14 +207,11 @@ fn divide(
         .collect::<Result<_, _>>()
         .map_err(Stop::Refused)?;
     if let Some(index) = shares.iter().position(|assignment| assignment.gpus != shares[0].gpus) {
+        let option = request.names.of("gpus");
         return Err(Stop::Refused(format!(
-            "process 0 on {} would use {} GPUs, but process {index} on {} {}: say with {} how many each \
-             shall use",
-            processes_of_host[0].host,
-            shares[0].gpus,
-            processes_of_host[index].host,
-            shares[index].gpus,
-            request.names.of("gpus"),
+            "process 0 on {} would use {} GPUs, but process {index} on {} {}: say with {option} how many \
+             each shall use",
+            processes_of_host[0].host, shares[0].gpus, processes_of_host[index].host, shares[index].gpus
         )));
     }
     if request.settings.default_stream && shares.iter().any(GpuAssignment::has_a_gpu_twice) {

@@ -26,15 +26,12 @@ pub(super) fn notes(
     let is_set = |name: &str| std::env::var_os(name).is_some();
     let mut notes = known_faults(request, loaded, ranks, &is_set);
     if request.settings.stream_checks.is_some() && capability < EARLY_CAPABILITY {
+        let (option, (major, minor)) = (request.names.of("stream_checks"), capability);
         notes.push(format!(
-            "{}: a GPU of compute capability {}.{} cannot trigger programmatic launch early, \
+            "{option}: a GPU of compute capability {major}.{minor} cannot trigger programmatic launch early, \
              which needs {}.{}: its inputs are written by a plain kernel, so that an operation which starts \
              too early is not found",
-            request.names.of("stream_checks"),
-            capability.0,
-            capability.1,
-            EARLY_CAPABILITY.0,
-            EARLY_CAPABILITY.1,
+            EARLY_CAPABILITY.0, EARLY_CAPABILITY.1,
         ));
     }
     if ranks_on_gpu > 1 {
