@@ -3,15 +3,17 @@
 //! Ranks that were started with different options would wait for each other forever. So every process sends
 //! its options to all others, and all refuse alike.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use collectives::world::{self, World};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::gather::gather;
-use crate::request::SYMMETRIC_FENCE;
+use crate::request::{Names, SYMMETRIC_FENCE};
 use crate::supervision::{Stop, ranges};
 
 /// Most distinct command lines that a refusal shows.
@@ -31,22 +33,23 @@ struct Asked {
     /// The command line, preceded by the variables that are set: those of nccl-tests, and
     /// [`SYMMETRIC_FENCE`].
     command: String,
-    /// Options and variables that must be equal, by name, as text made for comparison.
-    options: Vec<(String, String)>,
+    /// Options and variables that must be equal, by name.
+    options: BTreeMap<String, Value>,
     /// Reason for which this process cannot run.
     problem: Option<String>,
 }
 
 /// Returns `own` when every process has the same options and none has a problem. `own` is the result of this
 /// process's preparation. `prefix` begins its first message, and distinguishes other requests, commands and
-/// versions. The `options` must be equal, by name, as text made for comparison.
+/// versions. The `options` must be equal, by the name of their field.
 ///
 /// # Errors
 /// [`Stop::Refused`], with the same text on every process.
 pub(crate) fn agree<T>(
     world: &world::Handle,
     prefix: &str,
-    options: Vec<(&'static str, String)>,
+    options: BTreeMap<String, Value>,
+    names: Names,
     command: &[String],
     own: Result<T, Stop>,
 ) -> Result<T, Stop> {
@@ -55,7 +58,8 @@ pub(crate) fn agree<T>(
         return own;
     }
     let problem = own.as_ref().err().and_then(Stop::refusal);
-    let options: Vec<_> = options.into_iter().map(|(name, value)| (name.to_owned(), short(value))).collect();
+    let options: BTreeMap<String, Value> =
+        options.into_iter().map(|(name, value)| (name, short(value))).collect();
     // A digest is enough in the usual case of equal options.
     let digest = match &problem {
         None => format!("{prefix} {:016x}", hash(&serde_json::to_string(&options)?)),
@@ -70,7 +74,7 @@ pub(crate) fn agree<T>(
     }
     let asked = Asked { host: world::host().name, command: describe_command(command), options, problem };
     let all = gather(&**world, &asked)?;
-    match problem_of(&all).or_else(|| difference(&all)) {
+    match problem_of(&all).or_else(|| difference(&all, names)) {
         Some(refusal) => Err(Stop::Refused(refusal)),
         None => own,
     }
@@ -97,11 +101,9 @@ where
 }
 
 /// Returns a value, or the hash of a long one, such as a matrix of all ranks.
-fn short(value: String) -> String {
-    if value.len() <= MOST_COMPARED {
-        return value;
-    }
-    format!("{:016x}", hash(&value))
+fn short(value: Value) -> Value {
+    let text = value.to_string();
+    if text.len() <= MOST_COMPARED { value } else { hash(&text).into() }
 }
 
 /// Hashes a text with FNV-1a, whose result does not depend on the compiler.
@@ -135,27 +137,23 @@ fn problem_of(all: &[Asked]) -> Option<String> {
 }
 
 /// Describes the options in which processes differ, and their command lines.
-fn difference(all: &[Asked]) -> Option<String> {
+fn difference(all: &[Asked], names: Names) -> Option<String> {
     let first = all.first()?;
-    let mut names: Vec<&str> = Vec::new();
+    let mut differing: BTreeSet<String> = BTreeSet::new();
     let mut groups: Vec<(&Asked, Vec<usize>)> = Vec::new();
     for (index, asked) in all.iter().enumerate() {
         match groups.iter_mut().find(|(known, _)| known.options == asked.options) {
             Some((_, members)) => members.push(index),
             None => groups.push((asked, vec![index])),
         }
-        let differing = first.options.iter().zip(&asked.options).filter(|(one, other)| one != other);
-        for ((name, _), _) in differing {
-            if !names.contains(&name.as_str()) {
-                names.push(name);
-            }
-        }
+        let known = first.options.keys().chain(asked.options.keys());
+        let differs = |name: &&String| first.options.get(*name) != asked.options.get(*name);
+        differing.extend(known.filter(differs).map(|name| names.of(name)));
     }
     if groups.len() < 2 {
         return None;
     }
-    // Without names: two versions of the program, of which one lacks an option.
-    let what = if names.is_empty() { "options".to_owned() } else { names.join(", ") };
+    let what = differing.into_iter().collect::<Vec<_>>().join(", ");
     let mut text = format!("the processes were started with different options; they differ in {what}:");
     for (asked, members) in groups.iter().take(MOST_SHOWN) {
         let _ = write!(text, "\n  {} on {}: {}", numbers(members), asked.host, asked.command);
@@ -177,28 +175,32 @@ fn numbers(members: &[usize]) -> String {
 mod tests {
     use super::*;
 
-    fn asked(options: &[(&str, &str)], command: &str) -> Asked {
+    fn asked(options: &[(&str, u64)], command: &str) -> Asked {
         Asked {
             host: "node1".to_owned(),
             command: command.to_owned(),
-            options: options.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect(),
+            options: options.iter().map(|&(name, value)| (name.to_owned(), value.into())).collect(),
             problem: None,
         }
     }
 
     #[test]
     fn processes_that_differ_are_shown_with_what_each_was_asked_for() {
-        let twenty = || asked(&[("-n", "20"), ("-c", "1")], "nccl-bench allreduce");
-        assert_eq!(difference(&[twenty(), twenty()]), None);
-        let all =
-            [twenty(), asked(&[("-n", "21"), ("-c", "1")], "nccl-bench allreduce -n 21"), twenty(), twenty()];
+        let names = Names(|field| if field == "iterations" { "-n".to_owned() } else { field.to_owned() });
+        let ask = |iterations, command| asked(&[("checks", 1), ("iterations", iterations)], command);
+        let twenty = || ask(20, "nccl-bench allreduce");
+        assert_eq!(difference(&[twenty(), twenty()], names), None);
+        let all = [twenty(), ask(21, "nccl-bench allreduce -n 21"), twenty(), twenty()];
         assert_eq!(
-            difference(&all).unwrap(),
+            difference(&all, names).unwrap(),
             "the processes were started with different options; they differ in -n:\n  \
              processes 0, 2-3 on node1: nccl-bench allreduce\n  \
              process 1 on node1: nccl-bench allreduce -n 21\n\
              Give every process the same options and the same NCCL_TESTS_ variables"
         );
+        // Another version of the program may lack an option.
+        let text = difference(&[twenty(), asked(&[("iterations", 20)], "nccl-bench")], names).unwrap();
+        assert!(text.contains("they differ in checks:"), "{text}");
     }
 
     #[test]

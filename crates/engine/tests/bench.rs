@@ -12,7 +12,7 @@ use engine::process::Process;
 use engine::request::{BackendChoice, Request};
 use engine::supervision::{Stop, Verdict};
 use engine::sweep::{Event, SweepStep};
-use record::{Measurement, Outcome, Placement, Run};
+use record::{Measurement, Outcome, Placement, Run, Settings};
 
 /// Collects everything that a run reports.
 #[derive(Default)]
@@ -83,9 +83,8 @@ fn a_run_reports_its_measurements_in_order_and_returns_a_verdict() {
     let request = Request {
         backend: BackendChoice::Fabric,
         threads: Some(2),
-        min_bytes: 64,
         max_bytes: Some(256),
-        iterations: 3,
+        settings: Settings { min_bytes: 64, iterations: 3, ..Settings::of_collectives() },
         ..Request::new(vec![Collective::AllReduce, Collective::AllToAll])
     };
     let observer = Arc::new(Collected::default());

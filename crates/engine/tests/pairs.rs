@@ -81,13 +81,13 @@ fn a_process_measures_one_pair_of_its_ranks_after_the_other() {
             assert!(measurement.time_us > 0.0 && measurement.busbw_gbps == measurement.algbw_gbps);
         }
         // The same ranks carry out collectives in between.
-        let collectives = Request {
+        let mut collectives = Request {
             backend: BackendChoice::Fabric,
             threads: Some(3),
             max_bytes: Some(64),
-            iterations: 1,
             ..Request::new(vec![Collective::AllReduce])
         };
+        collectives.settings.iterations = 1;
         assert_eq!(bench.run(&collectives, recorded.clone()).unwrap(), Verdict::Good);
     }
 

@@ -20,7 +20,7 @@ use engine::process::Process;
 use engine::request::{BackendChoice, Fault, Request};
 use engine::supervision::{Stop, Verdict};
 use engine::sweep::Event;
-use record::{Blocking, Outcome, Run};
+use record::{Blocking, Outcome, Run, Settings};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
@@ -126,12 +126,15 @@ fn request(trial: usize, threads: usize) -> Request {
         backend: if on_gpus { BackendChoice::Nccl } else { BackendChoice::Fabric },
         threads: Some(threads),
         gpus: on_gpus.then_some(1),
-        min_bytes: 256,
+        settings: Settings {
+            min_bytes: 256,
+            iterations: 2 + trial % 3,
+            per_iteration: trial % 5 == 1,
+            blocking: [Blocking::No, Blocking::WaitAndBarrier, Blocking::Wait, Blocking::Outer][trial % 4],
+            ..Settings::of_collectives()
+        },
         max_bytes: Some(1024),
-        iterations: 2 + trial % 3,
-        per_iteration: trial % 5 == 1,
         statistics: trial % 5 <= 2,
-        blocking: [Blocking::No, Blocking::WaitAndBarrier, Blocking::Wait, Blocking::Outer][trial % 4],
         // Nothing is connected over it yet.
         provider: if trial == NOT_CONNECTED { "tcp" } else { "auto" }.to_owned(),
         fault: (trial == DAMAGED).then_some(Fault { rank: LIMITED, index: 3 }),

@@ -10,7 +10,7 @@ use crate::run::{
     Algorithm, BackendLibrary, Measurement, Mismatch, Outcome, PerIteration, Placement, Provenance, Rank,
     RankTimes, Run, SCHEMA_VERSION, Versus,
 };
-use crate::settings::{Average, Blocking, Registration, Settings};
+use crate::settings::Settings;
 use crate::statistics::Statistics;
 
 /// Two ranks; an allreduce in both placements, one of them wrong, a broadcast of another cycle, and an
@@ -54,28 +54,15 @@ fn settings() -> Settings {
     Settings {
         threads: 1,
         gpus: 1,
-        min_bytes: 8,
         max_bytes: 1 << 20,
-        step_factor: Some(2),
         step_bytes: Some(1024),
-        iterations: 20,
-        aggregated: 1,
         warm_up: 5,
         cycles: 2,
-        checks: 1,
         stream_checks: Some(200),
-        average: Average::Mean,
-        blocking: Blocking::No,
-        graph_launches: 0,
-        registration: Registration::None,
-        unaligned: 0,
         per_iteration: true,
         per_iteration_skip: 1,
-        parallel_init: false,
         cpu_time: true,
-        time_stamps: false,
         cta_policy: Some(1),
-        default_stream: false,
         rounds: Some(2),
         until_stable: Some(0.01),
         budget_seconds: Some(2.5),
@@ -92,6 +79,7 @@ fn settings() -> Settings {
             endpoints: 2,
             shared_domain: false,
         }),
+        ..Settings::of_collectives()
     }
 }
 

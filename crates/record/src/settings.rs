@@ -75,6 +75,50 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// The settings that are columns of CSV, in order.
+    pub(crate) const COLUMNS: &[&str] = &[
+        "iterations",
+        "aggregated",
+        "warm_up",
+        "average",
+        "blocking",
+        "graph_launches",
+        "registration",
+        "unaligned",
+        "cta_policy",
+        "rounds",
+    ];
+
+    /// The settings that affect the set of rows or additional reports, but not the meaning of a row's value:
+    /// runs that differ in them alone are compared without a remark.
+    pub(crate) const HARMLESS: &[&str] = &[
+        "min_bytes",
+        "step_factor",
+        "step_bytes",
+        "cycles",
+        "checks",
+        "stream_checks",
+        "cpu_time",
+        "time_stamps",
+        "per_iteration_skip",
+    ];
+
+    /// The defaults of a run of collectives: 8 bytes and more, each size twice the last, 20 iterations, one
+    /// verification. `threads`, `gpus` and `max_bytes` are those of a run.
+    pub fn of_collectives() -> Self {
+        Self {
+            min_bytes: 8,
+            step_factor: Some(2),
+            iterations: 20,
+            aggregated: 1,
+            warm_up: 1,
+            cycles: 1,
+            checks: 1,
+            average: Average::Mean,
+            ..Self::default()
+        }
+    }
+
     /// Number of timed operations of a measurement that neither `until_stable` nor the budget ends.
     pub fn count_operations(&self) -> usize {
         let rounds = self.rounds.unwrap_or(1);
@@ -125,4 +169,18 @@ pub enum Registration {
     Local,
     /// All ranks register them together (`ncclCommWindowRegister`).
     Symmetric,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Settings;
+    use crate::sample;
+
+    #[test]
+    fn columns_and_harmless_settings_are_fields() {
+        let fields = serde_json::to_value(sample::full().settings).unwrap();
+        for name in Settings::COLUMNS.iter().chain(Settings::HARMLESS) {
+            assert!(fields.get(name).is_some(), "there is no setting {name}");
+        }
+    }
 }

@@ -179,24 +179,35 @@ pub(crate) mod tests {
              -a 3 -z 2 -R 2 -u 1 -C 1 -S 1 -I 1 -K 5 -M 1 -p 1 -T 30 -y 1 -x 1 -J out.json -D 0",
         );
         assert_eq!(found.collectives, [Collective::AllReduce]);
-        assert_eq!((found.min_bytes, found.max_bytes), (8, Some(8 << 30)));
-        assert_eq!(found.step, Step::Factor(2));
-        assert_eq!((found.warm_up, found.iterations, found.checks), (5, 20, 1));
+        assert_eq!((found.settings.min_bytes, found.max_bytes), (8, Some(8 << 30)));
+        assert_eq!(found.step(), Step::Factor(2));
+        assert_eq!((found.settings.warm_up, found.settings.iterations, found.settings.checks), (5, 20, 1));
         assert_eq!((found.gpus, found.threads), (Some(8), Some(1)));
         assert_eq!((found.data_types, found.ops), (vec![DataType::Float16], vec![Op::Max]));
-        assert_eq!((found.aggregated, found.cycles, found.unaligned), (2, 3, 1));
-        assert_eq!((found.average, found.blocking), (Average::Max, Blocking::Wait));
-        assert_eq!((found.registration, found.cta_policy), (Registration::Symmetric, Some(1)));
-        assert!(found.cpu_time && found.time_stamps && found.per_iteration && found.memory_report);
-        assert!(found.parallel_init && found.default_stream);
-        assert_eq!((found.per_iteration_skip, found.timeout), (5, Some(Duration::from_secs(30))));
+        assert_eq!((found.settings.aggregated, found.settings.cycles, found.settings.unaligned), (2, 3, 1));
+        assert_eq!((found.settings.average, found.settings.blocking), (Average::Max, Blocking::Wait));
+        assert_eq!(
+            (found.settings.registration, found.settings.cta_policy),
+            (Registration::Symmetric, Some(1))
+        );
+        assert!(
+            found.settings.cpu_time
+                && found.settings.time_stamps
+                && found.settings.per_iteration
+                && found.memory_report
+        );
+        assert!(found.settings.parallel_init && found.settings.default_stream);
+        assert_eq!((found.settings.per_iteration_skip, found.timeout), (5, Some(Duration::from_secs(30))));
         assert_eq!(found.notes, [""; 0]);
         let long = settings(
             "nccl-bench broadcast --minbytes 0x10 --maxbytes 1e3 --root -1 --agg_iters 010 --cudagraph 2 \
              --run_cycles 0",
         );
-        assert_eq!((long.min_bytes, long.max_bytes), (16, Some(1000)));
-        assert_eq!((long.roots, long.aggregated, long.graph_launches, long.cycles), (Roots::All, 8, 2, 0));
+        assert_eq!((long.settings.min_bytes, long.max_bytes), (16, Some(1000)));
+        assert_eq!(
+            (long.roots, long.settings.aggregated, long.settings.graph_launches, long.settings.cycles),
+            (Roots::All, 8, 2, 0)
+        );
     }
 
     #[test]
@@ -204,14 +215,14 @@ pub(crate) mod tests {
         for name in ["all_reduce_perf", "/opt/bin/all_reduce_perf_mpi", "./all_reduce"] {
             let found = settings(name);
             assert_eq!(found.collectives, [Collective::AllReduce]);
-            assert_eq!((found.min_bytes, found.max_bytes), (32 << 20, Some(32 << 20)));
-            assert_eq!((found.step, found.gpus), (Step::Bytes(1 << 20), Some(1)));
+            assert_eq!((found.settings.min_bytes, found.max_bytes), (32 << 20, Some(32 << 20)));
+            assert_eq!((found.step(), found.gpus), (Step::Bytes(1 << 20), Some(1)));
         }
         let found = settings("nccl-bench allreduce -b 8 -b 16 -e 1K -c 2 -c 0");
-        assert_eq!((found.min_bytes, found.checks), (16, 0), "the last one counts");
+        assert_eq!((found.settings.min_bytes, found.settings.checks), (16, 0), "the last one counts");
         let found = settings("nccl-bench all_reduce_perf");
-        assert_eq!((found.min_bytes, found.max_bytes, found.gpus), (8, None, None));
-        assert_eq!(found.step, Step::Factor(2));
+        assert_eq!((found.settings.min_bytes, found.max_bytes, found.gpus), (8, None, None));
+        assert_eq!(found.step(), Step::Factor(2));
     }
 
     #[test]
@@ -228,7 +239,7 @@ pub(crate) mod tests {
         assert_eq!(found.collectives, expected);
         assert_eq!(found.data_types, [DataType::Float32, DataType::Int8]);
         assert_eq!(found.ops, Op::ALL);
-        assert_eq!(found.step, Step::Bytes(1 << 20));
+        assert_eq!(found.step(), Step::Bytes(1 << 20));
         let all = settings("nccl-bench all -d all");
         assert_eq!(all.collectives, Collective::ALL);
         assert_eq!(all.data_types, DataType::ALL);
@@ -237,13 +248,13 @@ pub(crate) mod tests {
     #[test]
     fn two_sides_are_different_ones_in_nine_rounds() {
         let found = settings("nccl-bench allreduce");
-        assert_eq!((found.versus, found.rounds, found.backend), (None, 1, BackendChoice::Auto));
+        assert_eq!((found.versus, found.settings.rounds, found.backend), (None, None, BackendChoice::Auto));
         for line in ["nccl-bench allreduce --vs mpi", "nccl-bench allreduce --vs mpi --backend fabric"] {
             let found = settings(line);
-            let expected = (Some(Versus::Mpi), 9, BackendChoice::Fabric);
-            assert_eq!((found.versus, found.rounds, found.backend), expected);
+            let expected = (Some(Versus::Mpi), Some(9), BackendChoice::Fabric);
+            assert_eq!((found.versus, found.settings.rounds, found.backend), expected);
         }
-        assert_eq!(settings("nccl-bench allreduce --vs mpi --rounds 4").rounds, 4);
+        assert_eq!(settings("nccl-bench allreduce --vs mpi --rounds 4").settings.rounds, Some(4));
         assert!(refused(&["allreduce", "--vs", "mpi", "--backend", "mpi"]).contains("with itself"));
         assert!(refused(&["allreduce", "--vs", "fabric", "--backend", "fabric"]).contains("with itself"));
         for (line, versus, backend) in [
@@ -252,18 +263,25 @@ pub(crate) mod tests {
             ("nccl-bench allreduce --vs fabric --backend mpi", Versus::Fabric, BackendChoice::Mpi),
         ] {
             let found = settings(line);
-            assert_eq!((found.versus, found.rounds, found.backend), (Some(versus), 9, backend));
+            assert_eq!(
+                (found.versus, found.settings.rounds, found.backend),
+                (Some(versus), Some(9), backend)
+            );
         }
         assert!(refused(&["allreduce", "--rounds", "2", "--until-stable", "1%"]).contains("--until-stable"));
     }
 
     #[test]
     fn the_check_on_the_stream_has_a_number_of_rounds() {
-        assert_eq!(settings("nccl-bench allreduce").stream_checks, None);
-        assert_eq!(settings("nccl-bench allreduce --check-on-stream").stream_checks, Some(200));
-        assert_eq!(settings("nccl-bench allreduce --check-on-stream -R 2").stream_checks, Some(200));
-        assert_eq!(settings("nccl-bench allreduce --check-on-stream 7 -G 1").stream_checks, Some(7));
-        assert_eq!(settings("nccl-bench allreduce --check 3").checks, 3, "no abbreviation of the other");
+        assert_eq!(settings("nccl-bench allreduce").settings.stream_checks, None);
+        assert_eq!(settings("nccl-bench allreduce --check-on-stream").settings.stream_checks, Some(200));
+        assert_eq!(settings("nccl-bench allreduce --check-on-stream -R 2").settings.stream_checks, Some(200));
+        assert_eq!(settings("nccl-bench allreduce --check-on-stream 7 -G 1").settings.stream_checks, Some(7));
+        assert_eq!(
+            settings("nccl-bench allreduce --check 3").settings.checks,
+            3,
+            "no abbreviation of the other"
+        );
         for (arguments, expected) in [
             (&["-c", "0"][..], "-c 0 does not"),
             (&["-y", "1"], "capture the default stream"),
@@ -278,7 +296,10 @@ pub(crate) mod tests {
     #[test]
     fn what_does_not_go_together_is_refused_or_left_out_with_a_note() {
         let found = settings("nccl-bench allreduce -G 1 -z 3 -I 1 -K 2");
-        assert_eq!((found.blocking, found.per_iteration, found.per_iteration_skip), (Blocking::No, false, 0));
+        assert_eq!(
+            (found.settings.blocking, found.settings.per_iteration, found.settings.per_iteration_skip),
+            (Blocking::No, false, 0)
+        );
         assert_eq!(found.notes.len(), 3);
         assert!(refused(&["allreduce", "-G", "1", "-z", "1"]).contains("-G captures"));
         assert!(refused(&["allreduce", "-G", "1", "-y", "1"]).contains("default stream"));

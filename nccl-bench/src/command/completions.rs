@@ -94,7 +94,7 @@ fn values(command: &str, argument: &str) -> Option<Vec<&'static str>> {
     match argument {
         "data_types" => Some(DataType::ALL.into_iter().map(DataType::name).chain(["all"]).collect()),
         "ops" => Some(Op::ALL.into_iter().map(Op::name).chain(["all"]).collect()),
-        "algo" | "between" => {
+        "algorithms" | "between" => {
             let collective = command.parse::<Collective>().ok();
             let serves = |algorithm: &Algorithm| match collective.map(on_fabric) {
                 // Every collective.

@@ -8,6 +8,7 @@ pub mod help;
 pub mod man;
 mod markup;
 pub mod measure;
+mod option_name;
 mod output_file;
 pub mod plot;
 pub mod topo;

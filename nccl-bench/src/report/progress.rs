@@ -115,7 +115,9 @@ fn total(plan: &SweepPlan, groups: &Groups) -> u64 {
             sweep::cases(plan, collective, groups.smallest()).len() * plan.placements(collective).len()
         })
         .sum();
-    sizes.saturating_mul((rows * groups.count()) as u64).saturating_mul(plan.request.cycles.max(1) as u64)
+    sizes
+        .saturating_mul((rows * groups.count()) as u64)
+        .saturating_mul(plan.request.settings.cycles.max(1) as u64)
 }
 
 #[cfg(test)]

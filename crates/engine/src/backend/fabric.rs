@@ -13,7 +13,7 @@ use crate::agreement::exchange;
 use crate::collective::{Collective, Participant, on_fabric};
 use crate::data::Op;
 use crate::groups::Groups;
-use crate::request::Request;
+use crate::request::{Names, Request};
 use crate::supervision::Stop;
 use record::{BackendLibrary, Placement};
 
@@ -25,30 +25,30 @@ pub const RANKS_ALONE: usize = 2;
 /// # Errors
 /// [`Stop::Refused`] when a process has none, or not the provider that is asked for.
 pub(super) fn find(
-    settings: &Request,
+    request: &Request,
     process: &dyn World,
     connections: &Connections,
 ) -> Result<HostBackend, Stop> {
-    let provider = (settings.provider != "auto").then_some(settings.provider.as_str());
+    let provider = (request.provider != "auto").then_some(request.provider.as_str());
     let mut libraries = Vec::new();
-    for (index, each) in exchange(process, library(provider))?.into_iter().enumerate() {
+    for (index, each) in exchange(process, library(provider, request.names))?.into_iter().enumerate() {
         let refused = |reason| Stop::Refused(format!("process {index} on {}: {reason}", each.host));
         libraries.push(each.result.map_err(refused)?);
     }
     let mut options = Options::default();
     options.provider = provider.map(str::to_owned);
-    let threads = settings.threads.unwrap_or(if process.size() == 1 { RANKS_ALONE } else { 1 });
-    let groups = Groups::new(settings, process.size(), threads)?;
+    let threads = request.threads.unwrap_or(if process.size() == 1 { RANKS_ALONE } else { 1 });
+    let groups = Groups::new(request, process.size(), threads)?;
     for ranks in groups.sizes() {
-        refuse_unfit(settings, ranks, process.local_size() == process.size())?;
+        refuse_unfit(request, ranks, process.local_size() == process.size())?;
     }
-    for (collective, algorithm) in settings.tuning.choices(&settings.collectives).map_err(Stop::Refused)? {
+    for (collective, algorithm) in request.algorithms().map_err(Stop::Refused)? {
         options.set_algorithm(collective, algorithm);
     }
-    options.between = settings.tuning.between;
-    options.segment = settings.tuning.segment;
-    options.in_flight = settings.tuning.in_flight;
-    let (connections, binding) = (connections.clone(), settings.binding);
+    options.between = request.tuning.between;
+    options.segment = request.tuning.segment;
+    options.in_flight = request.tuning.in_flight;
+    let (connections, binding) = (connections.clone(), request.binding);
     Ok(HostBackend {
         connector: Arc::new(move |place, world| {
             Ok(Box::new(connections.connect_ranks(place, world, &options, binding)?))
@@ -66,19 +66,20 @@ pub(super) fn find(
 ///
 /// # Errors
 /// [`Stop::Refused`] with the algorithm and the collective.
-pub(crate) fn refuse_unfit(settings: &Request, ranks: usize, is_on_one_host: bool) -> Result<(), Stop> {
+pub(crate) fn refuse_unfit(request: &Request, ranks: usize, is_on_one_host: bool) -> Result<(), Stop> {
     // With a baseline, the default number of ranks is also that backend's, and the communicator refuses.
-    if settings.versus.is_some() {
+    if request.versus.is_some() {
         return Ok(());
     }
-    let choices = settings.tuning.choices(&settings.collectives).map_err(Stop::Refused)?;
+    let choices = request.algorithms().map_err(Stop::Refused)?;
     let unfit = choices.into_iter().find(|&(collective, algorithm)| {
         !algorithm.serves(collective, ranks) || algorithm == Algorithm::Hierarchical && is_on_one_host
     });
     let Some((collective, algorithm)) = unfit else { return Ok(()) };
     let host = if is_on_one_host { " of one host" } else { "" };
+    let asked = request.names.with("algorithms", algorithm);
     Err(Stop::Refused(format!(
-        "--algo {algorithm}: it cannot carry out {collective} on {ranks} ranks{host}; leave it out, or \
+        "{asked}: it cannot carry out {collective} on {ranks} ranks{host}; leave it out, or \
          choose another (nccl-bench fabric algorithms)"
     )))
 }
@@ -90,7 +91,7 @@ pub(crate) fn list_capabilities() -> Capabilities {
 }
 
 /// Returns the libfabric of this process; an error when it lacks the provider.
-fn library(provider: Option<&str>) -> Result<BackendLibrary, String> {
+fn library(provider: Option<&str>, names: Names) -> Result<BackendLibrary, String> {
     let library = fabric::Library::load().map_err(|error| error.to_string())?;
     let loaded = BackendLibrary {
         backend: "fabric".to_owned(),
@@ -125,8 +126,8 @@ fn library(provider: Option<&str>) -> Result<BackendLibrary, String> {
     }
     let shortage = fabric::shm_shortage().filter(|_| asked == "shm");
     Err(format!(
-        "--provider {asked}: libfabric {} from {} has no such provider for tagged messages here; it has \
-         {}{}{}",
+        "{}: libfabric {} from {} has no such provider for tagged messages here; it has {}{}{}",
+        names.with("provider", asked),
         loaded.library_version,
         loaded.library_path,
         providers.join(", "),

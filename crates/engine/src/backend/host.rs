@@ -64,28 +64,28 @@ pub struct HostBackend {
 /// Function that finds a library on all processes. Its connections are kept for later runs.
 pub type FindHostBackend = fn(&Request, &dyn World, &Connections) -> Result<HostBackend, Stop>;
 
-/// Finds the library with `find`, and that of the baseline (`--vs`) with `versus`. The ranks are threads with
+/// Finds the library with `find`, and that of the baseline with `versus`. The ranks are threads with
 /// buffers in host memory. `why` is the reason for this choice, for the record.
 ///
 /// # Errors
 /// [`Stop::Refused`] when arguments do not fit host memory; and those of `find` and `versus`.
 pub(super) fn prepare(
-    settings: &Request,
+    request: &Request,
     process: &dyn World,
     find: FindHostBackend,
     versus: Option<FindHostBackend>,
     connections: &Connections,
     why: &str,
 ) -> Result<Node, Stop> {
-    if let Some(problem) = find_unsupported(settings) {
+    if let Some(problem) = find_unsupported(request) {
         return Err(Stop::Refused(problem));
     }
-    let primary = find(settings, process, connections)?;
-    let baseline = versus.map(|find| find(settings, process, connections)).transpose()?;
+    let primary = find(request, process, connections)?;
+    let baseline = versus.map(|find| find(request, process, connections)).transpose()?;
     let backends = || [&primary].into_iter().chain(&baseline);
     let alone = backends().map(|backend| backend.ranks_alone).min().unwrap_or(1);
-    let threads = settings.threads.unwrap_or(if process.size() == 1 { alone } else { 1 });
-    let groups = Groups::new(settings, process.size(), threads)?;
+    let threads = request.threads.unwrap_or(if process.size() == 1 { alone } else { 1 });
+    let groups = Groups::new(request, process.size(), threads)?;
     let connects_over_world = backends().all(|backend| backend.connects_over_world);
     if !connects_over_world {
         refuse_parts(&groups, process.size() * threads)?;
@@ -161,34 +161,35 @@ fn device(
 }
 
 /// Returns the reason for which host memory cannot carry out a request; `None` when it can.
-pub(crate) fn find_unsupported(settings: &Request) -> Option<String> {
-    let host = |what: &str| Some(format!("{what}: only NCCL over GPUs does that, and this is host memory"));
-    if requests_operator(settings, Op::MulSum) {
-        return host("-o mulsum");
+pub(crate) fn find_unsupported(request: &Request) -> Option<String> {
+    let (settings, names) = (&request.settings, request.names);
+    let host = |what: String| Some(format!("{what}: only NCCL over GPUs does that, and this is host memory"));
+    if requests_operator(request, Op::MulSum) {
+        return host(names.with("ops", Op::MulSum));
     }
-    match settings {
-        Request { gpus: Some(2..), .. } => {
-            Some("-g counts GPUs; for ranks over host memory use -t".to_owned())
-        }
-        Request { graph_launches: 1.., .. } => host("-G (CUDA graphs)"),
-        Request { stream_checks: Some(_), .. } => host("--check-on-stream"),
-        Request { default_stream: true, .. } => host("-y (CUDA's default stream)"),
-        Request { cta_policy: Some(_), .. } => host("-x (thread blocks)"),
-        Request { aggregated: 2.., .. } => host("-m (operations in a group)"),
-        Request { memory_report: true, .. } => host("-M (GPU memory)"),
-        Request { registration: Registration::Local | Registration::Symmetric, .. } => {
-            host("-R (registered buffers)")
-        }
-        Request { unaligned: 1.., .. } => host("-u (shifted buffers)"),
-        _ => None,
+    if request.gpus.is_some_and(|gpus| gpus > 1) {
+        let (gpus, threads) = (names.of("gpus"), names.of("threads"));
+        return Some(format!("{gpus} counts GPUs; for ranks over host memory use {threads}"));
     }
+    let asked = [
+        ("graph_launches", " (CUDA graphs)", settings.graph_launches > 0),
+        ("stream_checks", "", settings.stream_checks.is_some()),
+        ("default_stream", " (CUDA's default stream)", settings.default_stream),
+        ("cta_policy", " (thread blocks)", settings.cta_policy.is_some()),
+        ("aggregated", " (operations in a group)", settings.aggregated > 1),
+        ("memory_report", " (GPU memory)", request.memory_report),
+        ("registration", " (registered buffers)", settings.registration != Registration::None),
+        ("unaligned", " (shifted buffers)", settings.unaligned > 0),
+    ];
+    let found = asked.iter().find(|(_, _, is_asked)| *is_asked);
+    found.and_then(|(field, what, _)| host(format!("{}{what}", names.of(field))))
 }
 
 /// Returns true when the request names this operator for a collective that uses it.
-pub(super) fn requests_operator(settings: &Request, op: Op) -> bool {
-    settings.ops.contains(&op)
-        && settings.collectives.iter().any(|collective| collective.reduces())
-        && !settings.all.ops
+pub(super) fn requests_operator(request: &Request, op: Op) -> bool {
+    request.ops.contains(&op)
+        && request.collectives.iter().any(|collective| collective.reduces())
+        && !request.all.ops
 }
 
 /// Page-aligned memory, touched when it is allocated.

@@ -137,7 +137,7 @@ pub struct MemoryUse {
     pub operations: u64,
 }
 
-/// Role of a backend in a run with `--vs`.
+/// Role of a backend in a run with a baseline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BackendRole {
     /// The measured backend.
@@ -200,7 +200,7 @@ pub(crate) trait Backend {
 
     /// Fills, operates and checks on the stream, round by round, without waiting on the host. Returns the
     /// wrong elements of all rounds, if any. Called only when
-    /// [`Request::stream_checks`](crate::request::Request::stream_checks) was accepted. Calls `barrier` once,
+    /// [`Settings::stream_checks`](record::Settings::stream_checks) was accepted. Calls `barrier` once,
     /// before the first round.
     fn check_on_stream(
         &mut self,
@@ -208,7 +208,7 @@ pub(crate) trait Backend {
         _rounds: &StreamRounds,
         _barrier: &Barrier<'_>,
     ) -> anyhow::Result<Option<Tally>> {
-        anyhow::bail!("--check-on-stream: this backend has no stream")
+        anyhow::bail!("this backend has no stream to check on")
     }
 }
 
@@ -249,9 +249,9 @@ impl Default for Capabilities {
 
 /// A process's part of a backend, prepared before anything is started.
 pub(crate) struct Node {
-    /// `-t`: threads per process.
+    /// Threads per process.
     pub threads: usize,
-    /// `-g`: GPUs per thread. Every GPU is a rank with a thread of its own; 1 where ranks have no GPU.
+    /// GPUs per thread. Every GPU is a rank with a thread of its own; 1 where ranks have no GPU.
     pub gpus: usize,
     /// The ranks that measure.
     pub groups: Groups,
@@ -260,7 +260,7 @@ pub(crate) struct Node {
     pub connects_over_world: bool,
     /// Capabilities of all ranks.
     pub capabilities: Capabilities,
-    /// Capabilities of the baseline, if there is one (`--vs`): all of `capabilities`, but perhaps not in
+    /// Capabilities of the baseline, if there is one: all of `capabilities`, but perhaps not in
     /// place.
     pub versus: Option<Capabilities>,
     /// Backend and library, for the record.

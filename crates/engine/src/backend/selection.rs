@@ -15,25 +15,28 @@ use crate::supervision::Stop;
 /// # Errors
 /// A refusal ([`Stop::refusal`]), the same on every process, when the requested backend is not available.
 pub(crate) fn choose(
-    settings: &Request,
+    request: &Request,
     process: &dyn World,
     mpi: Option<FindHostBackend>,
     connections: &Connections,
 ) -> Result<Node, Stop> {
     let mpi = || mpi.ok_or_else(|| Stop::Refused("this program is not linked to MPI".to_owned()));
-    let versus = match settings.versus {
+    let versus = match request.versus {
         Some(Versus::Mpi) => Some(mpi()?),
         Some(Versus::Fabric) => Some(fabric::find as FindHostBackend),
         None => None,
     };
     let on_hosts =
-        |find: FindHostBackend, why: &str| host::prepare(settings, process, find, versus, connections, why);
-    match settings.backend {
-        BackendChoice::Fabric => {
-            let flag = if versus.is_some() { "--vs" } else { "--backend fabric" };
-            return on_hosts(fabric::find, &format!("as asked for ({flag})"));
+        |find: FindHostBackend, why: &str| host::prepare(request, process, find, versus, connections, why);
+    let names = request.names;
+    let backend = |name| names.with("backend", name);
+    let as_asked = |asked: String| format!("as asked for ({asked})");
+    match request.backend {
+        BackendChoice::Fabric if versus.is_some() => {
+            return on_hosts(fabric::find, &as_asked(names.of("versus")));
         }
-        BackendChoice::Mpi => return on_hosts(mpi()?, "as asked for (--backend mpi)"),
+        BackendChoice::Fabric => return on_hosts(fabric::find, &as_asked(backend("fabric"))),
+        BackendChoice::Mpi => return on_hosts(mpi()?, &as_asked(backend("mpi"))),
         BackendChoice::Nccl | BackendChoice::Auto => {}
     }
     // Not before the processes have joined their world: MPI_Init sets environment variables, which the CUDA
@@ -47,27 +50,28 @@ pub(crate) fn choose(
         })
         .collect();
     let Some(reason) = without.first() else {
-        return on_gpus(settings, process, &processes, versus, connections);
+        return on_gpus(request, process, &processes, versus, connections);
     };
-    if settings.backend == BackendChoice::Nccl {
-        let is_paired = settings.versus == Some(Versus::Fabric);
-        let asked_by = if is_paired { "--vs fabric: NCCL" } else { "--backend nccl" };
+    if request.backend == BackendChoice::Nccl {
+        let is_paired = request.versus == Some(Versus::Fabric);
+        let asked_by = if is_paired { names.with("versus", "fabric") + ": NCCL" } else { backend("nccl") };
         return Err(Stop::NoGpus { asked_by, reason: reason.clone() });
     }
+    let (host_memory, threads) = (backend("fabric"), names.of("threads"));
     if without.len() < processes.len() {
         return Err(Stop::Refused(format!(
             "GPUs can be used by {} of {} processes only, but not by {reason}\nFix this, or measure host \
-             memory with --backend fabric",
+             memory with {host_memory}",
             processes.len() - without.len(),
             processes.len(),
         )));
     }
     // The environment can differ between processes.
-    let asking = process.all_gather(settings.asks_for_gpus.as_deref().unwrap_or_default().as_bytes())?;
+    let asking = process.all_gather(request.asks_for_gpus.as_deref().unwrap_or_default().as_bytes())?;
     if let Some(asked) = asking.iter().find(|asked| !asked.is_empty()) {
         return Err(Stop::Refused(format!(
-            "{} asks for GPUs, but none can be used: {reason}\nTo measure host memory, add --backend fabric; \
-             -t is the number of its ranks",
+            "{} asks for GPUs, but none can be used: {reason}\nTo measure host memory, add {host_memory}; \
+             {threads} is the number of its ranks",
             String::from_utf8_lossy(asked)
         )));
     }
@@ -88,22 +92,23 @@ pub fn missing_gpus() -> Option<String> {
 
 /// NCCL between GPUs, in turn with the baseline of `versus`.
 fn on_gpus(
-    settings: &Request,
+    request: &Request,
     process: &dyn World,
     processes: &[Discovery<nccl::Gpus>],
     versus: Option<FindHostBackend>,
     connections: &Connections,
 ) -> Result<Node, Stop> {
-    if let Some(argument) = settings.tuning.argument().filter(|_| settings.versus != Some(Versus::Fabric)) {
+    if let Some(given) = request.tuning.given().filter(|_| request.versus != Some(Versus::Fabric)) {
+        let (given, fabric) = (request.names.of(given), request.names.with("backend", "fabric"));
         return Err(Stop::Refused(format!(
-            "{argument}: that is for collectives over libfabric (--backend fabric); NCCL takes the variables \
-             NCCL_ALGO and NCCL_PROTO"
+            "{given}: that is for collectives over libfabric ({fabric}); NCCL takes the variables NCCL_ALGO \
+             and NCCL_PROTO"
         )));
     }
-    let primary = nccl::prepare(settings, process, processes)?;
+    let primary = nccl::prepare(request, process, processes)?;
     let Some(find) = versus else { return Ok(primary) };
     let ranks = primary.threads * primary.gpus;
-    let on_host = Request { gpus: None, threads: Some(ranks), ..settings.clone() };
-    let why = "for what NCCL is measured in turn with (--vs)";
-    Ok(paired(primary, host::prepare(&on_host, process, find, None, connections, why)?))
+    let on_host = Request { gpus: None, threads: Some(ranks), ..request.clone() };
+    let why = format!("for what NCCL is measured in turn with ({})", request.names.of("versus"));
+    Ok(paired(primary, host::prepare(&on_host, process, find, None, connections, &why)?))
 }

@@ -37,9 +37,11 @@ fn keep<T: PartialEq + std::fmt::Display>(asked: &mut Vec<T>, known: &[T], notes
 /// # Errors
 /// [`Stop::Refused`] with the reason.
 pub fn check_ranks(request: &Request, ranks: usize, groups: &Groups) -> Result<(), Stop> {
+    let names = request.names;
     if let Some(fault) = request.fault.filter(|fault| fault.rank >= ranks) {
         return Err(Stop::Refused(format!(
-            "--inject-fault names rank {}, but there are {ranks} ranks, counted from 0",
+            "{} names rank {}, but there are {ranks} ranks, counted from 0",
+            names.of("fault"),
             fault.rank
         )));
     }
@@ -63,7 +65,8 @@ pub fn check_ranks(request: &Request, ranks: usize, groups: &Groups) -> Result<(
         } else {
             format!("there are {smallest}")
         };
-        return Err(Stop::Refused(format!("-r {root}: {smallest} ranks, counted from 0")));
+        let asked = names.with("roots", root);
+        return Err(Stop::Refused(format!("{asked}: {smallest} ranks, counted from 0")));
     }
     if let Pattern::Matrix(matrix) = &request.variables.pattern
         && request.collectives.contains(&Collective::AllToAllV)
@@ -76,9 +79,10 @@ pub fn check_ranks(request: &Request, ranks: usize, groups: &Groups) -> Result<(
         }
         let busiest = matrix.busiest(largest);
         if request.max_bytes.is_some_and(|max| max < busiest) {
+            let [min, max] = ["min_bytes", "max_bytes"].map(|field| names.with(field, busiest));
             return Err(Stop::Refused(format!(
-                "NCCL_TESTS_ALLTOALLV_MATRIX_FILE has a rank that sends or receives {busiest} bytes: give -b \
-                 {busiest} -e {busiest}"
+                "NCCL_TESTS_ALLTOALLV_MATRIX_FILE has a rank that sends or receives {busiest} bytes: give \
+                 {min} {max}"
             )));
         }
     }
@@ -112,20 +116,19 @@ pub(super) fn check_elements(request: &Request, sweep: Sweep, groups: &Groups) -
     let also = if is_of_matrix { ", or a matrix with larger entries" } else { "" };
     Err(Stop::Refused(format!(
         "{}: the largest size, {}, gives no rank an element among {ranks} ranks: give a larger one \
-         (-e){also}",
+         ({}){also}",
         first.map_or("", |collective| collective.name()),
         Size(largest),
+        request.names.of("max_bytes"),
     )))
 }
 
 /// Refuses to corrupt an element that is not verified.
 pub(super) fn check_fault(request: &Request, max_bytes: u64, groups: &Groups) -> Result<(), Stop> {
     let Some(fault) = request.fault else { return Ok(()) };
+    let asked = request.names.of("fault");
     let Some(position) = groups.position(fault.rank) else {
-        return Err(Stop::Refused(format!(
-            "--inject-fault names rank {}, which does not measure",
-            fault.rank
-        )));
+        return Err(Stop::Refused(format!("{asked} names rank {}, which does not measure", fault.rank)));
     };
     let roots = match request.roots {
         Roots::One(root) => root..root + 1,
@@ -146,12 +149,13 @@ pub(super) fn check_fault(request: &Request, max_bytes: u64, groups: &Groups) ->
     match verified.max() {
         Some(largest) if fault.index < largest => Ok(()),
         Some(largest) => Err(Stop::Refused(format!(
-            "--inject-fault names element {}, but the largest result has {largest}, counted from 0",
+            "{asked} names element {}, but the largest result has {largest}, counted from 0",
             fault.index
         ))),
         None => Err(Stop::Refused(format!(
-            "--inject-fault names rank {}, which has no result that is verified: name another, or another -r",
-            fault.rank
+            "{asked} names rank {}, which has no result that is verified: name another, or another {}",
+            fault.rank,
+            request.names.of("roots"),
         ))),
     }
 }

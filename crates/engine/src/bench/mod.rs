@@ -127,9 +127,9 @@ impl<'a> Bench<'a> {
         Self { process, mpi, ranks: Vec::new(), connections: Connections::default() }
     }
 
-    /// Carries out a request. Every process calls it with an equal request ([`Request::common`],
-    /// [`PairRequest::common`]) and gets the same result, once all ranks have closed their devices. Only the
-    /// process of rank 0 calls `observer`, whichever ranks measure, and those with [`PairRequest::reports`].
+    /// Carries out a request. Every process calls it with an equal request ([`Request`], [`PairRequest`]) and
+    /// gets the same result, once all ranks have closed their devices. Only the process of rank 0 calls
+    /// `observer`, whichever ranks measure, and those with [`PairRequest::reports`].
     ///
     /// # Errors
     /// The same on every process: a refusal when the request cannot be carried out, or a [`RunFailure`].
@@ -186,18 +186,18 @@ impl<'a> Bench<'a> {
         at_failure: AtFailure,
     ) -> Result<Verdict, Stop> {
         let world = self.process.world();
-        let (checked, timeout, prefix, options, command) = match request {
-            BenchRequest::Collectives(asked) => {
-                (asked.check(), asked.timeout, "nccl-bench measure 1", asked.common(), &asked.command)
-            }
-            BenchRequest::Pairs(asked) => {
-                (asked.check(), Some(asked.timeout), "nccl-bench pairs 1", asked.common(), &asked.command)
-            }
+        let (checked, timeout, prefix) = match request {
+            BenchRequest::Collectives(asked) => (asked.check(), asked.timeout, "nccl-bench measure 2"),
+            BenchRequest::Pairs(asked) => (asked.check(), Some(asked.timeout), "nccl-bench pairs 2"),
+        };
+        let (options, names, command) = match request {
+            BenchRequest::Collectives(asked) => (asked.compared(), asked.names, &asked.command),
+            BenchRequest::Pairs(asked) => (asked.compared(), asked.names, &asked.command),
         };
         let reports = world.rank() == 0 || matches!(request, BenchRequest::Pairs(request) if request.reports);
         let checked = checked.map_err(Stop::Refused);
         let prepared = checked.and_then(|()| if reports { observer.prepare() } else { Ok(()) });
-        agree(world, prefix, options, command, prepared)?;
+        agree(world, prefix, options?, names, command, prepared)?;
         let watchdog = Watchdog::start(world, timeout, self.process.salvage())?;
         let saved = Arc::clone(observer);
         self.process.salvage().set(move |outcome| saved.salvage(outcome));

@@ -24,7 +24,8 @@ pub(super) fn run(
     progress.begin_step("opening its endpoints");
     let mut rank = PairRank::open(request, world, context.at_failure)?;
     // Threads of endpoints would inherit a binding.
-    let ranks = gather_ranks(rank.describe(), Binding::None, request.threads, &groups, &**world)?;
+    let ranks =
+        gather_ranks(rank.describe(), Binding::None, request.names, request.threads, &groups, &**world)?;
     progress.begin_unlimited_step("writing the report");
     if leads {
         let (mut provenance, settings) = rank.describe_run();

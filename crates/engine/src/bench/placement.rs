@@ -16,7 +16,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
 use crate::gather::gather;
-use crate::request::Binding;
+use crate::request::{Binding, Names};
 use crate::supervision::{Stop, ranges};
 
 const PROCESSORS: &str = "/sys/devices/system/cpu";
@@ -36,7 +36,7 @@ struct Claim {
     binds: bool,
 }
 
-/// Binds this thread as `binding` demands, and notes the processors in `rank`. Every rank calls it.
+/// Binds this thread as the request demands, and notes the processors in `rank`. Every rank calls it.
 /// `threads`: number of ranks of this process.
 ///
 /// # Errors
@@ -44,6 +44,7 @@ struct Claim {
 /// for it, and [`Stop::Failed`] when the system refuses to bind.
 pub(super) fn place_rank(
     binding: Binding,
+    names: Names,
     threads: usize,
     rank: &mut Rank,
     world: &dyn World,
@@ -69,7 +70,7 @@ pub(super) fn place_rank(
     if binding == Binding::Core
         && let Some(index) = assigned.iter().position(Option::is_none)
     {
-        return Err(Stop::Refused(describe_unbound_rank(index, &claims)));
+        return Err(Stop::Refused(describe_unbound_rank(index, &claims, names)));
     }
     if let Some(processor) = assigned[world.rank()] {
         let mut only = CpuSet::new();
@@ -89,19 +90,21 @@ pub(super) fn place_rank(
 }
 
 /// The reason why rank `index` is not bound.
-fn describe_unbound_rank(index: usize, claims: &[Claim]) -> String {
+fn describe_unbound_rank(index: usize, claims: &[Claim], names: Names) -> String {
+    let (asked, option) = (names.with("binding", "core"), names.of("binding"));
     if claims[index].has_gpu {
         return format!(
-            "--bind core: rank {index} has a GPU, and threads that NCCL starts would share its processor; \
-             leave --bind out, or choose --backend fabric"
+            "{asked}: rank {index} has a GPU, and threads that NCCL starts would share its processor; leave \
+             {option} out, or choose {}",
+            names.with("backend", "fabric")
         );
     }
     let on_host = || claims.iter().filter(|claim| claim.host == claims[index].host);
     let processors: BTreeSet<_> = on_host().flat_map(|claim| &claim.processors).collect();
     let busy = claims[index].quota.map_or(processors.len(), |quota| quota.min(processors.len()));
     format!(
-        "--bind core: the host of rank {index} has {} ranks, which may use {busy} of its processors \
-         together; start fewer ranks, or leave --bind out",
+        "{asked}: the host of rank {index} has {} ranks, which may use {busy} of its processors together; \
+         start fewer ranks, or leave {option} out",
         on_host().count()
     )
 }

@@ -49,7 +49,8 @@ impl HostPlan {
         check_fault(&request, max_bytes, groups)?;
         check_elements(&request, SweepPlan::new(&request, max_bytes).sweep, groups)?;
         if reduced_to.is_some() {
-            request.notes.push(format!("-e is reduced to what fits into the {owner}"));
+            let reduced = request.names.of("max_bytes");
+            request.notes.push(format!("{reduced} is reduced to what fits into the {owner}"));
         }
         Ok(Self { request, max_bytes, buffers: [buffers.send as u64, buffers.receive as u64] })
     }

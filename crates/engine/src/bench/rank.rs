@@ -16,7 +16,7 @@ use crate::failure::{AtFailure, RunFailure};
 use crate::gather::gather;
 use crate::groups::Groups;
 use crate::nccl_choice::{self, ChoiceSources};
-use crate::request::{Binding, Request};
+use crate::request::{Binding, Names, Request};
 use crate::supervision::{RankProgress, Signal, Stop, Verdict, interrupted, ranges};
 use crate::sweep::{self, Event, RankObserver, SweepPlan, SweepStep, sizing};
 
@@ -51,7 +51,8 @@ pub(super) fn run(
     };
     check_elements(request, plan.sweep, groups)?;
     let described = device.as_ref().map(|device| device.rank.clone()).unwrap_or_default();
-    let ranks = gather_ranks(described, request.binding, node.threads * node.gpus, groups, &**world)?;
+    let ranks =
+        gather_ranks(described, request.binding, request.names, node.threads * node.gpus, groups, &**world)?;
     let leads = world.rank() == 0;
     progress.begin_unlimited_step("writing the report");
     if leads {
@@ -100,12 +101,13 @@ pub(super) fn run(
 pub(super) fn gather_ranks(
     described: Rank,
     binding: Binding,
+    names: Names,
     threads: usize,
     groups: &Groups,
     world: &dyn World,
 ) -> Result<Vec<Rank>, Stop> {
     let mut own = Rank { rank: world.rank(), pid: std::process::id(), host: world::host().name, ..described };
-    place_rank(binding, threads, &mut own, world)?;
+    place_rank(binding, names, threads, &mut own, world)?;
     let numbered = |rank: Rank| {
         let (job_rank, position) = (rank.rank, groups.position(rank.rank)?);
         let number = groups.number(job_rank)?;

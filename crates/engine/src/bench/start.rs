@@ -6,7 +6,7 @@ use record::{Outcome, Provenance, Rank, Run, SCHEMA_VERSION, Settings, provenanc
 use crate::backend::Node;
 use crate::groups::Groups;
 use crate::nccl_choice;
-use crate::request::{Request, Roots, Step};
+use crate::request::{Request, Roots};
 
 pub(super) fn start_of_record(
     request: &Request,
@@ -15,6 +15,7 @@ pub(super) fn start_of_record(
     ranks: Vec<Rank>,
     max_bytes: u64,
 ) -> Run {
+    let settings = &request.settings;
     let mut notes = node.notes.clone();
     notes.extend(request.notes.iter().cloned());
     if let Some(fault) = request.fault {
@@ -23,47 +24,20 @@ pub(super) fn start_of_record(
             fault.index, fault.rank
         ));
     }
-    if let Some(rounds) = request.stream_checks {
+    if let Some(rounds) = settings.stream_checks {
         notes.push(format!(
             "Check on the stream: {rounds} rounds per size and placement without the host between, eager and \
              as a graph"
         ));
     }
     notes.extend(describe_groups(request, &node.groups));
-    let (step_factor, step_bytes) = match request.step {
-        Step::Factor(factor) => (Some(factor), None),
-        Step::Bytes(bytes) => (None, Some(bytes)),
-    };
     let provenance = Provenance { world, ..node.provenance.clone() };
     let settings = Settings {
         threads: node.threads,
         gpus: node.gpus,
-        min_bytes: request.min_bytes,
         max_bytes: request.max_bytes.unwrap_or(max_bytes),
-        step_factor,
-        step_bytes,
-        iterations: request.iterations,
-        aggregated: request.aggregated,
-        warm_up: request.warm_up,
-        cycles: request.cycles,
-        checks: request.checks,
-        stream_checks: request.stream_checks,
-        average: request.average,
-        blocking: request.blocking,
-        graph_launches: request.graph_launches,
-        registration: request.registration,
-        unaligned: request.unaligned,
-        per_iteration: request.per_iteration,
-        per_iteration_skip: request.per_iteration_skip,
-        parallel_init: request.parallel_init,
-        cpu_time: request.cpu_time,
-        time_stamps: request.time_stamps,
-        cta_policy: request.cta_policy,
-        default_stream: request.default_stream,
-        rounds: (request.rounds > 1 && request.until_stable.is_none()).then_some(request.rounds),
-        until_stable: request.until_stable,
-        budget_seconds: request.budget.map(|budget| budget.as_secs_f64()),
-        pairs: None,
+        rounds: settings.rounds.filter(|&rounds| rounds > 1 && settings.until_stable.is_none()),
+        ..settings.clone()
     };
     describe_run(&request.program, &request.command, provenance, settings, ranks, notes)
 }
@@ -106,7 +80,8 @@ fn describe_groups(request: &Request, groups: &Groups) -> Vec<String> {
     let has_root = request.collectives.iter().any(|collective| collective.has_root());
     if request.roots == Roots::All && has_root && groups.smallest() < groups.largest() {
         notes.push(format!(
-            "-r all: only roots 0 to {}, which every group has",
+            "{}: only roots 0 to {}, which every group has",
+            request.names.with("roots", "all"),
             groups.smallest().saturating_sub(1)
         ));
     }

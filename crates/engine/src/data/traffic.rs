@@ -8,16 +8,19 @@ use std::ops::Range;
 use std::path::Path;
 
 use collectives::DataType;
+use serde::Serialize;
 
 /// Bytes of each pair's part are rounded down to this.
 const ALIGNMENT: u64 = 16;
 
 /// The requested traffic.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Pattern {
     /// More to ranks that are farther away: 0 the same to each, 1 nothing to itself and most to the farthest.
+    #[serde(rename = "NCCL_TESTS_ALLTOALLV_SPREAD")]
     Spread(f64),
     /// These bytes from each rank (row) to each (column).
+    #[serde(rename = "NCCL_TESTS_ALLTOALLV_MATRIX_FILE")]
     Matrix(Matrix),
 }
 
@@ -28,7 +31,7 @@ impl Default for Pattern {
 }
 
 /// Bytes from each rank to each, read from a file.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Matrix {
     rows: Vec<Vec<u64>>,
     /// The factor that was applied to the numbers of the file.

@@ -61,7 +61,7 @@ pub struct OperationKey<'a> {
     pub count_bytes: u64,
     /// Ranks of the communicator.
     pub ranks: usize,
-    /// Number of operations in a group (`-m`).
+    /// Number of operations in a group (`aggregated`).
     pub aggregated: usize,
 }
 

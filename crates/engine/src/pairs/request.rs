@@ -1,11 +1,13 @@
 //! The request: a test, the pairs of ranks, sizes, repetitions, and the endpoints.
 
+use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
 use record::{Completion, Messages, Until};
+use serde_json::{Value, json};
 
-use crate::request::{Step, Sweep};
+use crate::request::{Names, Step, Sweep};
 
 /// A test between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +64,7 @@ impl FromStr for Memory {
 
 /// A test of pairs of ranks, one pair after the other.
 ///
-/// All processes of a job run equal requests ([`PairRequest::common`]).
+/// All processes of a job run equal requests.
 #[derive(Clone, Debug)]
 pub struct PairRequest {
     /// The test.
@@ -71,6 +73,8 @@ pub struct PairRequest {
     pub program: String,
     /// The command line, for the record.
     pub command: Vec<String>,
+    /// Names of the fields in messages.
+    pub names: Names,
     /// The pairs, in order: ranks of the job, first the one whose clock counts. Other ranks wait.
     pub pairs: Vec<[usize; 2]>,
     /// Ranks of each process, each with a thread of its own.
@@ -133,6 +137,7 @@ impl PairRequest {
             test,
             program: concat!("nccl-bench-engine ", env!("CARGO_PKG_VERSION")).to_owned(),
             command: Vec::new(),
+            names: Names::default(),
             pairs: vec![[0, 1]],
             threads: 1,
             reports: false,
@@ -179,36 +184,23 @@ impl PairRequest {
         Err(problem.to_owned())
     }
 
-    /// The options that must be equal on all processes: by name, with the value as text that is equal exactly
-    /// when the values are.
-    pub fn common(&self) -> Vec<(&'static str, String)> {
+    /// The options that must be equal on all processes, by name.
+    pub(crate) fn compared(&self) -> serde_json::Result<BTreeMap<String, Value>> {
         // All fields are named, so that a new one cannot be forgotten.
         #[rustfmt::skip]
         let Self {
-            test, program: _, command: _, pairs, threads, reports: _, provider, min_bytes, max_bytes, step, transfers, rounds,
+            test, program: _, command: _, names: _, pairs, threads, reports: _, provider, min_bytes, max_bytes, step, transfers, rounds,
             warm_up, check, window, messages, both_ways, until, inject: _, memory, completion: _, pause: _, endpoints,
             shared_domain: _, domains: _, source: _, timeout: _,
         } = self;
-        let value = |value: &dyn std::fmt::Debug| format!("{value:?}");
-        vec![
-            ("the test", value(test)),
-            ("the pairs", value(pairs)),
-            ("the ranks of each process", value(threads)),
-            ("--provider", value(provider)),
-            ("--minbytes", value(min_bytes)),
-            ("--maxbytes", value(max_bytes)),
-            ("--stepfactor", value(step)),
-            ("--iters", value(transfers)),
-            ("--rounds", value(rounds)),
-            ("--warmup_iters", value(warm_up)),
-            ("--check", value(check)),
-            ("--window", value(window)),
-            ("--messages", value(messages)),
-            ("--both-ways", value(both_ways)),
-            ("--until", value(until)),
-            ("--memory", value(&(*memory == Memory::Host))),
-            ("--endpoints", value(endpoints)),
-        ]
+        let is_on_host = *memory == Memory::Host;
+        let options = json!({
+            "test": test.name(), "pairs": pairs, "threads": threads, "provider": provider, "min_bytes": min_bytes,
+            "max_bytes": max_bytes, "factor": format!("{step:?}"), "transfers": transfers, "rounds": rounds,
+            "warm_up": warm_up, "check": check, "window": window, "messages": messages, "both_ways": both_ways,
+            "until": until, "memory": is_on_host, "endpoints": endpoints,
+        });
+        serde_json::from_value(options)
     }
 
     /// The sizes, in bytes.

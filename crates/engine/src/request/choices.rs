@@ -3,14 +3,17 @@
 use std::str::FromStr;
 
 use collectives::{UnknownName, fabric};
+use serde::Serialize;
 
+use super::Names;
 use crate::collective::{Collective, on_fabric};
 
 /// A backend, or the automatic selection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum BackendChoice {
     /// NCCL where a CUDA driver, a GPU and libnccl are found, else libfabric over host memory
+    #[default]
     Auto,
     /// NCCL between GPUs
     Nccl,
@@ -27,8 +30,8 @@ impl BackendChoice {
     }
 }
 
-/// The baseline (`--vs`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The baseline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Versus {
     /// The MPI library whose launcher started the ranks, between host buffers
@@ -38,7 +41,7 @@ pub enum Versus {
 }
 
 /// Processors that ranks are bound to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Binding {
     /// One each for ranks in host memory that share a process, where there are enough
@@ -51,7 +54,7 @@ pub enum Binding {
 }
 
 /// An element to corrupt, to test the verification.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Fault {
     /// The rank whose result is corrupted.
     pub rank: usize,
@@ -60,12 +63,18 @@ pub struct Fault {
 }
 
 /// The roots to loop over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Roots {
     /// This one.
     One(usize),
     /// Each in turn.
     All,
+}
+
+impl Default for Roots {
+    fn default() -> Self {
+        Self::One(0)
+    }
 }
 
 /// A requested algorithm.
@@ -100,56 +109,50 @@ pub fn fabric_collective(text: &str) -> Result<fabric::Collective, String> {
 }
 
 /// Algorithms and their parameters that replace those of the fabric backend's table.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FabricOptions {
-    /// `--algo`.
+    /// Each for a collective, or for all.
+    #[serde(serialize_with = "super::as_debug")]
     pub algorithms: Vec<AlgorithmChoice>,
-    /// `--between`.
+    /// The hierarchical algorithm's between hosts.
+    #[serde(serialize_with = "super::as_debug")]
     pub between: Option<fabric::Algorithm>,
-    /// `--segment`, in bytes.
+    /// Segment size in bytes.
     pub segment: Option<usize>,
-    /// `--in-flight`.
+    /// Number of segments in flight.
     pub in_flight: Option<usize>,
 }
 
 impl FabricOptions {
-    /// The first option that was given, if any.
-    pub fn argument(&self) -> Option<&'static str> {
+    /// The first field that was given, if any.
+    pub(crate) fn given(&self) -> Option<&'static str> {
         let given = [
-            ("--algo", !self.algorithms.is_empty()),
-            ("--between", self.between.is_some()),
-            ("--segment", self.segment.is_some()),
-            ("--in-flight", self.in_flight.is_some()),
+            ("algorithms", !self.algorithms.is_empty()),
+            ("between", self.between.is_some()),
+            ("segment", self.segment.is_some()),
+            ("in_flight", self.in_flight.is_some()),
         ];
         given.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
     }
 
-    /// The requested algorithms for `collectives`, each with its collective.
-    ///
-    /// # Errors
-    /// When a collective lacks the algorithm, has two or is not measured, or none has `between` between
-    /// hosts. The error lists the available algorithms.
-    pub fn choices(
+    /// See [`Request::algorithms`](super::Request::algorithms).
+    pub(super) fn choices(
         &self,
         collectives: &[Collective],
+        names: Names,
     ) -> Result<Vec<(fabric::Collective, fabric::Algorithm)>, String> {
         let measured: Vec<fabric::Collective> = collectives.iter().copied().filter_map(on_fabric).collect();
-        if let Some(between) = self.between
-            && !measured.iter().any(|&collective| between.serves_between(collective))
-        {
-            let known = known(&measured, |algorithm, collective| algorithm.serves_between(collective));
-            return Err(format!(
-                "--between {between}: nothing that is measured has this algorithm between hosts{known}"
-            ));
-        }
-        let hierarchical = |wish: &AlgorithmChoice| wish.algorithm == fabric::Algorithm::Hierarchical;
-        if let Some(between) = self.between
-            && !self.algorithms.iter().any(hierarchical)
-        {
-            return Err(format!(
-                "--between {between} says what --algo hierarchical does between hosts: add --algo \
-                 hierarchical"
-            ));
+        if let Some(between) = self.between {
+            let (asked, needed) = (names.with("between", between), names.with("algorithms", "hierarchical"));
+            if !measured.iter().any(|&collective| between.serves_between(collective)) {
+                let known = known(&measured, |algorithm, collective| algorithm.serves_between(collective));
+                return Err(format!(
+                    "{asked}: nothing that is measured has this algorithm between hosts{known}"
+                ));
+            }
+            if !self.algorithms.iter().any(|wish| wish.algorithm == fabric::Algorithm::Hierarchical) {
+                return Err(format!("{asked} says what {needed} does between hosts: add {needed}"));
+            }
         }
         let mut choices: Vec<(fabric::Collective, fabric::Algorithm)> = Vec::new();
         for &AlgorithmChoice { collective, algorithm } in &self.algorithms {
@@ -157,19 +160,21 @@ impl FabricOptions {
             let serving: Vec<_> = all.iter().filter(|&&collective| serves(algorithm, collective)).collect();
             match (collective, serving.is_empty()) {
                 (Some(collective), _) if !measured.contains(&collective) => {
-                    return Err(format!("--algo {collective}={algorithm}: {collective} is not measured"));
+                    let asked = names.with("algorithms", format_args!("{collective}={algorithm}"));
+                    return Err(format!("{asked}: {collective} is not measured"));
                 }
                 (_, true) => {
                     let known = known(&all, serves);
-                    return Err(format!("--algo {algorithm}: not an algorithm of what is measured{known}"));
+                    let asked = names.with("algorithms", algorithm);
+                    return Err(format!("{asked}: not an algorithm of what is measured{known}"));
                 }
                 _ => {}
             }
             for &collective in serving {
                 if let Some((_, first)) = choices.iter().find(|(other, _)| *other == collective) {
+                    let [first, other] = [*first, algorithm].map(|each| names.with("algorithms", each));
                     return Err(format!(
-                        "--algo {first} and --algo {algorithm}: {collective} has both; give each collective \
-                         one"
+                        "{first} and {other}: {collective} has both; give each collective one"
                     ));
                 }
                 choices.push((collective, algorithm));

@@ -1,21 +1,26 @@
 //! The request: collectives, sizes, repetitions, verification, and the backend.
 
 mod choices;
+mod names;
 mod size;
 mod variables;
 
+use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::time::Duration;
 
-use collectives::{DataType, world};
-use record::{Average, Blocking, Registration};
+use collectives::{DataType, fabric, world};
+use record::{Blocking, Settings};
+use serde::{Serialize, Serializer};
+use serde_json::Value;
 
 use crate::collective::Collective;
 use crate::data::Op;
-use crate::data::traffic::Pattern;
 
 pub use choices::{
     AlgorithmChoice, BackendChoice, Binding, FabricOptions, Fault, Roots, Versus, fabric_collective,
 };
+pub use names::Names;
 pub use size::{Size, Step, Sweep};
 pub use variables::{GroupSplit, SYMMETRIC_FENCE, Variables};
 
@@ -32,70 +37,40 @@ pub struct All {
 
 /// A measurement to run: collectives, sizes, repetitions, verification, and the backend.
 ///
-/// All processes of a job run equal requests ([`Request::common`]).
-#[derive(Clone, Debug)]
+/// All processes of a job run equal requests. Serialised are the options and variables that are compared.
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Request {
     /// Collectives to measure, in order.
+    #[serde(serialize_with = "as_debug")]
     pub collectives: Vec<Collective>,
     /// Name and version of the program, for the record.
+    #[serde(skip)]
     pub program: String,
     /// The command line, for the record.
+    #[serde(skip)]
     pub command: Vec<String>,
+    /// The options that the record has. Its `threads`, `gpus` and `max_bytes` are those of the run, which
+    /// follow from the fields below.
+    #[serde(flatten)]
+    pub settings: Settings,
     /// Ranks of the job that measure, in ascending order, each once; `None`: all. The other ranks wait. Not
     /// together with [`Variables::split`].
     pub ranks: Option<Vec<usize>>,
-    /// Smallest size in bytes, at least 1.
-    pub min_bytes: u64,
-    /// Largest size in bytes, at least `min_bytes`; `None`: the backend's default.
+    /// Largest size in bytes, at least the smallest; `None`: the backend's default.
     pub max_bytes: Option<u64>,
-    /// Step from one size to the next.
-    pub step: Step,
     /// Element types to loop over.
+    #[serde(serialize_with = "as_debug")]
     pub data_types: Vec<DataType>,
     /// Lists that were given as `all`, of which a backend may lack some.
+    #[serde(skip)]
     pub all: All,
     /// Operators to loop over where the collective reduces.
+    #[serde(serialize_with = "as_debug")]
     pub ops: Vec<Op>,
     /// Roots to loop over where the collective has one.
     pub roots: Roots,
-    /// Timed iterations per size, at least 1.
-    pub iterations: usize,
-    /// Operations per iteration, at least 1.
-    pub aggregated: usize,
-    /// Warm-up operations per size.
-    pub warm_up: usize,
-    /// Runs of all sizes; 0: without end.
-    pub cycles: usize,
-    /// Verifications per size and placement.
-    pub checks: usize,
-    /// Rounds of the check on the stream, at least 1; `None`: there is none.
-    pub stream_checks: Option<usize>,
-    /// Reduction of the ranks' times to one.
-    pub average: Average,
-    /// When the host waits for completion.
-    pub blocking: Blocking,
-    /// Launches of a graph of all iterations; 0: no graph.
-    pub graph_launches: usize,
-    /// Registration of the buffers with NCCL.
-    pub registration: Registration,
-    /// Elements by which the buffers are shifted.
-    pub unaligned: usize,
-    /// Rounds of the timed iterations, at least 1.
-    pub rounds: usize,
     /// The baseline, which is measured in turn with the backend.
     pub versus: Option<Versus>,
-    /// Relative precision of the median at which the rounds end.
-    pub until_stable: Option<f64>,
-    /// Time limit of one size.
-    pub budget: Option<Duration>,
-    /// Report the host's time.
-    pub cpu_time: bool,
-    /// Report the time of day.
-    pub time_stamps: bool,
-    /// Time each iteration inside the timed loop.
-    pub per_iteration: bool,
-    /// Number of first iterations that the statistics exclude.
-    pub per_iteration_skip: usize,
     /// Report the memory used.
     pub memory_report: bool,
     /// Measure statistics of single operations, in a second pass unless `per_iteration` times them.
@@ -104,37 +79,41 @@ pub struct Request {
     pub log_choices: bool,
     /// GPUs per thread; `None`: all that no other process of the host uses.
     pub gpus: Option<usize>,
-    /// The option or variable that requires GPUs, so that host memory is refused: `-g 1`.
+    /// The option or variable that requires GPUs, so that host memory is refused.
+    #[serde(skip)]
     pub asks_for_gpus: Option<String>,
     /// Threads per process; `None`: the backend's default.
     pub threads: Option<usize>,
     /// Processors that ranks are bound to.
     pub binding: Binding,
-    /// Initialise NCCL from several threads (`-p`), for the record.
-    pub parallel_init: bool,
-    /// Time limit of each step (`-T`).
+    /// Time limit of each step.
+    #[serde(skip)]
     pub timeout: Option<Duration>,
-    /// Work on the default stream.
-    pub default_stream: bool,
-    /// NCCL's `CTAPolicy`.
-    pub cta_policy: Option<u32>,
     /// The backend.
     pub backend: BackendChoice,
     /// libfabric provider.
     pub provider: String,
     /// Algorithms of the fabric backend.
+    #[serde(flatten)]
     pub tuning: FabricOptions,
     /// Way in which the processes join their world.
+    #[serde(skip)]
     pub world: world::Kind,
     /// An element to corrupt.
     pub fault: Option<Fault>,
     /// Variables of nccl-tests and of this program.
+    #[serde(flatten)]
     pub variables: Variables,
     /// Changes that were made to the request, with reasons, for the record.
+    #[serde(skip)]
     pub notes: Vec<String>,
+    /// Names of fields in messages.
+    #[serde(skip)]
+    pub names: Names,
     /// Further options that must be equal on all processes, with their values. A caller that has any also
     /// lists those from which `statistics` follows, which is then not compared itself.
-    pub also_equal: Vec<(&'static str, String)>,
+    #[serde(flatten)]
+    pub also_equal: BTreeMap<&'static str, String>,
 }
 
 impl Request {
@@ -144,54 +123,34 @@ impl Request {
         Self {
             collectives,
             program: concat!("nccl-bench-engine ", env!("CARGO_PKG_VERSION")).to_owned(),
-            command: Vec::new(),
-            ranks: None,
-            min_bytes: 8,
-            max_bytes: None,
-            step: Step::Factor(2),
+            settings: Settings::of_collectives(),
             data_types: vec![DataType::Float32],
-            all: All::default(),
             ops: vec![Op::Sum],
-            roots: Roots::One(0),
-            iterations: 20,
-            aggregated: 1,
-            warm_up: 1,
-            cycles: 1,
-            checks: 1,
-            stream_checks: None,
-            average: Average::Mean,
-            blocking: Blocking::No,
-            graph_launches: 0,
-            registration: Registration::None,
-            unaligned: 0,
-            rounds: 1,
-            versus: None,
-            until_stable: None,
-            budget: None,
-            cpu_time: false,
-            time_stamps: false,
-            per_iteration: false,
-            per_iteration_skip: 0,
-            memory_report: false,
-            statistics: false,
-            log_choices: false,
-            gpus: None,
-            asks_for_gpus: None,
-            threads: None,
-            binding: Binding::Auto,
-            parallel_init: false,
-            timeout: None,
-            default_stream: false,
-            cta_policy: None,
-            backend: BackendChoice::Auto,
             provider: "auto".to_owned(),
-            tuning: FabricOptions::default(),
-            world: world::Kind::Auto,
-            fault: None,
-            variables: Variables::default(),
-            notes: Vec::new(),
-            also_equal: Vec::new(),
+            ..Self::default()
         }
+    }
+
+    /// Step from one size to the next.
+    pub fn step(&self) -> Step {
+        match (self.settings.step_factor, self.settings.step_bytes) {
+            (None, Some(bytes)) => Step::Bytes(bytes),
+            (factor, _) => Step::Factor(factor.unwrap_or(2)),
+        }
+    }
+
+    /// Time limit of one size.
+    pub fn budget(&self) -> Option<Duration> {
+        self.settings.budget_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+    }
+
+    /// The algorithms of the fabric backend that are asked for, each with its collective.
+    ///
+    /// # Errors
+    /// When a collective lacks the algorithm, has two or is not measured, or none has `between` between
+    /// hosts. The error lists the available algorithms.
+    pub fn algorithms(&self) -> Result<Vec<(fabric::Collective, fabric::Algorithm)>, String> {
+        self.tuning.choices(&self.collectives, self.names)
     }
 
     /// Checks what no backend could measure.
@@ -199,6 +158,7 @@ impl Request {
     /// # Errors
     /// The reason, as a sentence.
     pub fn check(&self) -> Result<(), String> {
+        let settings = &self.settings;
         let problem = if self.collectives.is_empty() || self.data_types.is_empty() || self.ops.is_empty() {
             "a list of collectives, types or operators is empty"
         } else if self
@@ -209,12 +169,14 @@ impl Request {
             "the list of ranks that measure is empty, or not in ascending order"
         } else if self.ranks.is_some() && self.variables.split.is_some() {
             "a list of ranks that measure and NCCL_TESTS_SPLIT cannot be combined"
-        } else if self.min_bytes == 0 || self.max_bytes.is_some_and(|max| max < self.min_bytes) {
+        } else if settings.min_bytes == 0 || self.max_bytes.is_some_and(|max| max < settings.min_bytes) {
             "the smallest size is 0, or above the largest"
-        } else if self.iterations == 0 || self.aggregated == 0 || self.rounds == 0 {
+        } else if settings.iterations == 0 || settings.aggregated == 0 || settings.rounds == Some(0) {
             "iterations, operations per iteration and rounds are at least 1"
-        } else if self.graph_launches > 0
-            && (self.default_stream || self.per_iteration || self.blocking != Blocking::No)
+        } else if settings.budget_seconds.is_some() && self.budget().is_none() {
+            "the time limit of one size is no number of seconds"
+        } else if settings.graph_launches > 0
+            && (settings.default_stream || settings.per_iteration || settings.blocking != Blocking::No)
         {
             "a CUDA graph cannot be captured on the default stream, with a time for each iteration, or with \
              blocking"
@@ -224,74 +186,80 @@ impl Request {
         Err(problem.to_owned())
     }
 
-    /// The options and variables that must be equal on all processes: by name, with the value as text that is
-    /// equal exactly when the values are.
-    pub fn common(&self) -> Vec<(&'static str, String)> {
-        // All fields are named, so that a new one cannot be forgotten.
-        #[rustfmt::skip]
-        let Self {
-            collectives, program: _, command: _, ranks, min_bytes, max_bytes, step, data_types, all: _, ops, roots, iterations, aggregated,
-            warm_up, cycles, checks, stream_checks, average, blocking, graph_launches, registration, unaligned, rounds,
-            versus, until_stable, budget, cpu_time, time_stamps, per_iteration, per_iteration_skip, memory_report, statistics,
-            log_choices, gpus, asks_for_gpus: _, threads, binding, parallel_init, timeout: _,
-            default_stream, cta_policy, backend, provider, tuning, world: _, fault, variables:
-            Variables { split, device: _, min_bandwidth, pattern, traffic_summary, without_symmetric_fence }, notes: _, also_equal
-        } = self;
-        let pattern_name = match pattern {
-            Pattern::Spread(_) => "NCCL_TESTS_ALLTOALLV_SPREAD",
-            Pattern::Matrix(_) => "NCCL_TESTS_ALLTOALLV_MATRIX_FILE",
-        };
-        let value = |value: &dyn std::fmt::Debug| format!("{value:?}");
-        let mut options = vec![
-            ("the collectives", value(collectives)),
-            ("the ranks that measure", value(ranks)),
-            ("-b", value(min_bytes)),
-            ("-e", value(max_bytes)),
-            ("-f or -i", value(step)),
-            ("-d", value(data_types)),
-            ("-o", value(ops)),
-            ("-r", value(roots)),
-            ("-n", value(iterations)),
-            ("-m", value(aggregated)),
-            ("-w", value(warm_up)),
-            ("-N", value(cycles)),
-            ("-c", value(checks)),
-            ("--check-on-stream", value(stream_checks)),
-            ("-a", value(average)),
-            ("-z", value(blocking)),
-            ("-G", value(graph_launches)),
-            ("-R", value(registration)),
-            ("-u", value(unaligned)),
-            ("--rounds", value(rounds)),
-            ("--vs", value(versus)),
-            ("--until-stable", value(until_stable)),
-            ("--budget", value(budget)),
-            ("-C", value(cpu_time)),
-            ("-S", value(time_stamps)),
-            ("-I", value(per_iteration)),
-            ("-K", value(per_iteration_skip)),
-            ("-M", value(memory_report)),
-            ("--show-algorithm", value(log_choices)),
-            ("-g", value(gpus)),
-            ("-t", value(threads)),
-            ("--bind", value(binding)),
-            ("-p", value(parallel_init)),
-            ("-y", value(default_stream)),
-            ("-x", value(cta_policy)),
-            ("--backend", value(backend)),
-            ("--provider", value(provider)),
-            ("--algo, --between, --segment or --in-flight", value(tuning)),
-            ("--inject-fault", value(fault)),
-            ("NCCL_TESTS_SPLIT", value(split)),
-            ("NCCL_TESTS_MIN_BW", value(min_bandwidth)),
-            (pattern_name, value(pattern)),
-            ("NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY", value(traffic_summary)),
-            (SYMMETRIC_FENCE, value(without_symmetric_fence)),
-        ];
-        match &also_equal[..] {
-            [] => options.push(("statistics", value(statistics))),
-            options_of_caller => options.extend(options_of_caller.iter().cloned()),
+    /// The options and variables that must be equal on all processes, by name.
+    pub(crate) fn compared(&self) -> serde_json::Result<BTreeMap<String, Value>> {
+        let mut fields: BTreeMap<String, Value> = serde_json::from_value(serde_json::to_value(self)?)?;
+        if !self.also_equal.is_empty() {
+            fields.remove("statistics");
         }
-        options
+        Ok(fields)
+    }
+}
+
+/// Serialises a value without a serialised form as the text that its debug output is.
+fn as_debug<S: Serializer>(value: &impl Debug, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{value:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::data::traffic::Pattern;
+
+    /// The names of the fields in which two requests differ.
+    fn differing(change: impl FnOnce(&mut Request)) -> Vec<String> {
+        let before = Request::new(vec![Collective::AllReduce]);
+        let mut after = before.clone();
+        change(&mut after);
+        let (before, after) = (before.compared().unwrap(), after.compared().unwrap());
+        let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+        names.into_iter().filter(|&name| before.get(name) != after.get(name)).cloned().collect()
+    }
+
+    #[test]
+    fn what_all_processes_must_share_is_compared_by_field_and_variable() {
+        assert_eq!(differing(|request| request.settings.iterations = 21), ["iterations"]);
+        // The settings have fields of the same names, which a request does not use.
+        assert_eq!(differing(|request| request.max_bytes = Some(64)), ["max_bytes"]);
+        assert_eq!(differing(|request| request.threads = Some(2)), ["threads"]);
+        assert_eq!(differing(|request| request.gpus = Some(2)), ["gpus"]);
+        assert_eq!(differing(|request| request.settings.cta_policy = Some(1)), ["cta_policy"]);
+        assert_eq!(differing(|request| request.data_types = vec![DataType::Int8]), ["data_types"]);
+        assert_eq!(differing(|request| request.roots = Roots::All), ["roots"]);
+        assert_eq!(differing(|request| request.tuning.in_flight = Some(3)), ["in_flight"]);
+        let spread = Pattern::Spread(0.5);
+        assert_eq!(differing(|request| request.variables.pattern = spread), ["NCCL_TESTS_ALLTOALLV_SPREAD"]);
+        let split = Some(GroupSplit::Modulo(2));
+        assert_eq!(differing(|request| request.variables.split = split), ["NCCL_TESTS_SPLIT"]);
+    }
+
+    #[test]
+    fn what_processes_need_not_share_is_not_compared() {
+        let unequal = differing(|request| {
+            request.command = vec!["nccl-bench".to_owned()];
+            request.notes = vec!["a note".to_owned()];
+            request.timeout = Some(Duration::from_secs(1));
+            request.world = world::Kind::Single;
+            request.asks_for_gpus = Some("-g 1".to_owned());
+            request.variables.device = Some(1);
+        });
+        assert_eq!(unequal, [""; 0]);
+    }
+
+    #[test]
+    fn statistics_are_compared_unless_the_options_are_from_which_they_follow() {
+        assert_eq!(differing(|request| request.statistics = true), ["statistics"]);
+        let with = |stats: &str| {
+            let also_equal = BTreeMap::from([("stats", stats.to_owned())]);
+            let request = Request { also_equal, statistics: stats == "true", ..Request::new(Vec::new()) };
+            request.compared().unwrap()
+        };
+        let (yes, no) = (with("true"), with("false"));
+        assert_eq!((&yes["stats"], yes.len()), (&Value::from("true"), no.len()));
+        assert_eq!(yes.iter().filter(|(name, value)| no[*name] != **value).count(), 1);
     }
 }

@@ -2,31 +2,39 @@
 
 use std::path::PathBuf;
 
+use serde::Serialize;
+
 use crate::data::traffic::{Matrix, Pattern};
 
 /// Variable that turns off the fence of operations in symmetric windows.
 pub const SYMMETRIC_FENCE: &str = "NCCL_BENCH_SYMMETRIC_FENCE";
 
 /// Values of the variables ([`Variables::read`]).
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Variables {
     /// `NCCL_TESTS_SPLIT_MASK`, `NCCL_TESTS_SPLIT`: division of the processes into groups.
+    #[serde(rename = "NCCL_TESTS_SPLIT")]
     pub split: Option<GroupSplit>,
     /// `NCCL_TESTS_DEVICE`: the first CUDA ordinal of every process.
+    #[serde(skip)]
     pub device: Option<usize>,
     /// `NCCL_TESTS_MIN_BW`: requested mean bus bandwidth in GB/s, of which 90 % are enough.
+    #[serde(rename = "NCCL_TESTS_MIN_BW")]
     pub min_bandwidth: Option<f64>,
     /// `NCCL_TESTS_ALLTOALLV_SPREAD`, `_MATRIX_FILE`, `_MATRIX_SCALE`.
+    #[serde(flatten)]
     pub pattern: Pattern,
     /// `NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY`.
+    #[serde(rename = "NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY")]
     pub traffic_summary: bool,
     /// `NCCL_BENCH_SYMMETRIC_FENCE=0`: operations in symmetric windows are not ordered after kernels that
     /// trigger programmatic launch early, where the loaded NCCL needs that.
+    #[serde(rename = "NCCL_BENCH_SYMMETRIC_FENCE")]
     pub without_symmetric_fence: bool,
 }
 
 /// Division of the processes into groups that measure at the same time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum GroupSplit {
     /// The process number, masked: `number & mask`.
     And(u64),

@@ -54,7 +54,7 @@ pub enum Stop {
     /// NCCL was asked for, and a process has no GPU that NCCL can use.
     NoGpus {
         /// The options that ask for NCCL.
-        asked_by: &'static str,
+        asked_by: String,
         /// The first such process, and its reason.
         reason: String,
     },

@@ -41,17 +41,17 @@ pub struct SweepPlan {
 impl SweepPlan {
     /// Returns the plan for sizes up to `max_bytes`, without a baseline.
     pub fn new(request: &Request, max_bytes: u64) -> Self {
-        let sweep = Sweep { min: request.min_bytes, max: max_bytes, step: request.step };
+        let sweep = Sweep { min: request.settings.min_bytes, max: max_bytes, step: request.step() };
         Self { request: request.clone(), sweep, versus: None, out_of_place_only: Vec::new() }
     }
 
     pub(crate) fn timed_loop(&self) -> TimedLoop {
         TimedLoop {
-            iterations: self.request.iterations,
-            aggregated: self.request.aggregated,
-            blocking: self.request.blocking,
-            graph_launches: self.request.graph_launches,
-            each: self.request.per_iteration,
+            iterations: self.request.settings.iterations,
+            aggregated: self.request.settings.aggregated,
+            blocking: self.request.settings.blocking,
+            graph_launches: self.request.settings.graph_launches,
+            each: self.request.settings.per_iteration,
         }
     }
 

@@ -47,14 +47,14 @@ impl RankSweep<'_> {
             self.activate(role)?;
             for bytes in sweep.warm_up_sizes() {
                 let work = self.work(bytes, Placement::OutOfPlace);
-                for index in 0..self.plan.request.warm_up {
+                for index in 0..self.plan.request.settings.warm_up {
                     self.backend.start(&work, index, false)?;
                 }
                 self.backend.complete()?;
             }
         }
         let mut cycle = 0;
-        while self.plan.request.cycles == 0 || cycle < self.plan.request.cycles {
+        while self.plan.request.settings.cycles == 0 || cycle < self.plan.request.settings.cycles {
             for bytes in sweep.sizes() {
                 for &placement in self.plan.placements(self.case.collective) {
                     let (measurements, stop) = self.measure(bytes, placement, cycle)?;
@@ -127,7 +127,7 @@ impl RankSweep<'_> {
         let name = describe(work);
         self.begin_step("untimed operation", name.clone());
         self.observer.before(work)?;
-        if plan.request.checks > 0 {
+        if plan.request.settings.checks > 0 {
             self.backend.fill(work, self.first_seed)?;
         }
         // Operations of a group or a graph may be carried out in another way than a single one.
@@ -149,7 +149,8 @@ impl RankSweep<'_> {
         self.begin_step("verification", name);
         let is_verified_at =
             |(position, _): (GroupPosition, _)| self.is_verified(&self.work_at(position, bytes, placement));
-        let is_any_verified = plan.request.stream_checks.is_some() && self.groups.iter().any(is_verified_at);
+        let is_any_verified =
+            plan.request.settings.stream_checks.is_some() && self.groups.iter().any(is_verified_at);
         let backends = self.verify_backends(work, &rounds, is_any_verified)?;
         let results = RankResult {
             process: std::process::id(),
@@ -186,7 +187,7 @@ impl RankSweep<'_> {
 
     /// True when the results of an operation are verified.
     fn is_verified(&self, work: &Work) -> bool {
-        self.plan.request.checks > 0
+        self.plan.request.settings.checks > 0
             && work.has_elements()
             && (work.placement == Placement::OutOfPlace || work.collective.has_in_place())
     }
@@ -222,7 +223,7 @@ impl RankSweep<'_> {
                 first: found.first.map(|first| first.to_string()).unwrap_or_default(),
             });
         }
-        if let Some(count) = self.plan.request.stream_checks
+        if let Some(count) = self.plan.request.settings.stream_checks
             && is_any_verified
         {
             self.begin_step("check on the stream", describe(work));
@@ -232,13 +233,14 @@ impl RankSweep<'_> {
     }
 
     /// Runs the timed loop of each backend, in a fixed number of rounds or until the medians are stable. Also
-    /// returns whether they are, with `--until-stable`.
+    /// returns whether they are, with `until_stable`.
     fn rounds(&mut self, work: &Work) -> anyhow::Result<(Vec<RankRounds>, Option<bool>)> {
         let plan = self.plan;
         let begun = Instant::now();
-        let mut budget = plan.request.budget.unwrap_or(DEFAULT_BUDGET);
+        let (settings, asked) = (&plan.request.settings, plan.request.budget());
+        let mut budget = asked.unwrap_or(DEFAULT_BUDGET);
         let mut timed_loop = plan.timed_loop();
-        if plan.request.budget.is_some() {
+        if asked.is_some() {
             let statistics;
             (timed_loop.iterations, statistics) = self.affordable(work, budget)?;
             budget = budget.saturating_sub(statistics);
@@ -246,16 +248,16 @@ impl RankSweep<'_> {
         let mut roles: Vec<(BackendRole, RankRounds)> =
             self.roles(work.placement).iter().map(|&role| (role, RankRounds::default())).collect();
         let mut common = vec![Vec::new(); roles.len()];
-        let mut stable = plan.request.until_stable.map(|_| false);
+        let mut stable = settings.until_stable.map(|_| false);
         for round in 1.. {
             for (role, rounds) in &mut roles {
                 self.activate(*role)?;
                 rounds.add(self.timed(work, &timed_loop)?, &timed_loop);
             }
-            if plan.request.until_stable.is_none() && round >= plan.request.rounds {
+            if settings.until_stable.is_none() && round >= settings.rounds.unwrap_or(1) {
                 break;
             }
-            if plan.request.until_stable.is_some() || plan.request.budget.is_some() {
+            if settings.until_stable.is_some() || asked.is_some() {
                 let over = begun.elapsed() >= budget;
                 let seconds = roles.iter().filter_map(|(_, rounds)| rounds.seconds.last().copied());
                 // All ranks decide by the same times.
@@ -264,12 +266,10 @@ impl RankSweep<'_> {
                     self.groups.measured().filter_map(|rank| all.get(rank)).collect();
                 for (role, common) in common.iter_mut().enumerate() {
                     let times = |round: &&RoundTimes| round.seconds.get(role).copied().unwrap_or(f64::NAN);
-                    common.push(reduce(plan.request.average, measured.iter().map(times)));
+                    common.push(reduce(settings.average, measured.iter().map(times)));
                 }
-                stable = plan
-                    .request
-                    .until_stable
-                    .map(|share| common.iter().all(|rounds| is_stable(rounds, share)));
+                stable =
+                    settings.until_stable.map(|share| common.iter().all(|rounds| is_stable(rounds, share)));
                 if stable == Some(true) || all.iter().any(|round| round.over) {
                     break;
                 }
@@ -286,7 +286,8 @@ impl RankSweep<'_> {
     /// timed loop, and the time of that pass. The same on every rank.
     fn affordable(&mut self, work: &Work, budget: Duration) -> anyhow::Result<(usize, Duration)> {
         let timed_loop = self.plan.timed_loop();
-        let rounds = if self.plan.request.until_stable.is_some() { 1 } else { self.plan.request.rounds };
+        let settings = &self.plan.request.settings;
+        let rounds = if settings.until_stable.is_some() { 1 } else { settings.rounds.unwrap_or(1) };
         let launches = timed_loop.graph_launches.max(1) * rounds;
         let mut each = 0.0;
         let iterations = fitting(budget.as_secs_f64(), timed_loop.iterations, |iterations| {
@@ -346,13 +347,13 @@ impl RankSweep<'_> {
     /// are a graph.
     fn has_statistics_pass(&self) -> bool {
         let request = &self.plan.request;
-        request.statistics && (!request.per_iteration || request.graph_launches > 0)
+        request.statistics && (!request.settings.per_iteration || request.settings.graph_launches > 0)
     }
 
     fn verify(&mut self, work: &Work) -> anyhow::Result<Mismatches> {
         let graph = self.plan.timed_loop().graph_launches > 0;
         let mut wrong = Mismatches::default();
-        for _ in 0..self.plan.request.checks {
+        for _ in 0..self.plan.request.settings.checks {
             *self.seed += 1;
             self.backend.fill(work, *self.seed)?;
             self.backend.start(work, 0, graph)?;

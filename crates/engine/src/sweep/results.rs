@@ -160,7 +160,7 @@ pub(super) fn measurement(
     let role = |role: BackendRole| -> Option<JobResult> {
         let ranks: Option<Vec<(usize, &BackendResult)>> =
             ranks.iter().map(|(rank, results)| Some((*rank, results.backends.get(role as usize)?))).collect();
-        Some(JobResult::of(&ranks?, plan.request.average, verified))
+        Some(JobResult::of(&ranks?, plan.request.settings.average, verified))
     };
     let primary = role(BackendRole::Primary).unwrap_or_default();
     let bandwidth =
@@ -170,8 +170,9 @@ pub(super) fn measurement(
         baseline.versus(&primary, bandwidth)
     });
     let bandwidth = bandwidth(&primary);
-    let skipped =
-        |times: &[f64]| Statistics::of(times.get(plan.request.per_iteration_skip..).unwrap_or_default());
+    let skipped = |times: &[f64]| {
+        Statistics::of(times.get(plan.request.settings.per_iteration_skip..).unwrap_or_default())
+    };
     let results: Vec<&RankResult> = ranks.iter().map(|&(_, results)| results).collect();
     let times_us = longest(results.iter().map(|results| &results.each_us[..]));
     let per_rank = results
@@ -192,7 +193,7 @@ pub(super) fn measurement(
         bytes: work.bytes() as u64,
         count: work.counts.parameter as u64,
         time_us: primary.seconds * 1e6,
-        cpu_time_us: plan.request.cpu_time.then(|| results[0].enqueue * 1e6),
+        cpu_time_us: plan.request.settings.cpu_time.then(|| results[0].enqueue * 1e6),
         algbw_gbps: bandwidth.algorithm,
         busbw_gbps: bandwidth.bus,
         wrong: primary.wrong,
@@ -201,7 +202,7 @@ pub(super) fn measurement(
         versus,
         statistics: skipped(&times_us),
         per_iteration: plan.timed_loop().each.then(|| PerIteration {
-            skipped: plan.request.per_iteration_skip,
+            skipped: plan.request.settings.per_iteration_skip,
             processes_us: processes(&results),
             times_us,
         }),

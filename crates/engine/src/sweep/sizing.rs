@@ -14,7 +14,7 @@ use crate::supervision::Stop;
 /// Returns the sweep's largest size, the sizes of the buffers, and the size to which a larger requested one
 /// was reduced. The same on every rank. A rank that does not measure has no device.
 pub(crate) fn sizes(
-    settings: &Request,
+    request: &Request,
     default_max_bytes: u64,
     device: Option<&RankDevice>,
     groups: &Groups,
@@ -24,36 +24,37 @@ pub(crate) fn sizes(
     let own = device
         .map(|device| (device.capacity, format!("{} of rank {} on {host}", device.memory, world.rank())));
     let (capacity, owner) = gather(world, &own)?.into_iter().flatten().min().unwrap_or_default();
-    sizes_within(settings, default_max_bytes, (capacity, &owner), groups)
+    sizes_within(request, default_max_bytes, (capacity, &owner), groups)
 }
 
 /// [`sizes`] with the least memory of a rank, in bytes, and its name.
 pub(crate) fn sizes_within(
-    settings: &Request,
+    request: &Request,
     default_max_bytes: u64,
     (capacity, owner): (u64, &str),
     groups: &Groups,
 ) -> Result<(u64, BufferSizes, Option<u64>), Stop> {
     let sizes: BTreeSet<usize> = groups.sizes().collect();
-    let fitting = largest_fitting(settings, capacity, &sizes);
-    if settings.min_bytes > fitting {
+    let fitting = largest_fitting(request, capacity, &sizes);
+    if request.settings.min_bytes > fitting {
         return Err(Stop::Refused(format!(
-            "size {} does not fit: {owner} has room for buffers of {} at most (-e)",
-            Size(settings.min_bytes),
+            "size {} does not fit: {owner} has room for buffers of {} at most ({})",
+            Size(request.settings.min_bytes),
             Size(fitting),
+            request.names.of("max_bytes"),
         )));
     }
-    let asked = settings.max_bytes;
-    let default = || default_max_bytes.min(power_of_two_below(fitting)).max(settings.min_bytes);
+    let asked = request.max_bytes;
+    let default = || default_max_bytes.min(power_of_two_below(fitting)).max(request.settings.min_bytes);
     let max_bytes = asked.map_or_else(default, |asked| asked.min(fitting));
-    let buffer_sizes = buffer_sizes(settings, max_bytes, capacity, &sizes)?;
+    let buffer_sizes = buffer_sizes(request, max_bytes, capacity, &sizes)?;
     Ok((max_bytes, buffer_sizes, asked.filter(|&asked| asked > fitting).map(|_| fitting)))
 }
 
 /// Sizes of the two buffers. Both have room for the largest size, so that operations move on through both
 /// alike; if memory is short, the send buffer has only room for what is sent.
 fn buffer_sizes(
-    settings: &Request,
+    request: &Request,
     max_bytes: u64,
     capacity: u64,
     group_sizes: &BTreeSet<usize>,
@@ -62,13 +63,13 @@ fn buffer_sizes(
     let send = if max_bytes.saturating_mul(2) <= capacity {
         receive
     } else {
-        usize::try_from(sent(settings, max_bytes, group_sizes))?
+        usize::try_from(sent(request, max_bytes, group_sizes))?
     };
     Ok(BufferSizes { send, receive })
 }
 
 /// Maximum number of bytes that a rank of groups of these sizes sends for a size.
-fn sent(settings: &Request, max_bytes: u64, group_sizes: &BTreeSet<usize>) -> u64 {
+fn sent(request: &Request, max_bytes: u64, group_sizes: &BTreeSet<usize>) -> u64 {
     let bytes = |collective: &Collective, data_type: DataType| match collective {
         // A row of the matrix has at most the size.
         Collective::AllToAllV => max_bytes,
@@ -80,16 +81,17 @@ fn sent(settings: &Request, max_bytes: u64, group_sizes: &BTreeSet<usize>) -> u6
             (group_sizes.iter().map(count).max().unwrap_or(0) * data_type.size()) as u64
         }
     };
-    let all = settings.collectives.iter().flat_map(|collective| {
-        settings.data_types.iter().map(move |&data_type| bytes(collective, data_type))
-    });
+    let all = request
+        .collectives
+        .iter()
+        .flat_map(|collective| request.data_types.iter().map(move |&data_type| bytes(collective, data_type)));
     all.max().unwrap_or(max_bytes)
 }
 
 /// The largest size whose buffers fit into `capacity` bytes, rounded down to MiB if it is larger.
-fn largest_fitting(settings: &Request, capacity: u64, group_sizes: &BTreeSet<usize>) -> u64 {
+fn largest_fitting(request: &Request, capacity: u64, group_sizes: &BTreeSet<usize>) -> u64 {
     const MIB: u64 = 1 << 20;
-    let needed = |max_bytes: u64| max_bytes + sent(settings, max_bytes, group_sizes);
+    let needed = |max_bytes: u64| max_bytes + sent(request, max_bytes, group_sizes);
     let (mut fits, mut too_much) = (0, capacity + 1);
     while too_much - fits > 1 {
         let middle = fits + (too_much - fits) / 2;

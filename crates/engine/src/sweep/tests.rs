@@ -155,7 +155,8 @@ impl RankObserver for Told {
 
 /// The plan of an allreduce of 8 bytes, with these changes to its request.
 fn plan(change: impl FnOnce(&mut Request)) -> SweepPlan {
-    let mut request = Request { warm_up: 0, iterations: 5, ..Request::new(vec![Collective::AllReduce]) };
+    let mut request = Request::new(vec![Collective::AllReduce]);
+    (request.settings.warm_up, request.settings.iterations) = (0, 5);
     change(&mut request);
     SweepPlan::new(&request, 8)
 }
@@ -182,9 +183,9 @@ fn nccl_is_listened_to_while_something_like_the_timed_operations_is_not_timed() 
     assert_eq!(first(|_| ()), ["record", "start", "complete", off, "time", "start", "complete"]);
     let untimed = [off, "start", "complete", off, "time"];
     let group = ["record", "one group", off, "start", "complete"];
-    assert_eq!(first(|request| request.aggregated = 3), [untimed, group].concat());
+    assert_eq!(first(|request| request.settings.aggregated = 3), [untimed, group].concat());
     let graph = ["record", "one graph", off, "start in a graph", "complete"];
-    assert_eq!(first(|request| request.graph_launches = 2), [untimed, graph].concat());
+    assert_eq!(first(|request| request.settings.graph_launches = 2), [untimed, graph].concat());
 }
 
 #[test]
@@ -193,14 +194,14 @@ fn the_check_on_the_stream_follows_the_verification_eager_and_as_a_graph() {
     let on_stream = ["on the stream", "a graph on the stream", "algorithm"];
     let measured = [&placement[..], &on_stream].concat();
     assert_eq!(
-        all(&plan(|request| request.stream_checks = Some(10))),
+        all(&plan(|request| request.settings.stream_checks = Some(10))),
         [&["complete"], &measured[..], &measured].concat()
     );
     // 10 rounds, and 4 launches of a graph of 3.
     let wrong = [&measured[..], &["22 wrong"]].concat();
     let corrupt_index = |rank| {
         plan(move |request| {
-            request.stream_checks = Some(10);
+            request.settings.stream_checks = Some(10);
             request.fault = Some(Fault { rank, index: 1 });
         })
     };
@@ -241,7 +242,7 @@ fn what_was_wrong_on_the_stream_is_added_and_named() {
 
 #[test]
 fn two_sides_take_turns_and_the_last_of_a_round_is_the_first_of_the_next() {
-    let mut plan = plan(|request| request.rounds = 3);
+    let mut plan = plan(|request| request.settings.rounds = Some(3));
     plan.versus = Some(Capabilities::default());
     let work = |role| [role, "start", "complete"];
     let time = |role| [role, "time"];
@@ -309,8 +310,8 @@ fn the_pass_for_the_statistics_is_within_the_budget() {
         let told = Told { iteration: Duration::from_millis(10), ..Told::default() };
         let (mut backend, mut observer) = (told.clone(), told.clone());
         let mut plan = plan(|request| {
-            (request.iterations, request.checks, request.statistics) = (1000, 0, true);
-            request.budget = Some(Duration::from_secs(1));
+            (request.settings.iterations, request.settings.checks, request.statistics) = (1000, 0, true);
+            request.settings.budget_seconds = Some(1.0);
             change(request);
         });
         plan.out_of_place_only = vec![Collective::AllReduce];
@@ -322,15 +323,15 @@ fn the_pass_for_the_statistics_is_within_the_budget() {
     let found = loops(|_| ());
     assert_eq!(found, [&trials[..], &[(50, false), (50, true)]].concat());
     // Three rounds and the pass.
-    let found = loops(|request| request.rounds = 3);
+    let found = loops(|request| request.settings.rounds = Some(3));
     assert_eq!(found, [&trials[..2], &[(25, false); 3], &[(25, true)]].concat());
     // No pass of their own.
     let found = loops(|request| request.statistics = false);
     assert_eq!(found[found.len() - 1], (100, false));
-    let found = loops(|request| request.per_iteration = true);
+    let found = loops(|request| request.settings.per_iteration = true);
     assert_eq!(found[found.len() - 1], (100, true));
     // Without a budget nothing is cut.
-    assert_eq!(loops(|request| request.budget = None), [(1000, false), (1000, true)]);
+    assert_eq!(loops(|request| request.settings.budget_seconds = None), [(1000, false), (1000, true)]);
 }
 
 #[test]

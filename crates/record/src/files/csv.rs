@@ -7,10 +7,11 @@ use std::io::{self, Write};
 use serde_json::{Value, json};
 
 use crate::run::{Measurement, Outcome, Run};
+use crate::settings::Settings;
 
-/// The columns, in order, each with the JSON pointer of its value in [`row`]. Names end with the unit, if
-/// any: microseconds, GB/s.
-pub(super) const COLUMNS: [(&str, &str); 60] = [
+/// The columns before those of the settings, in order, each with the JSON pointer of its value in [`row`].
+/// Names end with the unit, if any: microseconds, GB/s.
+const FIRST: &[(&str, &str)] = &[
     ("collective", "/measurement/collective"),
     ("data_type", "/measurement/data_type"),
     ("op", "/measurement/op"),
@@ -48,16 +49,10 @@ pub(super) const COLUMNS: [(&str, &str); 60] = [
     ("device_name", "/device_name"),
     ("ranks", "/ranks"),
     ("hosts", "/hosts"),
-    ("iterations", "/settings/iterations"),
-    ("aggregated", "/settings/aggregated"),
-    ("warm_up", "/settings/warm_up"),
-    ("average", "/settings/average"),
-    ("blocking", "/settings/blocking"),
-    ("graph_launches", "/settings/graph_launches"),
-    ("registration", "/settings/registration"),
-    ("unaligned", "/settings/unaligned"),
-    ("cta_policy", "/settings/cta_policy"),
-    ("rounds", "/settings/rounds"),
+];
+
+/// The columns after those of the settings.
+const LAST: &[(&str, &str)] = &[
     ("vs_backend", "/provenance/versus/backend"),
     ("vs_library_version", "/provenance/versus/library_version"),
     ("vs_time_us", "/measurement/versus/time_us"),
@@ -73,16 +68,25 @@ pub(super) const COLUMNS: [(&str, &str); 60] = [
     ("endpoints", "/settings/pairs/endpoints"),
 ];
 
+/// The columns in order, with their places.
+pub(super) fn columns() -> Vec<(&'static str, String)> {
+    let fixed = |&(name, place): &(&'static str, &str)| (name, place.to_owned());
+    let of_settings = Settings::COLUMNS.iter().map(|&name| (name, format!("/settings/{name}")));
+    FIRST.iter().map(fixed).chain(of_settings).chain(LAST.iter().map(fixed)).collect()
+}
+
 pub(super) fn write(run: &Run, out: impl Write) -> io::Result<()> {
     let mut writer = csv::Writer::from_writer(out);
-    writer.write_record(COLUMNS.map(|(name, _)| name))?;
+    let columns = columns();
+    writer.write_record(columns.iter().map(|(name, _)| name))?;
     let mut row = row(run)?;
     let mut write = |measurement: Option<&Measurement>| -> io::Result<()> {
         row["measurement"] = measurement.map(serde_json::to_value).transpose()?.unwrap_or_default();
         if let Some(group) = measurement.and_then(|measurement| measurement.group) {
             row["ranks"] = run.ranks.iter().filter(|rank| rank.group == group).count().into();
         }
-        writer.write_record(COLUMNS.map(|(_, place)| row.pointer(place).map(text).unwrap_or_default()))?;
+        let cells = columns.iter().map(|(_, place)| row.pointer(place).map(text).unwrap_or_default());
+        writer.write_record(cells)?;
         Ok(())
     };
     for measurement in &run.measurements {
@@ -142,7 +146,7 @@ mod tests {
         let rows = table(&run);
         assert_eq!(rows.len(), run.measurements.len());
         let first: Vec<(&str, &str)> =
-            COLUMNS.iter().map(|&(column, _)| (column, rows[0][column].as_str())).collect();
+            columns().iter().map(|&(column, _)| (column, rows[0][column].as_str())).collect();
         assert_eq!(
             first,
             [
@@ -226,16 +230,17 @@ mod tests {
     #[test]
     fn a_run_without_measurements_has_the_head_alone() {
         let mut run = sample::full();
+        let names: Vec<&str> = columns().into_iter().map(|(name, _)| name).collect();
         run.measurements.clear();
         let mut out = Vec::new();
         write(&run, &mut out).unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), COLUMNS.map(|(name, _)| name).join(",") + "\n");
+        assert_eq!(String::from_utf8(out).unwrap(), names.join(",") + "\n");
         // A failure before the first measurement is in the file as well.
         let failed = Run { outcome: Outcome::Failed { message: "rank 1 ended".to_owned() }, ..run };
         let mut out = Vec::new();
         write(&failed, &mut out).unwrap();
         let mut reader = csv::Reader::from_reader(&out[..]);
-        let outcome = COLUMNS.iter().position(|(name, _)| *name == "outcome").unwrap();
+        let outcome = names.iter().position(|name| *name == "outcome").unwrap();
         let rows: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();
         assert_eq!((rows.len(), &rows[0][0], &rows[0][outcome]), (1, "", "failed"));
     }

@@ -10,23 +10,11 @@ use super::measured::{Key, Rows, RunRows, describe_unfinished, list_keys};
 use super::repeated::Test;
 use super::{MatchError, Metric, Threshold};
 use crate::run::{Outcome, Run};
+use crate::settings::Settings;
 use crate::statistics::geometric_mean;
 
 /// Tolerance that keeps rounding from making a difference of exactly the threshold exceed it.
 const ROUNDING: f64 = 1e-9;
-
-/// Settings that affect the set of rows or additional reports, but not the meaning of a row's value.
-const HARMLESS: [&str; 9] = [
-    "min_bytes",
-    "step_factor",
-    "step_bytes",
-    "cycles",
-    "checks",
-    "stream_checks",
-    "cpu_time",
-    "time_stamps",
-    "per_iteration_skip",
-];
 
 /// The values that are compared, and the conditions that a file must meet.
 #[derive(Clone, Copy, Debug)]
@@ -452,12 +440,19 @@ fn circumstances(run: &Run) -> BTreeMap<String, String> {
         other => other.to_string(),
     };
     for (part, left_out) in [
-        (serde_json::to_value(&run.settings), &HARMLESS[..]),
+        (serde_json::to_value(&run.settings), Settings::HARMLESS),
         (serde_json::to_value(&run.provenance), &["environment", "library_path"]),
     ] {
         if let Ok(Value::Object(fields)) = part {
             let fields = fields.iter().filter(|(name, _)| !left_out.contains(&name.as_str()));
-            found.extend(fields.map(|(name, value)| (name.clone(), text(value))));
+            for (name, value) in fields {
+                match value {
+                    Value::Object(of_pairs) if name == "pairs" => {
+                        found.extend(of_pairs.iter().map(|(name, value)| (name.clone(), text(value))));
+                    }
+                    value => drop(found.insert(name.clone(), text(value))),
+                }
+            }
         }
     }
     found.extend(run.describe_pairs().map(|pairs| ("pairs".to_owned(), pairs)));

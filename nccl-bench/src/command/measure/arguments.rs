@@ -1,7 +1,6 @@
 //! The arguments of a measurement: flags, values and help.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::Args;
 use collectives::DataType;
@@ -9,15 +8,16 @@ use collectives::fabric::Algorithm;
 use collectives::world;
 use engine::collective::Collective;
 use engine::data::Op;
-use engine::request::{AlgorithmChoice, BackendChoice, Binding, Fault, Roots, Size, Versus};
+use engine::request::{AlgorithmChoice, BackendChoice, Binding, Fault, Names, Roots, Size, Versus};
 use record::files::Output;
-use record::{Average, Blocking, Registration};
+use record::{Average, Blocking, Registration, Settings};
 
 use super::values::{
     List, NoImplementation, at_least_one, average, blocking, collectives, count, cta_policy, data_types,
     fault, no_device_implementation, ops, output, registration, roots, seconds, segments_in_flight, share,
     step_factor, switch, thread_count,
 };
+use crate::command::option_name::name_option;
 /// Examples below the short help.
 pub(super) const SHORT_EXAMPLES: &str = "\
 Examples:
@@ -55,7 +55,14 @@ const MEASURING: &str = "What to measure";
 const REPORTING: &str = "What to report";
 const RUNNING: &str = "How to run";
 
-/// Flags of a measurement, as they were typed.
+/// Default size and step of nccl-tests in bytes.
+pub(super) const NCCL_TESTS_BYTES: u64 = 32 << 20;
+const NCCL_TESTS_STEP: u64 = 1 << 20;
+
+/// Default number of rounds with a baseline.
+const PAIRED_ROUNDS: usize = 9;
+
+/// Flags of a measurement, as they were typed. Fields have the names of those of `Request` and `Settings`.
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
     /// The collectives of a list.
@@ -119,8 +126,8 @@ pub struct Arguments {
 
     /// Then verify N times more without the host between: fill, operation and check follow each other on the
     /// GPU's stream, and again as a CUDA graph [N: 200]
-    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "200", value_parser = at_least_one, hide_short_help = true, help_heading = MEASURING)]
-    pub(crate) check_on_stream: Option<usize>,
+    #[arg(long = "check-on-stream", value_name = "N", num_args = 0..=1, default_missing_value = "200", value_parser = at_least_one, hide_short_help = true, help_heading = MEASURING)]
+    pub(crate) stream_checks: Option<usize>,
 
     /// Combination of the ranks' times: 0 the first rank's, 1 mean, 2 min, 3 max [default: 1]
     #[arg(short = 'a', long = "average", value_name = "0-3", default_value = "1", value_parser = average, allow_hyphen_values = true, hide_default_value = true, hide_short_help = true, help_heading = MEASURING)]
@@ -151,8 +158,8 @@ pub struct Arguments {
     ///
     /// Round by round, with columns for its time and bandwidth and the ratio of times. mpi: beside libfabric,
     /// or beside NCCL with --backend nccl; fabric: beside NCCL
-    #[arg(long, value_name = "BACKEND", help_heading = MEASURING)]
-    pub(crate) vs: Option<Versus>,
+    #[arg(long = "vs", value_name = "BACKEND", help_heading = MEASURING)]
+    pub(crate) versus: Option<Versus>,
 
     /// Repeat each measurement until its median is known within this share: 1%
     ///
@@ -164,8 +171,8 @@ pub struct Arguments {
 
     /// Seconds that one size may take, with all its rounds; ends --until-stable and --rounds, and cuts -n for
     /// sizes that would take longer
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_hyphen_values = true, hide_short_help = true, help_heading = MEASURING)]
-    pub(crate) budget: Option<Duration>,
+    #[arg(long = "budget", value_name = "SECONDS", value_parser = seconds, allow_hyphen_values = true, hide_short_help = true, help_heading = MEASURING)]
+    pub(crate) budget_seconds: Option<f64>,
 
     /// Report the time to enqueue an operation (column cputime) instead of the time until it is done: 1
     /// [default: 0]
@@ -204,8 +211,8 @@ pub struct Arguments {
     ///
     /// By NCCL, or the fabric backend's algorithm, which are in the files in any case. NCCL's log is read,
     /// too, which costs rank 0 about a microsecond per operation
-    #[arg(long, help_heading = REPORTING)]
-    pub(crate) show_algorithm: bool,
+    #[arg(long = "show-algorithm", help_heading = REPORTING)]
+    pub(crate) log_choices: bool,
 
     /// A JSON file as nccl-tests writes it; its name ends in .json, and a number is appended if it exists
     #[arg(short = 'J', long = "output_file", alias = "output-file", value_name = "FILE", help_heading = REPORTING)]
@@ -231,8 +238,8 @@ pub struct Arguments {
 
     /// Binds ranks over host memory to a processor each. auto: ranks that share a process, where the host has
     /// enough processors; core: all ranks, or refuse; none: no rank
-    #[arg(long, value_name = "RULE", default_value = "auto", hide_short_help = true, help_heading = RUNNING)]
-    pub(crate) bind: Binding,
+    #[arg(long = "bind", value_name = "RULE", default_value = "auto", hide_short_help = true, help_heading = RUNNING)]
+    pub(crate) binding: Binding,
 
     /// Accepted for compatibility: NCCL is always initialised in all threads at once [default: 0]
     #[arg(short = 'p', long = "parallel_init", alias = "parallel-init", value_name = "0|1", default_value = "0", action = clap::ArgAction::Set, value_parser = switch, hide_default_value = true, hide_short_help = true, help_heading = RUNNING)]
@@ -273,8 +280,8 @@ pub struct Arguments {
 
     /// Algorithm of the fabric backend: ring for what is measured, or all_reduce=ring,all_gather=bruck;
     /// nccl-bench fabric algorithms lists them
-    #[arg(long, value_name = "ALGORITHM", value_delimiter = ',', hide_short_help = true, help_heading = RUNNING)]
-    pub(crate) algo: Vec<AlgorithmChoice>,
+    #[arg(long = "algo", value_name = "ALGORITHM", value_delimiter = ',', hide_short_help = true, help_heading = RUNNING)]
+    pub(crate) algorithms: Vec<AlgorithmChoice>,
 
     /// Algorithm of --algo hierarchical between hosts
     #[arg(long, value_name = "ALGORITHM", hide_short_help = true, help_heading = RUNNING)]
@@ -302,6 +309,100 @@ pub struct Arguments {
     pub(crate) ranks: Option<usize>,
 
     /// Damage element INDEX of rank RANK's result before each check, to see that it is found
-    #[arg(long, value_name = "RANK:INDEX", value_parser = fault, hide_short_help = true, help_heading = RUNNING)]
-    pub(crate) inject_fault: Option<Fault>,
+    #[arg(long = "inject-fault", value_name = "RANK:INDEX", value_parser = fault, hide_short_help = true, help_heading = RUNNING)]
+    pub(crate) fault: Option<Fault>,
+}
+
+/// Names of the fields of a request and its settings.
+pub(crate) const NAMES: Names =
+    Names(|field| name_option(&Arguments::augment_args(clap::Command::new("measurement")), field));
+
+impl Arguments {
+    /// The options that the record has, with the defaults of nccl-tests or of this program.
+    pub(super) fn settings(&self, as_nccl_tests: bool) -> Settings {
+        let defaults = Settings::of_collectives();
+        let min_bytes = if as_nccl_tests { NCCL_TESTS_BYTES } else { defaults.min_bytes };
+        let (step_factor, step_bytes) = match (self.step_factor, self.step_bytes) {
+            (None, None) if as_nccl_tests => (None, Some(NCCL_TESTS_STEP)),
+            (None, None) => (defaults.step_factor, None),
+            (None, bytes) => (None, bytes.map(|size| size.0)),
+            (factor, _) => (factor, None),
+        };
+        Settings {
+            min_bytes: self.min_bytes.map_or(min_bytes, |size| size.0),
+            step_factor,
+            step_bytes,
+            iterations: self.iterations,
+            aggregated: self.aggregated,
+            warm_up: self.warm_up,
+            cycles: self.cycles,
+            checks: self.checks,
+            stream_checks: self.stream_checks,
+            average: self.average,
+            blocking: self.blocking,
+            graph_launches: self.graph_launches,
+            registration: self.registration,
+            unaligned: self.unaligned,
+            per_iteration: self.per_iteration,
+            per_iteration_skip: self.per_iteration_skip,
+            parallel_init: self.parallel_init,
+            cpu_time: self.cpu_time,
+            time_stamps: self.time_stamps,
+            cta_policy: self.cta_policy,
+            default_stream: self.default_stream,
+            rounds: self.rounds.or(self.versus.map(|_| PAIRED_ROUNDS)),
+            until_stable: self.until_stable,
+            budget_seconds: self.budget_seconds,
+            ..defaults
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::NAMES;
+    use crate::cli::tests::measurement;
+
+    #[test]
+    fn every_option_that_processes_must_share_has_the_name_that_users_type() {
+        let request = measurement("nccl-bench allreduce --stats").request;
+        let compared = serde_json::to_value(&request).unwrap();
+        let names = compared.as_object().unwrap().keys().map(|field| (field.as_str(), NAMES.of(field)));
+        // Variables have their own names, and the statistics follow from what is compared in their place.
+        let known = |name: &str| name.starts_with('-') || name.starts_with("NCCL_");
+        let others: Vec<_> = names.filter(|(_, name)| !known(name)).collect();
+        let expected = [("collectives", "the collectives"), ("statistics", "statistics")];
+        assert_eq!(others, expected.map(|(field, name)| (field, name.to_owned())));
+        assert_eq!(
+            ["iterations", "stream_checks", "versus", "output"].map(|field| NAMES.of(field)),
+            ["-n", "--check-on-stream", "--vs", "--output"]
+        );
+    }
+
+    /// The texts of all source files below a folder.
+    fn sources(folder: &Path) -> Vec<String> {
+        let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        paths
+            .flat_map(
+                |path| if path.is_dir() { sources(&path) } else { vec![fs::read_to_string(path).unwrap()] },
+            )
+            .collect()
+    }
+
+    #[test]
+    fn every_field_that_a_message_of_the_engine_names_has_a_flag() {
+        let engine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/engine/src");
+        let sources = sources(&engine);
+        let names_in = |call| sources.iter().flat_map(move |text| text.split(call).skip(1));
+        let fields = names_in("names.of(\"")
+            .chain(names_in("names.with(\""))
+            .filter_map(|rest| rest.split('"').next());
+        let fields: Vec<&str> = fields.collect();
+        assert!(fields.len() > 30, "{fields:?}");
+        let unknown: Vec<_> = fields.into_iter().filter(|field| !NAMES.of(field).starts_with('-')).collect();
+        assert_eq!(unknown, [""; 0]);
+    }
 }

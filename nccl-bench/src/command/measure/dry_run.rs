@@ -57,7 +57,7 @@ fn plan_on_gpus(measurement: &ParsedMeasurement, missing: Option<&str>) -> Resul
     if request.max_bytes.is_none() {
         note.push_str("The largest size is less where GPU memory is short\n");
     }
-    let max_bytes = request.max_bytes.unwrap_or(MAX_BYTES.max(request.min_bytes));
+    let max_bytes = request.max_bytes.unwrap_or(MAX_BYTES.max(request.settings.min_bytes));
     Ok(plan(arguments, request, &groups, max_bytes, [max_bytes; 2], &note))
 }
 
@@ -102,7 +102,8 @@ fn plan(
     [send, receive]: [u64; 2],
     note: &str,
 ) -> String {
-    let sweep = Sweep { min: request.min_bytes, max: max_bytes, step: request.step };
+    let settings = &request.settings;
+    let sweep = Sweep { min: settings.min_bytes, max: max_bytes, step: request.step() };
     let ranks: usize = groups.sizes().sum();
     let in_groups = match groups.count() {
         1 => String::new(),
@@ -114,9 +115,9 @@ fn plan(
         if ranks == 1 { "" } else { "s" },
         Size(sweep.min),
         Size(sweep.max),
-        request.iterations * request.aggregated * request.graph_launches.max(1) * request.rounds,
-        request.checks,
-        request.stream_checks.map(|rounds| format!(", {rounds} more on the stream")).unwrap_or_default(),
+        settings.count_operations(),
+        settings.checks,
+        settings.stream_checks.map(|rounds| format!(", {rounds} more on the stream")).unwrap_or_default(),
         if request.versus.is_some() { "; of both sides" } else { "" },
         Size(send),
         Size(receive),

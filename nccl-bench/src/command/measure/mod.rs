@@ -20,6 +20,7 @@ use engine::supervision::{REFUSED, Signal, Stop, Verdict, print_message};
 use super::{Command, Context, take_over_signals};
 use crate::exit::{ExitError, SUCCESS, print, refusal};
 use crate::mpi_exec::JoinRequest;
+pub(crate) use arguments::NAMES;
 use arguments::SHORT_EXAMPLES;
 pub use arguments::{Arguments, EXAMPLES};
 pub(super) use recorder::Recorder;

@@ -102,7 +102,7 @@ impl Recorder {
             force: arguments.force,
             nccl_tests_json: arguments.nccl_tests_json.clone(),
             statistics: arguments.stats,
-            algorithm: arguments.show_algorithm,
+            algorithm: arguments.log_choices,
             brief: arguments.brief,
             summary: variables.traffic_summary.then(|| variables.pattern.clone()),
             ..Self::default()

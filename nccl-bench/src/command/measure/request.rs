@@ -1,5 +1,6 @@
 //! The conversion of the arguments of a measurement into a request.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,17 +9,10 @@ use diagnosis::environment::{self, Reading};
 use engine::collective::Collective;
 use engine::data::Op;
 use engine::data::traffic::Pattern;
-use engine::request::{All, BackendChoice, FabricOptions, Request, Size, Step, Variables, Versus};
+use engine::request::{All, BackendChoice, FabricOptions, Request, Size, Variables, Versus};
 use record::Blocking;
 
-use super::arguments::Arguments;
-
-/// Default size and step of nccl-tests in bytes.
-const NCCL_TESTS_BYTES: u64 = 32 << 20;
-const NCCL_TESTS_STEP: u64 = 1 << 20;
-
-/// Default number of rounds with `--vs`.
-const PAIRED_ROUNDS: usize = 9;
+use super::arguments::{Arguments, NAMES, NCCL_TESTS_BYTES};
 
 /// The command line, and what the name in it means.
 #[derive(Clone, Debug, Default)]
@@ -39,11 +33,7 @@ pub fn request(
     invocation: &Invocation,
     variables: Variables,
 ) -> Result<Request, String> {
-    check_sizes(arguments, &collectives, invocation, &variables)?;
-    check_verification(arguments)?;
-    let tuning = fabric_options(arguments);
-    tuning.choices(&collectives)?;
-    let (min_bytes, max_bytes) = sizes(arguments, invocation);
+    let max_bytes = arguments.max_bytes.map(|size| size.0);
     let all = All {
         collectives: collectives.len() == Collective::ALL.len(),
         data_types: arguments.data_types.0.len() == DataType::ALL.len(),
@@ -52,52 +42,34 @@ pub fn request(
     let mut request = Request {
         program: format!("nccl-bench {}", crate::build::VERSION),
         command: invocation.command.clone(),
-        min_bytes,
-        max_bytes,
-        step: step(arguments, invocation),
+        settings: arguments.settings(invocation.as_nccl_tests),
+        max_bytes: max_bytes.or(invocation.as_nccl_tests.then_some(NCCL_TESTS_BYTES)),
         data_types: arguments.data_types.0.clone(),
         all,
         ops: arguments.ops.0.clone(),
         roots: arguments.roots,
-        iterations: arguments.iterations,
-        aggregated: arguments.aggregated,
-        warm_up: arguments.warm_up,
-        cycles: arguments.cycles,
-        checks: arguments.checks,
-        stream_checks: arguments.check_on_stream,
-        average: arguments.average,
-        blocking: arguments.blocking,
-        graph_launches: arguments.graph_launches,
-        registration: arguments.registration,
-        unaligned: arguments.unaligned,
-        rounds: arguments.rounds.unwrap_or(if arguments.vs.is_some() { PAIRED_ROUNDS } else { 1 }),
-        versus: arguments.vs,
-        until_stable: arguments.until_stable,
-        budget: arguments.budget,
-        cpu_time: arguments.cpu_time,
-        time_stamps: arguments.time_stamps,
-        per_iteration: arguments.per_iteration,
-        per_iteration_skip: arguments.per_iteration_skip,
+        versus: arguments.versus,
         memory_report: arguments.memory_report,
         statistics: arguments.stats || !arguments.output.is_empty(),
-        log_choices: arguments.show_algorithm,
+        log_choices: arguments.log_choices,
         gpus: arguments.gpus.or(invocation.as_nccl_tests.then_some(1)),
         asks_for_gpus: asks_for_gpus(arguments, invocation),
         threads: arguments.threads,
-        binding: arguments.bind,
-        parallel_init: arguments.parallel_init,
+        binding: arguments.binding,
         timeout: (arguments.timeout > 0).then(|| Duration::from_secs(arguments.timeout as u64)),
-        default_stream: arguments.default_stream,
-        cta_policy: arguments.cta_policy,
-        backend: backend(arguments)?,
         provider: arguments.provider.clone(),
-        tuning,
+        tuning: fabric_options(arguments),
         world: arguments.world,
-        fault: arguments.inject_fault,
+        fault: arguments.fault,
         variables,
+        names: NAMES,
         also_equal: report_options(arguments),
         ..Request::new(collectives)
     };
+    check_sizes(&request)?;
+    check_verification(arguments)?;
+    request.algorithms()?;
+    request.backend = backend(arguments)?;
     adjust_to_graph(arguments, &mut request)?;
     adjust_skip(&mut request);
     adjust_to_collectives(&mut request);
@@ -130,46 +102,24 @@ fn note_unread_variables() -> Result<Vec<String>, String> {
 
 fn fabric_options(arguments: &Arguments) -> FabricOptions {
     FabricOptions {
-        algorithms: arguments.algo.clone(),
+        algorithms: arguments.algorithms.clone(),
         between: arguments.between,
         segment: arguments.segment.map(|size| usize::try_from(size.0).unwrap_or(usize::MAX)),
         in_flight: arguments.in_flight,
     }
 }
 
-/// The smallest and the largest size.
-fn sizes(arguments: &Arguments, invocation: &Invocation) -> (u64, Option<u64>) {
-    let default_min = if invocation.as_nccl_tests { NCCL_TESTS_BYTES } else { 8 };
-    let min_bytes = arguments.min_bytes.map_or(default_min, |size| size.0);
-    let max_bytes = arguments.max_bytes.map(|size| size.0);
-    (min_bytes, max_bytes.or(invocation.as_nccl_tests.then_some(NCCL_TESTS_BYTES)))
-}
-
-fn step(arguments: &Arguments, invocation: &Invocation) -> Step {
-    match (arguments.step_factor, arguments.step_bytes) {
-        (Some(factor), _) => Step::Factor(factor),
-        (None, Some(bytes)) => Step::Bytes(bytes.0),
-        (None, None) if invocation.as_nccl_tests => Step::Bytes(NCCL_TESTS_STEP),
-        (None, None) => Step::Factor(2),
-    }
-}
-
 /// Options of the report that all processes must share, though rank 0 alone writes it.
-fn report_options(arguments: &Arguments) -> Vec<(&'static str, String)> {
-    vec![
-        ("--stats", arguments.stats.to_string()),
-        ("-J", arguments.nccl_tests_json.is_some().to_string()),
-        ("--output", (!arguments.output.is_empty()).to_string()),
-    ]
+fn report_options(arguments: &Arguments) -> BTreeMap<&'static str, String> {
+    BTreeMap::from([
+        ("stats", arguments.stats.to_string()),
+        ("nccl_tests_json", arguments.nccl_tests_json.is_some().to_string()),
+        ("output", (!arguments.output.is_empty()).to_string()),
+    ])
 }
 
-fn check_sizes(
-    arguments: &Arguments,
-    collectives: &[Collective],
-    invocation: &Invocation,
-    variables: &Variables,
-) -> Result<(), String> {
-    let (min_bytes, max_bytes) = sizes(arguments, invocation);
+fn check_sizes(request: &Request) -> Result<(), String> {
+    let (min_bytes, max_bytes) = (request.settings.min_bytes, request.max_bytes);
     if let Some(max) = max_bytes
         && max < min_bytes
     {
@@ -179,12 +129,12 @@ fn check_sizes(
             Size(min_bytes)
         ));
     }
-    let largest = arguments.data_types.0.iter().map(|data_type| data_type.size()).max().unwrap_or(1);
+    let largest = request.data_types.iter().map(|data_type| data_type.size()).max().unwrap_or(1);
     if max_bytes.is_some_and(|max| max < largest as u64) {
         return Err(format!("the largest size (-e) is below one element of {largest} bytes"));
     }
-    if let Pattern::Matrix(_) = &variables.pattern
-        && collectives.contains(&Collective::AllToAllV)
+    if let Pattern::Matrix(_) = &request.variables.pattern
+        && request.collectives.contains(&Collective::AllToAllV)
         && max_bytes != Some(min_bytes)
     {
         return Err("a matrix (NCCL_TESTS_ALLTOALLV_MATRIX_FILE) says how much each rank sends: give one size with -b \
@@ -197,14 +147,14 @@ fn check_sizes(
 /// Refuses options that exclude a graph (`-G`), and leaves out, with a note, those that a graph has no use
 /// for.
 fn adjust_to_graph(arguments: &Arguments, request: &mut Request) -> Result<(), String> {
-    if request.graph_launches == 0 {
+    if request.settings.graph_launches == 0 {
         return Ok(());
     }
-    match request.blocking {
+    match request.settings.blocking {
         Blocking::No => {}
         Blocking::Outer => {
             request.notes.push("-z 3 is left out: a graph (-G) has no iterations to wait for".to_owned());
-            request.blocking = Blocking::No;
+            request.settings.blocking = Blocking::No;
         }
         Blocking::Wait | Blocking::WaitAndBarrier => {
             return Err("-z 1 and -z 2 wait inside what -G captures, which CUDA does not allow".to_owned());
@@ -213,19 +163,19 @@ fn adjust_to_graph(arguments: &Arguments, request: &mut Request) -> Result<(), S
     if arguments.default_stream {
         return Err("-y: CUDA cannot capture the default stream into a graph (-G)".to_owned());
     }
-    if request.per_iteration {
+    if request.settings.per_iteration {
         request.notes.push("-I is left out: a graph (-G) is launched as a whole".to_owned());
-        request.per_iteration = false;
+        request.settings.per_iteration = false;
     }
     Ok(())
 }
 
 /// Leaves `-K` out, with a note, where it has no meaning.
 fn adjust_skip(request: &mut Request) {
-    let skip = request.per_iteration_skip;
-    if skip > 0 && (!request.per_iteration || skip >= request.iterations) {
+    let skip = request.settings.per_iteration_skip;
+    if skip > 0 && (!request.settings.per_iteration || skip >= request.settings.iterations) {
         request.notes.push("-K is left out: it needs -I, and fewer iterations to skip than -n".to_owned());
-        request.per_iteration_skip = 0;
+        request.settings.per_iteration_skip = 0;
     }
 }
 
@@ -244,7 +194,7 @@ fn adjust_to_collectives(request: &mut Request) {
 
 /// The backend, which depends on the baseline (`--vs`).
 fn backend(arguments: &Arguments) -> Result<BackendChoice, String> {
-    match (arguments.vs, arguments.backend) {
+    match (arguments.versus, arguments.backend) {
         (Some(Versus::Mpi), BackendChoice::Mpi) => {
             Err("--vs mpi would compare MPI with itself: leave --backend mpi out".to_owned())
         }
@@ -260,12 +210,12 @@ fn backend(arguments: &Arguments) -> Result<BackendChoice, String> {
 
 /// Refuses options of verification that exclude each other.
 fn check_verification(arguments: &Arguments) -> Result<(), String> {
-    if arguments.inject_fault.is_some() && arguments.checks == 0 {
+    if arguments.fault.is_some() && arguments.checks == 0 {
         return Err(
             "--inject-fault damages what is verified, and -c 0 verifies nothing: leave one out".to_owned()
         );
     }
-    if arguments.check_on_stream.is_none() {
+    if arguments.stream_checks.is_none() {
         return Ok(());
     }
     if arguments.checks == 0 {
@@ -275,7 +225,7 @@ fn check_verification(arguments: &Arguments) -> Result<(), String> {
         return Err("-y: CUDA cannot capture the default stream into a graph, which --check-on-stream does"
             .to_owned());
     }
-    if arguments.vs.is_some() {
+    if arguments.versus.is_some() {
         return Err("--check-on-stream is for NCCL alone: leave --vs out".to_owned());
     }
     Ok(())

@@ -177,12 +177,11 @@ pub(super) fn share(text: &str) -> Result<f64, String> {
     }
 }
 
-pub(super) fn seconds(text: &str) -> Result<Duration, String> {
+pub(super) fn seconds(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('s').unwrap_or(text).trim().parse::<f64>();
     number
         .ok()
-        .filter(|&seconds| seconds > 0.0)
-        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .filter(|&seconds| seconds > 0.0 && Duration::try_from_secs_f64(seconds).is_ok())
         .ok_or_else(|| "write seconds, as in 2 or 0.5".to_owned())
 }
 

@@ -48,16 +48,17 @@ const MOST: usize = c_int::MAX as usize;
 /// # Errors
 /// [`Stop::Refused`], the same on every process, when MPI does not support the request, or the processes have
 /// not met through MPI.
-pub fn find(settings: &Request, process: &dyn World, _: &Connections) -> Result<HostBackend, Stop> {
+pub fn find(request: &Request, process: &dyn World, _: &Connections) -> Result<HostBackend, Stop> {
     let refused = |problem: &str| Err(Stop::Refused(problem.to_owned()));
-    if let Some(problem) = find_unsupported(settings) {
+    if let Some(problem) = find_unsupported(request) {
         return refused(&problem);
     }
     // MPI is not initialised in a world of another kind.
     if !::mpi::environment::is_initialized() {
-        return refused("MPI carries the data of MPI's own ranks only: leave --world out");
+        let world = request.names.of("world");
+        return refused(&format!("MPI carries the data of MPI's own ranks only: leave {world} out"));
     }
-    let notes = settings.collectives.contains(&Collective::AllToAllV).then(|| {
+    let notes = request.collectives.contains(&Collective::AllToAllV).then(|| {
         "alltoallv in place is left out over MPI, which has it only where each two ranks send each other the \
          same"
             .to_owned()
@@ -71,7 +72,7 @@ pub fn find(settings: &Request, process: &dyn World, _: &Connections) -> Result<
             library_path: library_path(),
         },
         capabilities: Capabilities {
-            data_types: if reduces(settings) { NUMBERS.to_vec() } else { DataType::ALL.to_vec() },
+            data_types: if reduces(request) { NUMBERS.to_vec() } else { DataType::ALL.to_vec() },
             ops: OPS.to_vec(),
             out_of_place_only: vec![Collective::AllToAllV],
         },

@@ -7,47 +7,52 @@ use crate::backend::host::requests_operator;
 use crate::request::{BackendChoice, Request, Size};
 
 /// Returns the reason for which MPI cannot carry out a request; `None` when it can.
-pub(super) fn find_unsupported(settings: &Request) -> Option<String> {
-    if let Some(threads @ 2..) = settings.threads {
+pub(super) fn find_unsupported(request: &Request) -> Option<String> {
+    let names = request.names;
+    if let Some(threads @ 2..) = request.threads {
         return Some(format!(
-            "-t {threads}: a rank of MPI is a process; start so many with its launcher instead (mpirun -np)"
+            "{}: a rank of MPI is a process; start so many with its launcher instead (mpirun -np)",
+            names.with("threads", threads)
         ));
     }
-    let alone = settings.backend == BackendChoice::Mpi && settings.versus.is_none();
-    if alone && settings.provider != "auto" {
+    let alone = request.backend == BackendChoice::Mpi && request.versus.is_none();
+    if alone && request.provider != "auto" {
         return Some(format!(
-            "--provider {}: that chooses one of libfabric's; an MPI library has variables of its own",
-            settings.provider
+            "{}: that chooses one of libfabric's; an MPI library has variables of its own",
+            names.with("provider", &request.provider)
         ));
     }
-    if let Some(argument) = settings.tuning.argument().filter(|_| alone) {
+    if let Some(given) = request.tuning.given().filter(|_| alone) {
         return Some(format!(
-            "{argument}: that is for collectives over libfabric; an MPI library has variables of its own"
+            "{}: that is for collectives over libfabric; an MPI library has variables of its own",
+            names.of(given)
         ));
     }
-    if let Some(op) = settings.ops.iter().find(|&&op| !OPS.contains(&op) && requests_operator(settings, op)) {
-        return Some(format!("-o {op}: MPI has no such operator; it has sum, prod, max and min"));
+    if let Some(op) = request.ops.iter().find(|&&op| !OPS.contains(&op) && requests_operator(request, op)) {
+        let asked = names.with("ops", op);
+        return Some(format!("{asked}: MPI has no such operator; it has sum, prod, max and min"));
     }
-    let reduced = |data_type: &&DataType| reduces(settings) && !NUMBERS.contains(data_type);
-    if let Some(data_type) = settings.data_types.iter().find(reduced).filter(|_| !settings.all.data_types) {
-        let names = NUMBERS.map(DataType::name).join(", ");
+    let reduced = |data_type: &&DataType| reduces(request) && !NUMBERS.contains(data_type);
+    if let Some(data_type) = request.data_types.iter().find(reduced).filter(|_| !request.all.data_types) {
+        let known = NUMBERS.map(DataType::name).join(", ");
         return Some(format!(
-            "-d {data_type}: MPI reduces {names}; it has no 8- and 16-bit floating-point numbers, and \
+            "{}: MPI reduces {known}; it has no 8- and 16-bit floating-point numbers, and \
              whether sums of 8-bit integers wrap or saturate is its own affair. Collectives that reduce \
-             nothing take all types"
+             nothing take all types",
+            names.with("data_types", data_type)
         ));
     }
-    let smallest = settings.data_types.iter().map(|data_type| data_type.size()).min().unwrap_or(1);
+    let smallest = request.data_types.iter().map(|data_type| data_type.size()).min().unwrap_or(1);
     let most = (MOST * smallest) as u64;
-    let max = settings.max_bytes.filter(|&max| max > most)?;
+    let max = request.max_bytes.filter(|&max| max > most)?;
     Some(format!(
-        "-e {}: MPI counts {MOST} elements at most, which are {most} bytes of the smallest type; give less",
-        Size(max)
+        "{}: MPI counts {MOST} elements at most, which are {most} bytes of the smallest type; give less",
+        names.with("max_bytes", Size(max))
     ))
 }
 
-pub(super) fn reduces(settings: &Request) -> bool {
-    settings.collectives.iter().any(|collective| collective.reduces())
+pub(super) fn reduces(request: &Request) -> bool {
+    request.collectives.iter().any(|collective| collective.reduces())
 }
 
 #[cfg(test)]
@@ -71,19 +76,19 @@ mod tests {
         let up_to = |max, request| Request { max_bytes: Some(max), ..request };
         let all_reduce = || of(&[AllReduce]);
         for (request, parts) in [
-            (Request { threads: Some(2), ..all_reduce() }, &["-t 2", "mpirun -np"][..]),
-            (Request { provider: "shm".to_owned(), ..all_reduce() }, &["--provider shm", "libfabric"]),
-            (ops(&[Op::Sum, Op::Avg], all_reduce()), &["-o avg", "sum, prod, max and min"]),
-            (Request { tuning, ..all_reduce() }, &["--algo", "libfabric"]),
+            (Request { threads: Some(2), ..all_reduce() }, &["threads 2", "mpirun -np"][..]),
+            (Request { provider: "shm".to_owned(), ..all_reduce() }, &["provider shm", "libfabric"]),
+            (ops(&[Op::Sum, Op::Avg], all_reduce()), &["ops avg", "sum, prod, max and min"]),
+            (Request { tuning, ..all_reduce() }, &["algorithms", "libfabric"]),
             (
                 types(&[DataType::Float32, DataType::Float16], of(&[Reduce])),
-                &["-d half", "int32, uint32", "double"],
+                &["data_types half", "int32, uint32", "double"],
             ),
-            (types(&[DataType::Uint8], of(&[ReduceScatter])), &["-d uint8", "saturate"]),
-            (types(&[DataType::Float8E5M2], of(&[AllGather, ReduceScatter])), &["-d f8e5m2"]),
+            (types(&[DataType::Uint8], of(&[ReduceScatter])), &["data_types uint8", "saturate"]),
+            (types(&[DataType::Float8E5M2], of(&[AllGather, ReduceScatter])), &["data_types f8e5m2"]),
             (
                 up_to(2 << 30, types(&[DataType::Int8], of(&[AllGather]))),
-                &["-e 2G", "2147483647 elements", "2147483647 bytes"],
+                &["max_bytes 2G", "2147483647 elements", "2147483647 bytes"],
             ),
             (up_to(16 << 30, types(&[DataType::Float16], of(&[AllGather]))), &["4294967294 bytes"]),
         ] {

@@ -2,6 +2,8 @@
 
 use collectives::nccl::Version;
 
+use crate::request::Names;
+
 /// Variable that lets several ranks share a GPU, in NCCL from this version on.
 pub(super) const MULTI_RANK: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
 const MULTI_RANK_NCCL: Version = Version::new(2, 30, 0);
@@ -39,14 +41,14 @@ impl GpuAssignment {
     }
 }
 
-/// Assigns GPUs of its host to a process. Each process has `threads` threads with `gpus` GPUs each (`-t`,
-/// `-g`).
+/// Assigns GPUs of its host to a process. Each process has `threads` threads with `gpus` GPUs each, or
+/// with its share of all.
 pub(super) fn assignment(
     processes: &[ProcessGpus<'_>],
     process: usize,
-    threads: usize,
-    gpus: Option<usize>,
+    (threads, gpus): (usize, Option<usize>),
     loaded: Version,
+    names: Names,
 ) -> Result<GpuAssignment, String> {
     let ProcessGpus { host, machine, addresses: mine, base, multi_rank } = processes[process];
     let mates: Vec<usize> =
@@ -70,10 +72,11 @@ pub(super) fn assignment(
     let needed = sharers.saturating_mul(threads).saturating_mul(wanted);
     let possible = if multi_rank && loaded >= MULTI_RANK_NCCL { usable * MOST_PER_GPU } else { usable };
     if needed > possible {
+        let (per_process, per_thread) = (names.with("threads", threads), names.with("gpus", wanted));
         let asked = match (sharers, threads) {
-            (1, 1) => format!("{wanted} GPUs (-g {wanted})"),
-            (1, _) => format!("{needed} GPUs (-t {threads} times -g {wanted})"),
-            _ => format!("{needed} GPUs ({sharers} processes, each with -t {threads} times -g {wanted})"),
+            (1, 1) => format!("{wanted} GPUs ({per_thread})"),
+            (1, _) => format!("{needed} GPUs ({per_process} times {per_thread})"),
+            _ => format!("{needed} GPUs ({sharers} processes, each with {per_process} times {per_thread})"),
         };
         let asked = match base {
             Some(base) => format!("{asked} from GPU {base} on (NCCL_TESTS_DEVICE)"),
@@ -82,10 +85,11 @@ pub(super) fn assignment(
         let hint = match (multi_rank, loaded >= MULTI_RANK_NCCL) {
             (true, true) => format!("At most {MOST_PER_GPU} ranks can share a GPU ({MULTI_RANK})"),
             (true, false) => format!("{MULTI_RANK} needs NCCL {MULTI_RANK_NCCL}, and {loaded} is loaded"),
-            (false, _) => {
-                "With mpirun, -np counts processes and -g the GPUs of each: a process per GPU is -g 1"
-                    .to_owned()
-            }
+            (false, _) => format!(
+                "With mpirun, -np counts processes and {} the GPUs of each: a process per GPU is {}",
+                names.of("gpus"),
+                names.with("gpus", 1)
+            ),
         };
         return Err(format!("{asked} are asked for on {host}, but it has {}. {hint}", mine.len()));
     }
@@ -132,8 +136,18 @@ mod tests {
         ProcessGpus { multi_rank: true, ..process("boot 1", addresses) }
     }
 
+    /// [`assignment`] with messages that name fields.
+    fn assign(
+        processes: &[ProcessGpus<'_>],
+        process: usize,
+        asked: (usize, Option<usize>),
+        loaded: Version,
+    ) -> Result<GpuAssignment, String> {
+        assignment(processes, process, asked, loaded, Names::default())
+    }
+
     fn all(processes: &[ProcessGpus<'_>], threads: usize, gpus: Option<usize>) -> Vec<GpuAssignment> {
-        let assignment = |process| assignment(processes, process, threads, gpus, SINCE).unwrap();
+        let assignment = |process| assign(processes, process, (threads, gpus), SINCE).unwrap();
         (0..processes.len()).map(assignment).collect()
     }
 
@@ -154,7 +168,7 @@ mod tests {
     fn more_gpus_than_there_are_is_refused_whatever_the_number() {
         for each in [process("boot 1", &EIGHT), sharing(&EIGHT)] {
             for gpus in [9, u32::MAX as usize, usize::MAX] {
-                let refusal = assignment(&[each; 2], 0, 4096, Some(gpus), SINCE).unwrap_err();
+                let refusal = assign(&[each; 2], 0, (4096, Some(gpus)), SINCE).unwrap_err();
                 assert!(refusal.contains("on node1, but it has 8"), "{refusal}");
             }
         }
@@ -170,16 +184,16 @@ mod tests {
         assert_eq!(all(&[sharing(&two); 3], 1, None), [given(1, [0]), given(1, [1]), given(1, [0])]);
         let from_1 = ProcessGpus { base: Some(1), ..sharing(&two) };
         assert_eq!(all(&[from_1], 1, Some(2)), [given(2, [1, 1])]);
-        let refused = |process, gpus, loaded| assignment(&[process], 0, 1, Some(gpus), loaded).unwrap_err();
+        let refused = |process, gpus, loaded| assign(&[process], 0, (1, Some(gpus)), loaded).unwrap_err();
         let past = ProcessGpus { base: Some(2), ..sharing(&two) };
         assert!(refused(past, 1, SINCE).contains("from GPU 2 on (NCCL_TESTS_DEVICE)"));
         assert!(refused(sharing(&one), 17, SINCE).contains("At most 16 ranks can share a GPU"));
         assert_eq!(
             refused(sharing(&one), 2, BEFORE),
-            "2 GPUs (-g 2) are asked for on node1, but it has 1. NCCL_MULTI_RANK_GPU_ENABLE needs NCCL 2.30, \
+            "2 GPUs (gpus 2) are asked for on node1, but it has 1. NCCL_MULTI_RANK_GPU_ENABLE needs NCCL 2.30, \
              and 2.29.9 is loaded"
         );
-        assert!(refused(process("boot 1", &one), 2, SINCE).contains("a process per GPU is -g 1"));
+        assert!(refused(process("boot 1", &one), 2, SINCE).contains("a process per GPU is gpus 1"));
     }
 
     #[test]
@@ -202,7 +216,7 @@ mod tests {
     fn every_process_begins_with_the_gpu_of_nccl_tests_variable() {
         let from = |base, gpus| {
             let each = ProcessGpus { base: Some(base), ..process("boot 1", &EIGHT) };
-            assignment(&[each; 2], 1, 1, gpus, SINCE)
+            assign(&[each; 2], 1, (1, gpus), SINCE)
         };
         assert_eq!(from(3, Some(2)), Ok(given(2, [3, 4])));
         assert_eq!(from(6, None), Ok(given(2, [6, 7])));
@@ -213,9 +227,9 @@ mod tests {
     fn gpus_that_each_process_sees_alone_are_its_own() {
         let (one, two, both) = ([(0, 1, 0)], [(0, 2, 0)], [(0, 1, 0), (0, 2, 0)]);
         let own = [process("boot 1", &one), process("boot 1", &two)];
-        assert_eq!(assignment(&own, 1, 1, None, SINCE), Ok(given(1, [0])));
+        assert_eq!(assign(&own, 1, (1, None), SINCE), Ok(given(1, [0])));
         let overlap = [process("boot 1", &one), process("boot 1", &both)];
-        let refusal = assignment(&overlap, 0, 1, None, SINCE).unwrap_err();
+        let refusal = assign(&overlap, 0, (1, None), SINCE).unwrap_err();
         assert!(refusal.contains("different GPUs that overlap"), "{refusal}");
     }
 }

@@ -13,6 +13,7 @@ use super::operation::{OperationBuffers, PeerExchange};
 use crate::backend::operands::Operands;
 use crate::backend::{BufferSizes, Work};
 use crate::collective::Collective;
+use crate::request::Names;
 use record::Placement;
 
 /// Bytes of the largest element.
@@ -65,6 +66,7 @@ impl RankMemory {
         &mut self,
         communicator: &Communicator,
         how: record::Registration,
+        names: Names,
     ) -> Result<(), nccl::Error> {
         let loaded = communicator.library().version();
         let windows = loaded >= nccl::Version::new(2, 27, 0);
@@ -76,14 +78,17 @@ impl RankMemory {
                     self.windows.push(communicator.window(memory, WindowKind::Symmetric)?);
                 }
                 if !self.windows.iter().all(Window::is_active) {
-                    self.note = Some("NCCL makes no symmetric windows here: -R 2 has no effect".to_owned());
+                    let asked = names.with("registration", how as u8);
+                    self.note = Some(format!("NCCL makes no symmetric windows here: {asked} has no effect"));
                 }
             }
             asked => {
                 if asked == record::Registration::Symmetric {
+                    let [asked, instead] = [asked, record::Registration::Local]
+                        .map(|each| names.with("registration", each as u8));
                     self.note = Some(format!(
-                        "-R 2 needs NCCL 2.27, and {loaded} is loaded: the buffers are registered as with -R \
-                         1"
+                        "{asked} needs NCCL 2.27, and {loaded} is loaded: the buffers are registered as with \
+                         {instead}"
                     ));
                 }
                 self.registrations = vec![communicator.register(send)?, communicator.register(receive)?];

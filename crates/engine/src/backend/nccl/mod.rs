@@ -24,7 +24,7 @@ use crate::collective::Collective;
 use crate::data::{DeviceData, Op};
 use crate::gather::gather;
 use crate::groups::Groups;
-use crate::request::Request;
+use crate::request::{Names, Request};
 use crate::supervision::{Stop, explain_missing_thread};
 use assignment::{Address, GpuAssignment, MULTI_RANK, ProcessGpus, assignment, ranks_on_gpus};
 use memory::RankMemory;
@@ -110,6 +110,7 @@ struct Opening {
     /// Elements by which the buffers are shifted.
     unaligned: usize,
     registration: record::Registration,
+    names: Names,
     default_stream: bool,
     first_type: DataType,
     /// CUDA ordinal of each rank's GPU.
@@ -119,17 +120,17 @@ struct Opening {
 
 /// Prepares NCCL between GPUs: assigns the GPUs of all processes.
 pub(super) fn prepare(
-    settings: &Request,
+    request: &Request,
     process: &dyn World,
     processes: &[Discovery<Gpus>],
 ) -> Result<Node, Stop> {
     let found: Vec<(&str, &Gpus)> =
         processes.iter().filter_map(|each| Some((each.host.as_str(), each.result.as_ref().ok()?))).collect();
     let first = one_version(&found)?;
-    let threads = settings.threads.unwrap_or(1);
+    let threads = request.threads.unwrap_or(1);
     let library = Library::load().map_err(|error| Stop::Refused(error.to_string()))?;
     // The only option that may differ between processes: with a process per GPU it selects each one's.
-    let bases = gather(process, &settings.variables.device)?;
+    let bases = gather(process, &request.variables.device)?;
     let processes_of_host: Vec<ProcessGpus<'_>> = processes
         .iter()
         .zip(&found)
@@ -142,25 +143,26 @@ pub(super) fn prepare(
             multi_rank: gpus.multi_rank,
         })
         .collect();
-    let (mut shares, mut ranks_on_gpus) = divide(&processes_of_host, settings, library.version())?;
+    let (mut shares, mut ranks_on_gpus) = divide(&processes_of_host, request, library.version())?;
     let most_on_a_gpu = ranks_on_gpus.iter().flatten().copied().max().unwrap_or(1);
-    let config = config(library, settings)?;
+    let config = config(library, request)?;
     let assignment = shares.swap_remove(process.rank());
-    let groups = Groups::new(settings, process.size(), assignment.ordinals.len())?;
+    let groups = Groups::new(request, process.size(), assignment.ordinals.len())?;
     let ranks = groups.smallest();
     let capabilities = found.iter().flat_map(|(_, gpus)| &gpus.capabilities);
     let capability = capabilities.min().copied().unwrap_or_default();
-    let fp8 = can_fp8(settings, library.version(), capability, ranks)?;
-    let notes = notes::notes(settings, library.version(), capability, ranks, most_on_a_gpu);
+    let fp8 = can_fp8(request, library.version(), capability, ranks)?;
+    let notes = notes::notes(request, library.version(), capability, ranks, most_on_a_gpu);
     let mut capabilities = Capabilities::default();
     capabilities.data_types.retain(|data_type| fp8 || !is_fp8(data_type));
     let opening = Arc::new(Opening {
         library,
         config,
-        unaligned: settings.unaligned,
-        registration: settings.registration,
-        default_stream: settings.default_stream,
-        first_type: settings.data_types.first().copied().unwrap_or(DataType::Float32),
+        unaligned: request.settings.unaligned,
+        registration: request.settings.registration,
+        names: request.names,
+        default_stream: request.settings.default_stream,
+        first_type: request.data_types.first().copied().unwrap_or(DataType::Float32),
         ordinals: assignment.ordinals,
         ranks_on_gpus: ranks_on_gpus.swap_remove(process.rank()),
     });
@@ -196,27 +198,29 @@ fn one_version<'a>(found: &[(&str, &'a Gpus)]) -> Result<&'a Gpus, Stop> {
 /// Returns each process's GPUs, and the number of ranks on the GPU of each of its ranks.
 fn divide(
     processes_of_host: &[ProcessGpus<'_>],
-    settings: &Request,
+    request: &Request,
     loaded: nccl::Version,
 ) -> Result<(Vec<GpuAssignment>, Vec<Vec<usize>>), Stop> {
-    let threads = settings.threads.unwrap_or(1);
+    let threads = request.threads.unwrap_or(1);
     let shares: Vec<GpuAssignment> = (0..processes_of_host.len())
-        .map(|index| assignment(processes_of_host, index, threads, settings.gpus, loaded))
+        .map(|index| assignment(processes_of_host, index, (threads, request.gpus), loaded, request.names))
         .collect::<Result<_, _>>()
         .map_err(Stop::Refused)?;
     if let Some(index) = shares.iter().position(|assignment| assignment.gpus != shares[0].gpus) {
+        let option = request.names.of("gpus");
         return Err(Stop::Refused(format!(
-            "process 0 on {} would use {} GPUs, but process {index} on {} {}: say with -g how many each \
-             shall use",
+            "process 0 on {} would use {} GPUs, but process {index} on {} {}: say with {option} how many \
+             each shall use",
             processes_of_host[0].host, shares[0].gpus, processes_of_host[index].host, shares[index].gpus
         )));
     }
-    if settings.default_stream && shares.iter().any(GpuAssignment::has_a_gpu_twice) {
-        return Err(Stop::Refused(
-            "-y: ranks of one process that share a GPU have one default stream, on which each would wait for \
-             the other. Leave it out, or start a process per rank (-g 1)"
-                .to_owned(),
-        ));
+    if request.settings.default_stream && shares.iter().any(GpuAssignment::has_a_gpu_twice) {
+        return Err(Stop::Refused(format!(
+            "{}: ranks of one process that share a GPU have one default stream, on which each would wait for \
+             the other. Leave it out, or start a process per rank ({})",
+            request.names.of("default_stream"),
+            request.names.with("gpus", 1),
+        )));
     }
     let ranks = (0..shares.len()).map(|index| ranks_on_gpus(processes_of_host, &shares, index)).collect();
     Ok((shares, ranks))
@@ -224,38 +228,40 @@ fn divide(
 
 /// Returns true when 8-bit floating-point types can be measured.
 fn can_fp8(
-    settings: &Request,
+    request: &Request,
     loaded: nccl::Version,
     capability: (u32, u32),
     ranks: usize,
 ) -> Result<bool, Stop> {
-    if ranks > 1 || !settings.ops.contains(&Op::MulSum) {
+    if ranks > 1 || !request.ops.contains(&Op::MulSum) {
         return Ok(loaded >= FP8_NCCL && capability >= FP8_CAPABILITY);
     }
-    if !settings.all.data_types && settings.data_types.iter().any(is_fp8) {
-        return Err(Stop::Refused(
-            "-o mulsum: NCCL does not scale 8-bit floating-point numbers for a single rank".to_owned(),
-        ));
+    if !request.all.data_types && request.data_types.iter().any(is_fp8) {
+        return Err(Stop::Refused(format!(
+            "{}: NCCL does not scale 8-bit floating-point numbers for a single rank",
+            request.names.with("ops", Op::MulSum),
+        )));
     }
     Ok(false)
 }
 
 /// The communicator's configuration: the requested one, with the settings of nccl-tests, so that results are
 /// comparable (scheduling for NVLink from NCCL 2.28 on; two peers from 2.30 on if only sendrecv is measured).
-fn config(library: Library, settings: &Request) -> Result<nccl::Config, Stop> {
+fn config(library: Library, request: &Request) -> Result<nccl::Config, Stop> {
     let loaded = library.version();
-    // Without the fence, --check-on-stream detects the race: see `notes`.
-    let mut config = nccl::Config::new().symmetric_fence(!settings.variables.without_symmetric_fence);
+    // Without the fence, the check on the stream detects the race: see `notes`.
+    let mut config = nccl::Config::new().symmetric_fence(!request.variables.without_symmetric_fence);
     if loaded >= nccl::Version::new(2, 28, 0) {
         config = config.nvlink_centric_sched(true);
     }
-    if loaded >= nccl::Version::new(2, 30, 0) && settings.collectives == [Collective::SendRecv] {
+    if loaded >= nccl::Version::new(2, 30, 0) && request.collectives == [Collective::SendRecv] {
         config = config.max_p2p_peers(2);
     }
-    if let Some(policy) = settings.cta_policy {
+    if let Some(policy) = request.settings.cta_policy {
         let needed = if policy == 2 { nccl::Version::new(2, 28, 0) } else { nccl::Version::new(2, 27, 0) };
         if loaded < needed {
-            return Err(Stop::Refused(format!("-x {policy} needs NCCL {needed}, and {loaded} is loaded")));
+            let asked = request.names.with("cta_policy", policy);
+            return Err(Stop::Refused(format!("{asked} needs NCCL {needed}, and {loaded} is loaded")));
         }
         config = config.cta_policy(policy as i32);
     }
@@ -339,7 +345,7 @@ impl Opening {
             buffers: connected.saturating_sub(context.mem_get_info()?.0 as u64),
             operations: 0,
         };
-        memory.register(&communicator, self.registration)?;
+        memory.register(&communicator, self.registration, self.names)?;
         body(&mut GpuRank::new(&communicator, data, memory, used))
     }
 }

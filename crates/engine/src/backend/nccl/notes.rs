@@ -14,23 +14,24 @@ use crate::request::Request;
 /// The fault that the library's order between kernels prevents.
 const SYMMETRIC_FAULT: &str = "symmetric-without-grid-sync";
 
-/// Notes on the requested settings. `capability` is the least of all GPUs, `ranks` their number in the
+/// Notes on the request. `capability` is the least of all GPUs, `ranks` their number in the
 /// communicator, and `ranks_on_gpu` the most on one GPU.
 pub(super) fn notes(
-    settings: &Request,
+    request: &Request,
     loaded: Version,
     capability: (u32, u32),
     ranks: usize,
     ranks_on_gpu: usize,
 ) -> Vec<String> {
     let is_set = |name: &str| std::env::var_os(name).is_some();
-    let mut notes = known_faults(settings, loaded, ranks, &is_set);
-    if settings.stream_checks.is_some() && capability < EARLY_CAPABILITY {
+    let mut notes = known_faults(request, loaded, ranks, &is_set);
+    if request.settings.stream_checks.is_some() && capability < EARLY_CAPABILITY {
+        let (option, (major, minor)) = (request.names.of("stream_checks"), capability);
         notes.push(format!(
-            "--check-on-stream: a GPU of compute capability {}.{} cannot trigger programmatic launch early, \
+            "{option}: a GPU of compute capability {major}.{minor} cannot trigger programmatic launch early, \
              which needs {}.{}: its inputs are written by a plain kernel, so that an operation which starts \
              too early is not found",
-            capability.0, capability.1, EARLY_CAPABILITY.0, EARLY_CAPABILITY.1,
+            EARLY_CAPABILITY.0, EARLY_CAPABILITY.1,
         ));
     }
     if ranks_on_gpu > 1 {
@@ -45,13 +46,13 @@ pub(super) fn notes(
 /// A note for each known fault of the loaded version that touches an operation or option of the request.
 /// Faults that depend on the machine alone are for `nccl-bench doctor`.
 fn known_faults(
-    settings: &Request,
+    request: &Request,
     loaded: Version,
     ranks: usize,
     is_set: &dyn Fn(&str) -> bool,
 ) -> Vec<String> {
     let Ok(version) = parse_version(&loaded.to_string()) else { return Vec::new() };
-    let touched = touched(settings, ranks);
+    let touched = touched(request, ranks);
     Faults::built_in()
         .of_component(Component::Nccl, &version)
         .into_iter()
@@ -62,7 +63,7 @@ fn known_faults(
                 none if none.is_empty() => String::new(),
                 conditions => format!(", with {conditions}"),
             };
-            let prevented = if fault.id == SYMMETRIC_FAULT { fence(settings) } else { "" };
+            let prevented = if fault.id == SYMMETRIC_FAULT { fence(request) } else { "" };
             format!(
                 "Known fault of NCCL {loaded} [{}]{condition}: {} {}{prevented}",
                 fault.id, fault.effect, fault.remedy
@@ -72,8 +73,8 @@ fn known_faults(
 }
 
 /// The library's protection against [`SYMMETRIC_FAULT`].
-fn fence(settings: &Request) -> &'static str {
-    if settings.variables.without_symmetric_fence {
+fn fence(request: &Request) -> &'static str {
+    if request.variables.without_symmetric_fence {
         " The library does not order the kernels (NCCL_BENCH_SYMMETRIC_FENCE=0), so that results can be wrong"
     } else {
         " The library orders the kernels, which costs about 1 us per operation"
@@ -81,20 +82,20 @@ fn fence(settings: &Request) -> &'static str {
 }
 
 /// The names in [`diagnosis::knowledge::faults::TOUCHES`] that a request touches.
-fn touched(settings: &Request, ranks: usize) -> Vec<&'static str> {
-    let has = |wanted: &[Collective]| settings.collectives.iter().any(|each| wanted.contains(each));
-    let averages = settings.ops.contains(&Op::Avg) && settings.collectives.iter().any(|each| each.reduces());
-    let with_fp8 = settings.data_types.iter().any(is_fp8) && has(&[Collective::AllReduce]);
+fn touched(request: &Request, ranks: usize) -> Vec<&'static str> {
+    let has = |wanted: &[Collective]| request.collectives.iter().any(|each| wanted.contains(each));
+    let averages = request.ops.contains(&Op::Avg) && request.collectives.iter().any(|each| each.reduces());
+    let with_fp8 = request.data_types.iter().any(is_fp8) && has(&[Collective::AllReduce]);
     let all = [
-        ("symmetric", settings.registration == Registration::Symmetric),
-        ("registered", settings.registration != Registration::None),
-        ("graph", settings.graph_launches > 0 || settings.stream_checks.is_some()),
+        ("symmetric", request.settings.registration == Registration::Symmetric),
+        ("registered", request.settings.registration != Registration::None),
+        ("graph", request.settings.graph_launches > 0 || request.settings.stream_checks.is_some()),
         ("avg-one-rank", ranks == 1 && averages),
         ("all-reduce", has(&[Collective::AllReduce])),
         ("alltoall", has(&[Collective::AllToAll, Collective::AllToAllV])),
         ("sendrecv", has(&[Collective::SendRecv])),
         ("fp8", with_fp8),
-        ("split", settings.variables.split.is_some()),
+        ("split", request.variables.split.is_some()),
     ];
     all.into_iter().filter(|(_, is_touched)| *is_touched).map(|(name, _)| name).collect()
 }
@@ -112,13 +113,18 @@ fn variables_are_set(condition: &str, is_set: &dyn Fn(&str) -> bool) -> bool {
 mod tests {
     use super::*;
     use crate::collective::Collective;
+    use record::Settings;
 
     fn request() -> Request {
         Request::new(vec![Collective::AllReduce])
     }
 
-    fn faults(settings: &Request, version: Version, ranks: usize, set: &[&str]) -> Vec<String> {
-        known_faults(settings, version, ranks, &|name| set.contains(&name))
+    fn with(settings: Settings) -> Request {
+        Request { settings, ..request() }
+    }
+
+    fn faults(request: &Request, version: Version, ranks: usize, set: &[&str]) -> Vec<String> {
+        known_faults(request, version, ranks, &|name| set.contains(&name))
             .iter()
             .map(|note| note.split(['[', ']']).nth(1).unwrap().to_owned())
             .collect()
@@ -132,8 +138,9 @@ mod tests {
 
     #[test]
     fn a_known_fault_is_noted_with_the_option_that_it_touches() {
-        let settings = request();
-        let symmetric = Request { registration: Registration::Symmetric, ..request() };
+        let plain = request();
+        let symmetric =
+            with(Settings { registration: Registration::Symmetric, ..Settings::of_collectives() });
         for (version, racing) in [
             (Version::new(2, 28, 2), false),
             (Version::new(2, 28, 3), true),
@@ -142,9 +149,8 @@ mod tests {
             (Version::new(2, 30, 6), true),
             (Version::new(2, 30, 7), false),
         ] {
-            let is_noted =
-                |settings| faults(settings, version, 8, &[]).iter().any(|id| id == SYMMETRIC_FAULT);
-            assert_eq!((is_noted(&symmetric), is_noted(&settings)), (racing, false), "{version}");
+            let is_noted = |request| faults(request, version, 8, &[]).iter().any(|id| id == SYMMETRIC_FAULT);
+            assert_eq!((is_noted(&symmetric), is_noted(&plain)), (racing, false), "{version}");
         }
         let averages = Request { ops: vec![Op::Avg], ..request() };
         let version = Version::new(2, 28, 9);
@@ -156,18 +162,19 @@ mod tests {
 
     #[test]
     fn a_fault_of_a_variable_is_noted_only_where_it_is_set() {
-        let settings = Request::new(vec![Collective::AllToAll]);
+        let request = Request::new(vec![Collective::AllToAll]);
         let version = Version::new(2, 30, 7);
-        assert_eq!(faults(&settings, version, 8, &[]), [""; 0]);
-        assert_eq!(faults(&settings, version, 8, &["NCCL_CHUNK_SIZE"]), ["chunk-size-overrun"]);
+        assert_eq!(faults(&request, version, 8, &[]), [""; 0]);
+        assert_eq!(faults(&request, version, 8, &["NCCL_CHUNK_SIZE"]), ["chunk-size-overrun"]);
     }
 
     #[test]
     fn the_note_of_symmetric_windows_tells_the_protection() {
-        let mut settings = Request { registration: Registration::Symmetric, ..request() };
+        let mut request =
+            with(Settings { registration: Registration::Symmetric, ..Settings::of_collectives() });
         for (off, words) in [(false, "The library orders"), (true, "(NCCL_BENCH_SYMMETRIC_FENCE=0)")] {
-            settings.variables.without_symmetric_fence = off;
-            let found = known_faults(&settings, Version::new(2, 28, 9), 8, &|_| false);
+            request.variables.without_symmetric_fence = off;
+            let found = known_faults(&request, Version::new(2, 28, 9), 8, &|_| false);
             assert!(found.iter().any(|note| note.contains(words) && !note.contains('\n')), "{found:?}");
         }
     }
@@ -175,7 +182,7 @@ mod tests {
     #[test]
     fn a_check_on_the_stream_that_cannot_trigger_early_says_so() {
         let version = Version::new(2, 27, 0);
-        let checked = Request { stream_checks: Some(200), ..request() };
+        let checked = with(Settings { stream_checks: Some(200), ..Settings::of_collectives() });
         assert_eq!(notes(&checked, version, (9, 0), 2, 1), [""; 0]);
         assert_eq!(notes(&checked, version, (10, 0), 2, 1), [""; 0]);
         let found = notes(&checked, version, (8, 9), 2, 1);

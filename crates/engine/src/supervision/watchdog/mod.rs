@@ -1,4 +1,4 @@
-//! The watchdog (`-T`): a thread of each process that ends the job when a rank takes too long.
+//! The watchdog: a thread of each process that ends the job when a rank takes too long.
 //!
 //! A rank announces each step that it begins ([`RankProgress::begin_step`]). All ranks go through the same
 //! steps in the same order, so the number of its step tells which rank is behind. Every process sends the

@@ -20,13 +20,13 @@ pub struct TimeLimit {
 impl TimeLimit {
     /// Limits the time of `step`, such as `starting MPI`. After `limit` the process prints a message and ends
     /// with exit code 4, upon which its launcher ends the others. Before that, the first two ranks report
-    /// what they wait for.
-    pub fn start(limit: Duration, step: &'static str) -> io::Result<Self> {
-        Ok(Self { _worker: Worker::start("limit", move |owner| enforce(limit, step, owner))? })
+    /// what they wait for, and `source`: the option and the variable that set the limit.
+    pub fn start(limit: Duration, step: &'static str, source: &'static str) -> io::Result<Self> {
+        Ok(Self { _worker: Worker::start("limit", move |owner| enforce(limit, step, source, owner))? })
     }
 }
 
-fn enforce(limit: Duration, step: &str, owner: &Owner) {
+fn enforce(limit: Duration, step: &str, source: &str, owner: &Owner) {
     let rank = world::Started::detect().rank;
     let name = rank.map_or_else(|| "this process".to_owned(), |rank| format!("rank {rank}"));
     let host = world::host().name;
@@ -37,7 +37,7 @@ fn enforce(limit: Duration, step: &str, owner: &Owner) {
     if report_after < limit && rank.is_none_or(|rank| rank < 2) {
         print_message(format_args!(
             "nccl-bench: {name} on {host} is still {step}, for {} s now; it waits for all processes of the \
-             launcher to do the same, and gives up after {} s (-T, NCCL_BENCH_TIMEOUT)",
+             launcher to do the same, and gives up after {} s ({source})",
             report_after.as_secs(),
             limit.as_secs()
         ));

@@ -14,12 +14,14 @@ use engine::bench::{Bench, Observer};
 use engine::collective::Collective;
 use engine::nccl_choice::CapturedLog;
 use engine::process::Process;
-use engine::request::{BackendChoice, Request, Step};
+use engine::request::{BackendChoice, Request};
 use engine::supervision::{FAILED, Salvage, Stop, Verdict, interrupted, signal_code};
+use record::Settings;
 
 use super::output::{self, Output};
 use super::{environment, host};
 use crate::command::Context;
+use crate::command::measure::NAMES;
 use crate::exit::ExitError;
 use crate::mpi_exec::JoinRequest;
 use collector::Collector;
@@ -159,9 +161,10 @@ fn request(arguments: &Arguments) -> Request {
         program: format!("nccl-bench {}", crate::build::VERSION),
         backend: arguments.backend,
         max_bytes: Some(MAX_BYTES),
-        step: Step::Factor(8),
+        settings: Settings { step_factor: Some(8), ..Settings::of_collectives() },
         timeout: Some(Duration::from_secs(arguments.timeout)),
         world: arguments.world,
+        names: NAMES,
         ..Request::new(COLLECTIVES.to_vec())
     }
 }

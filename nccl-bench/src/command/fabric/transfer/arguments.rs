@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use clap::Args as _;
 use engine::pairs::{Memory, PairRequest, Test};
-use engine::request::{Size, Step};
+use engine::request::{Names, Size, Step};
 use engine::supervision::Stop;
 use record::files::Output;
 use record::{Completion, Messages, Until};
 
 use crate::command::measure::output;
+use crate::command::option_name::name_option;
 
 const EXAMPLES: &str = "\
 Two ways to meet:
@@ -212,6 +214,12 @@ pub struct Remote {
     pub until: Until,
 }
 
+/// Names of the fields of a request.
+const NAMES: Names = Names(|field| {
+    let command = clap::Command::new("pairs");
+    name_option(&PingPong::augment_args(Remote::augment_args(command)), field)
+});
+
 /// The command line, and the request that follows from it.
 #[derive(Debug)]
 pub(in super::super) struct Asked<'a> {
@@ -225,6 +233,7 @@ impl Arguments {
         PairRequest {
             program: format!("nccl-bench {}", crate::build::VERSION),
             command: command.to_owned(),
+            names: NAMES,
             reports: self.connect.is_some(),
             provider: self.provider.clone(),
             min_bytes: self.min_bytes.0,
