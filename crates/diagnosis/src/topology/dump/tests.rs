@@ -126,8 +126,6 @@ fn wrong_values_are_left_out() {
     assert_eq!(topology.gpus[0].pcie, PcieLink::default());
     assert!(topology.nics.iter().all(|nic| nic.gbps.is_none()));
     let examination = examine(Some(&topology), None);
-    let drawing = super::super::layout::lay_out(&topology, &examination.findings);
-    assert!(drawing.width > 0.0 && drawing.height.is_finite());
     serde_json::to_string(&examination).unwrap();
 }
 
@@ -167,8 +165,7 @@ fn cut_and_changed_files_do_not_panic() {
             if let Ok(text) = String::from_utf8(bytes)
                 && let Ok(Dump::Topology(topology)) = read_dump(&text, "changed.xml")
             {
-                let examination = examine(Some(&topology), None);
-                super::super::layout::lay_out(&topology, &examination.findings);
+                examine(Some(&topology), None);
             }
         }
     }
