@@ -47,7 +47,7 @@ impl Default for Answers<'_> {
 
 impl<'a> Answers<'a> {
     /// Returns the rule of a kept message, if any.
-    pub(super) fn get(&mut self, message: &[u8], kind: Kind) -> Option<Option<&'a Rule>> {
+    pub(super) fn kept_rule(&mut self, message: &[u8], kind: Kind) -> Option<Option<&'a Rule>> {
         if message.len() > TEXT {
             return None;
         }
@@ -56,8 +56,8 @@ impl<'a> Answers<'a> {
         (answer.kind == Some(kind) && answer.hash == self.hash).then_some(answer.rule)
     }
 
-    /// Keeps the rule of the message of the last call of [`get`](Self::get).
-    pub(super) fn keep(&mut self, message: &[u8], kind: Kind, rule: Option<&'a Rule>) {
+    /// Keeps the rule of the message of the last call of [`kept_rule`](Self::kept_rule).
+    pub(super) fn keep_rule(&mut self, message: &[u8], kind: Kind, rule: Option<&'a Rule>) {
         if message.len() > TEXT {
             return;
         }

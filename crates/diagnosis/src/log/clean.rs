@@ -23,16 +23,16 @@ struct Record<'a> {
 ///
 /// `escapes` is false for a line known to have no escape sequence.
 #[inline]
-pub(super) fn clean<'a>(line: &'a [u8], escapes: bool, scratch: &'a mut Vec<u8>) -> &'a [u8] {
+pub(super) fn clean_line<'a>(line: &'a [u8], escapes: bool, scratch: &'a mut Vec<u8>) -> &'a [u8] {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let is_json = line.first() == Some(&b'{') && memmem::find(line, b"\"log\"").is_some();
     if !is_json && (!escapes || memchr(ESCAPE, line).is_none()) {
         return line;
     }
-    cleaned(line, is_json, scratch)
+    clean_into(line, is_json, scratch)
 }
 
-fn cleaned<'a>(line: &[u8], is_json: bool, scratch: &'a mut Vec<u8>) -> &'a [u8] {
+fn clean_into<'a>(line: &[u8], is_json: bool, scratch: &'a mut Vec<u8>) -> &'a [u8] {
     scratch.clear();
     if !is_json || !unwrap_json(line, scratch) {
         scratch.extend_from_slice(line);
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     fn cleaned(line: &[u8]) -> String {
-        String::from_utf8_lossy(clean(line, true, &mut Vec::new())).into_owned()
+        String::from_utf8_lossy(clean_line(line, true, &mut Vec::new())).into_owned()
     }
 
     #[test]

@@ -91,7 +91,7 @@ pub(super) struct Lost {
 
 impl Communicators {
     /// Returns the number of ranks of a communicator.
-    pub(super) fn ranks(&self, communicator: usize) -> u32 {
+    pub(super) fn number_of_ranks(&self, communicator: usize) -> u32 {
         self.all.get(communicator).map_or(0, |state| state.digest.ranks)
     }
 
@@ -107,7 +107,7 @@ impl Communicators {
     }
 
     /// Notes an event of a communicator, and returns its member.
-    pub(super) fn note(
+    pub(super) fn note_event(
         &mut self,
         process: usize,
         writer: usize,
@@ -120,11 +120,11 @@ impl Communicators {
         let membership = match (life.event, known) {
             // The address of a destroyed communicator is used again.
             (Event::Start, _) | (Event::Complete, None) => self
-                .begun(writer, life, position)
-                .or_else(|| self.identify(process, writer, life, position))
-                .or_else(|| self.unnamed(writer, life, position)),
-            (Event::Shape, None) => self.unnamed(writer, life, position),
-            (_, Some(known)) => Some(self.named(known, life)),
+                .find_begun(writer, life, position)
+                .or_else(|| self.identify_communicator(process, writer, life, position))
+                .or_else(|| self.find_unnamed(writer, life, position)),
+            (Event::Shape, None) => self.find_unnamed(writer, life, position),
+            (_, Some(known)) => Some(self.name_communicator(known, life)),
             (Event::Aborted, None) => self.last_of(writer, life),
             (_, None) => None,
         }?;
@@ -139,7 +139,7 @@ impl Communicators {
         state.digest.nodes = life.nodes.or(state.digest.nodes);
         // Only the commId proves that two sizes are of one communicator.
         let is_other = life.id.is_some() && life.ranks != state.digest.ranks;
-        let member = self.member(membership, writer)?;
+        let member = self.add_member(membership, writer)?;
         member.other_size = is_other.then_some(life.ranks).or(member.other_size);
         member.nvml = life.nvml.or(member.nvml);
         member.mnnvl = life.mnnvl.or(member.mnnvl);
@@ -182,7 +182,7 @@ impl Communicators {
 
     /// Returns the communicator of a line without commId: the last one, unless it has this rank, or another
     /// size.
-    fn unnamed(&mut self, writer: usize, life: &Life<'_>, position: Position) -> Option<Membership> {
+    fn find_unnamed(&mut self, writer: usize, life: &Life<'_>, position: Position) -> Option<Membership> {
         let fits = |state: &State| {
             let Communicator { ranks, members, .. } = &state.digest;
             let is_size = if state.named.is_empty() { *ranks <= life.ranks } else { *ranks == life.ranks };
@@ -192,7 +192,7 @@ impl Communicators {
         if self.keys.get(&Key::Unnamed).is_some_and(|index| !fits(&self.all[*index])) {
             self.keys.remove(&Key::Unnamed);
         }
-        let communicator = self.communicator(Key::Unnamed, String::new(), life.ranks, position)?;
+        let communicator = self.add_communicator(Key::Unnamed, String::new(), life.ranks, position)?;
         let has_room = self.members < MEMBERS;
         let state = &mut self.all[communicator];
         if has_room || state.named.is_empty() {
@@ -204,19 +204,19 @@ impl Communicators {
 
     /// Returns the communicator of the connections of this rank before the commId, if START is not in the
     /// log.
-    fn begun(&mut self, writer: usize, life: &Life<'_>, position: Position) -> Option<Membership> {
+    fn find_begun(&mut self, writer: usize, life: &Life<'_>, position: Position) -> Option<Membership> {
         let is_known =
             life.event == Event::Start || life.id.is_none_or(|id| self.keys.contains_key(&Key::Id(id)));
         let last = &self.all[*self.keys.get(&Key::Unnamed)?].digest;
         if is_known || last.members.get(&life.rank)?.writer != writer {
             return None;
         }
-        let begun = self.unnamed(writer, life, position)?;
-        Some(self.named(begun, life))
+        let begun = self.find_unnamed(writer, life, position)?;
+        Some(self.name_communicator(begun, life))
     }
 
     /// Gives a communicator the commId of a later line.
-    fn named(&mut self, known: Membership, life: &Life<'_>) -> Membership {
+    fn name_communicator(&mut self, known: Membership, life: &Life<'_>) -> Membership {
         let digest = &mut self.all[known.communicator].digest;
         let Some(id) = life.id.filter(|_| digest.id == UNNAMED) else { return known };
         if let Some(communicator) = self.keys.get(&Key::Id(id)) {
@@ -230,7 +230,7 @@ impl Communicators {
         known
     }
 
-    fn identify(
+    fn identify_communicator(
         &mut self,
         process: usize,
         writer: usize,
@@ -262,11 +262,11 @@ impl Communicators {
             Key::Id(id) => format!("{id:#x}"),
             Key::Split(parent, split, color) => {
                 let parent = parent.map_or("?", |parent| &self.all[parent].digest.id);
-                text::shortened(format!("{parent}/{split}.{color}").as_bytes())
+                text::shorten_message(format!("{parent}/{split}.{color}").as_bytes())
             }
             Key::Unnamed => UNNAMED.to_owned(),
         };
-        let communicator = self.communicator(key, id, life.ranks, position)?;
+        let communicator = self.add_communicator(key, id, life.ranks, position)?;
         Some(Membership { communicator, rank: life.rank })
     }
 
@@ -283,7 +283,7 @@ impl Communicators {
         }
     }
 
-    fn communicator(&mut self, key: Key, id: String, ranks: u32, first: Position) -> Option<usize> {
+    fn add_communicator(&mut self, key: Key, id: String, ranks: u32, first: Position) -> Option<usize> {
         if let Some(index) = self.keys.get(&key) {
             return Some(*index);
         }
@@ -299,7 +299,7 @@ impl Communicators {
         Some(self.all.len() - 1)
     }
 
-    fn member(&mut self, membership: Membership, writer: usize) -> Option<&mut Member> {
+    fn add_member(&mut self, membership: Membership, writer: usize) -> Option<&mut Member> {
         let members = &mut self.all[membership.communicator].digest.members;
         if !members.contains_key(&membership.rank) {
             if self.members == MEMBERS {
@@ -313,7 +313,7 @@ impl Communicators {
 
     /// Notes a channel of a member of the communicator. Returns true if the line can be a line of this
     /// member. A repeated line is refused unless `again` is true.
-    pub(super) fn connect(&mut self, member: Membership, channel: &Channel<'_>, again: bool) -> bool {
+    pub(super) fn connect_member(&mut self, member: Membership, channel: &Channel<'_>, again: bool) -> bool {
         let (own, peer) = own_and_peer(channel);
         let Some(state) = self.all.get_mut(member.communicator) else { return false };
         if own != member.rank || peer >= state.digest.ranks {
@@ -338,7 +338,7 @@ impl Communicators {
         pair.seen[kind] |= bit;
         let transports = &mut self.transports;
         let known =
-            pair.transports.iter_mut().find(|(index, _)| channel.via.is(&transports[usize::from(*index)]));
+            pair.transports.iter_mut().find(|(index, _)| channel.via.is_transport(&transports[usize::from(*index)]));
         if let Some((_, channels)) = known {
             *channels |= bit;
         } else if self.pairs == PAIRS && !pair.transports.is_empty() {
@@ -346,7 +346,7 @@ impl Communicators {
         } else {
             self.pairs += usize::from(!pair.transports.is_empty());
             let index =
-                transports.iter().position(|transport| channel.via.is(transport)).unwrap_or_else(|| {
+                transports.iter().position(|transport| channel.via.is_transport(transport)).unwrap_or_else(|| {
                     if transports.len() < TRANSPORTS {
                         transports.push(channel.via.to_transport());
                         return transports.len() - 1;
@@ -382,27 +382,27 @@ impl Communicators {
         if self.keys.get(&Key::Unnamed).is_some_and(|index| is_small(&self.all[*index])) {
             self.keys.remove(&Key::Unnamed);
         }
-        let communicator = self.communicator(Key::Unnamed, String::new(), 0, position)?;
+        let communicator = self.add_communicator(Key::Unnamed, String::new(), 0, position)?;
         let ranks = &mut self.all[communicator].digest.ranks;
         *ranks = (*ranks).max(least);
         let membership = Membership { communicator, rank: own };
-        self.member(membership, writer);
-        self.connect(membership, channel, true);
+        self.add_member(membership, writer);
+        self.connect_member(membership, channel, true);
         Some(membership)
     }
 
     /// Returns the member, if the digest has it.
-    pub(super) fn get(&mut self, membership: Membership) -> Option<&mut Member> {
+    pub(super) fn member_mut(&mut self, membership: Membership) -> Option<&mut Member> {
         self.all.get_mut(membership.communicator)?.digest.members.get_mut(&membership.rank)
     }
 
     /// Returns the communicator.
-    pub(super) fn digest(&mut self, membership: Membership) -> Option<&mut Communicator> {
+    pub(super) fn communicator_mut(&mut self, membership: Membership) -> Option<&mut Communicator> {
         self.all.get_mut(membership.communicator).map(|state| &mut state.digest)
     }
 
     /// Notes the order of a ring, if it has all ranks of the communicator.
-    pub(super) fn ring(&mut self, membership: Membership, mut order: Vec<u32>) {
+    pub(super) fn note_ring(&mut self, membership: Membership, mut order: Vec<u32>) {
         let Some(state) = self.all.get_mut(membership.communicator) else { return };
         if order.len() != state.digest.ranks as usize || state.digest.rings.contains(&order) {
             return;
@@ -417,7 +417,7 @@ impl Communicators {
     }
 
     /// Notes the algorithm and protocol of an operation.
-    pub(super) fn choose(&mut self, membership: Membership, algorithm: &[u8], protocol: &[u8]) {
+    pub(super) fn note_choice(&mut self, membership: Membership, algorithm: &[u8], protocol: &[u8]) {
         let Some(state) = self.all.get_mut(membership.communicator) else { return };
         let choices = &mut state.digest.choices;
         let is = |name: &str| {
@@ -441,15 +441,15 @@ impl Communicators {
     }
 
     /// Notes the seconds of the phases of the initialisation, or of the bootstrap.
-    pub(super) fn time(&mut self, membership: Membership, phases: &[u8], is_bootstrap: bool) {
+    pub(super) fn note_phases(&mut self, membership: Membership, phases: &[u8], is_bootstrap: bool) {
         if self.timings >= TIMINGS * 2 {
             self.lost.timings += 1;
             return;
         }
-        let Some(member) = self.get(membership) else { return };
+        let Some(member) = self.member_mut(membership) else { return };
         let timings = if is_bootstrap { &mut member.bootstrap } else { &mut member.timings };
         let is_first = timings.is_empty();
-        for (phase, seconds) in message::phases(phases) {
+        for (phase, seconds) in message::parse_phases(phases) {
             if timings.len() < PHASES {
                 timings.insert(phase.to_owned(), seconds);
             }
@@ -458,7 +458,7 @@ impl Communicators {
     }
 
     /// Returns the communicators with their connections. `places` has the final index of each writer.
-    pub(super) fn finish(self, places: &[usize]) -> Vec<Communicator> {
+    pub(super) fn into_communicators(self, places: &[usize]) -> Vec<Communicator> {
         let Self { all, transports, .. } = self;
         all.into_iter()
             .map(|State { mut digest, pairs, .. }| {

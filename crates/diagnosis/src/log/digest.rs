@@ -198,7 +198,7 @@ pub struct Communicator {
     /// Members in the log, by rank.
     pub members: BTreeMap<u32, Member>,
     /// Connections between ranks, by sender and receiver.
-    #[serde(serialize_with = "pairs")]
+    #[serde(serialize_with = "serialize_pairs")]
     pub connections: BTreeMap<(u32, u32), Connection>,
     /// `coll channels`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -284,7 +284,7 @@ impl Communicator {
 pub struct Connection {
     /// Transports with their numbers of channels. Channels of collectives and of send and receive with the
     /// same number count once.
-    #[serde(serialize_with = "transports")]
+    #[serde(serialize_with = "serialize_transports")]
     pub transports: BTreeMap<Transport, u32>,
 }
 
@@ -419,7 +419,7 @@ pub struct WatchdogReport {
 }
 
 /// Serializes pairs as a list, since JSON has no tuples as keys.
-fn pairs<S: serde::Serializer>(
+fn serialize_pairs<S: serde::Serializer>(
     connections: &BTreeMap<(u32, u32), Connection>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
@@ -434,7 +434,7 @@ fn pairs<S: serde::Serializer>(
 }
 
 /// Serializes transports as a list, since JSON has no structures as keys.
-fn transports<S: serde::Serializer>(
+fn serialize_transports<S: serde::Serializer>(
     transports: &BTreeMap<Transport, u32>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {

@@ -49,7 +49,7 @@ impl Default for Headers {
 
 impl Headers {
     /// Returns the writer of a kept header.
-    pub(super) fn get(&mut self, header: &[u8]) -> Option<Known> {
+    pub(super) fn kept_writer(&mut self, header: &[u8]) -> Option<Known> {
         if header.len() > TEXT || header.is_empty() {
             return None;
         }
@@ -63,11 +63,11 @@ impl Headers {
     /// one. A kept header contains no level, so the line's first level need not be searched.
     pub(super) fn of_same_length(&mut self, line: &[u8]) -> Option<(usize, Known)> {
         let (header, rest) = line.split_at_checked(self.length)?;
-        rest.starts_with(INFO).then(|| self.get(header)).flatten().map(|known| (header.len(), known))
+        rest.starts_with(INFO).then(|| self.kept_writer(header)).flatten().map(|known| (header.len(), known))
     }
 
-    /// Keeps the writer of the header of the last call of [`get`](Self::get).
-    pub(super) fn keep(&mut self, header: &[u8], known: Known) {
+    /// Keeps the writer of the header of the last call of [`kept_writer`](Self::kept_writer).
+    pub(super) fn keep_writer(&mut self, header: &[u8], known: Known) {
         if header.len() > TEXT || header.is_empty() {
             return;
         }

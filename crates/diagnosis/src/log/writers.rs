@@ -118,7 +118,7 @@ struct State {
 
 impl Writers {
     /// Returns the length of the text before a known host name at the end of the line's host name.
-    pub(super) fn glued(&self, source: &Source<'_>) -> Option<usize> {
+    pub(super) fn glued_length(&self, source: &Source<'_>) -> Option<usize> {
         (0..source.host.len()).find(|start| {
             // The key borrows the host name, and a map with owned names cannot look it up. Few lines come
             // here.
@@ -127,7 +127,7 @@ impl Writers {
     }
 
     /// Returns the index of the line's thread, or `None` above the limit.
-    pub(super) fn thread(
+    pub(super) fn thread_index(
         &mut self,
         source: &Source<'_>,
         position: Position,
@@ -135,7 +135,7 @@ impl Writers {
     ) -> Option<usize> {
         let index = match self.keys.get(source.key) {
             Some(index) => *index,
-            None => self.add(source, position)?,
+            None => self.add_writer(source, position)?,
         };
         self.note_line(index, position, message);
         Some(index)
@@ -153,7 +153,7 @@ impl Writers {
         last.extend_from_slice(&message[..message.len().min(text::TEXT + 1)]);
     }
 
-    fn add(&mut self, source: &Source<'_>, position: Position) -> Option<usize> {
+    fn add_writer(&mut self, source: &Source<'_>, position: Position) -> Option<usize> {
         let name = (Box::from(source.host), source.pid);
         let process = self.processes_by_name.get(&name).copied();
         let writer = process.and_then(|process| self.by_device.get(&(process, source.device)).copied());
@@ -171,7 +171,7 @@ impl Writers {
                 });
                 self.all.push(State {
                     writer: Writer {
-                        host: text::shortened(source.host),
+                        host: text::shorten_message(source.host),
                         pid: source.pid,
                         device: source.device,
                         first: position,
@@ -197,40 +197,40 @@ impl Writers {
     }
 
     /// Returns a thread.
-    pub(super) fn of(&self, thread: usize) -> Thread {
+    pub(super) fn thread_at(&self, thread: usize) -> Thread {
         self.threads[thread]
     }
 
     /// Returns the last line of a thread, at this position.
-    pub(super) fn line(&self, thread: usize, position: Position) -> Line {
+    pub(super) fn last_line(&self, thread: usize, position: Position) -> Line {
         // Indices are used again after a reset of the threads.
         let id = self.forgotten * THREADS as u64 + thread as u64;
         Line { thread: id, number: self.threads[thread].lines, position }
     }
 
     /// Returns the index of the process of a thread.
-    pub(super) fn process(&self, thread: usize) -> usize {
+    pub(super) fn process_of(&self, thread: usize) -> usize {
         self.all[self.threads[thread].writer].process
     }
 
     /// Returns the versions of NCCL and of the plugin loaded by the writer's process.
-    pub(super) fn versions(&self, writer: usize) -> (Option<&Version>, Option<&Version>) {
+    pub(super) fn loaded_versions(&self, writer: usize) -> (Option<&Version>, Option<&Version>) {
         let process = &self.processes[self.all[writer].process];
         (process.nccl.as_ref(), process.plugin.as_ref())
     }
 
     /// Returns the host of a writer.
-    pub(super) fn host(&self, writer: usize) -> &str {
+    pub(super) fn host_of(&self, writer: usize) -> &str {
         self.all.get(writer).map_or("", |state| state.writer.host.as_str())
     }
 
     /// Returns the communicator of this thread's line, if the line itself names no other one.
-    pub(super) fn current(&self, thread: usize) -> Option<Membership> {
+    pub(super) fn current_communicator(&self, thread: usize) -> Option<Membership> {
         let Thread { writer, current, .. } = self.threads[thread];
         current.or_else(|| self.all[writer].memberships.last().copied())
     }
 
-    /// Returns true if [`current`](Self::current) is not a guess: the thread has worked on it, or its writer
+    /// Returns true if [`current_communicator`](Self::current_communicator) is not a guess: the thread has worked on it, or its writer
     /// on no other.
     pub(super) fn is_current_known(&self, thread: usize) -> bool {
         let Thread { writer, current, .. } = self.threads[thread];
@@ -238,7 +238,7 @@ impl Writers {
     }
 
     /// Returns the last communicators of the thread's writer, the last one first.
-    pub(super) fn memberships(&self, thread: usize) -> impl Iterator<Item = Membership> {
+    pub(super) fn last_memberships(&self, thread: usize) -> impl Iterator<Item = Membership> {
         self.all[self.threads[thread].writer].memberships.iter().rev().take(CANDIDATES).copied()
     }
 
@@ -282,8 +282,8 @@ impl Writers {
 
     /// Notes a result code traced by a thread. `is_of_end` is true for a line that NCCL also writes at the
     /// end of a communicator.
-    pub(super) fn trace(&mut self, thread: usize, trace: Trace<'_>, is_of_end: bool, position: Position) {
-        let Process { starting, has_started, .. } = &self.processes[self.process(thread)];
+    pub(super) fn note_trace(&mut self, thread: usize, trace: Trace<'_>, is_of_end: bool, position: Position) {
+        let Process { starting, has_started, .. } = &self.processes[self.process_of(thread)];
         let is_of_start = !has_started || !starting.is_empty();
         let writer = &mut self.all[self.threads[thread].writer].writer;
         writer.operation_failed |= OPERATIONS.iter().any(|file| trace.place.starts_with(file));
@@ -309,7 +309,7 @@ impl Writers {
     }
 
     /// Notes a thread's repeated attempt to connect.
-    pub(super) fn retry(&mut self, thread: usize, retry: Retry<'_>, position: Position) {
+    pub(super) fn note_retry(&mut self, thread: usize, retry: Retry<'_>, position: Position) {
         let retries = self.all[self.threads[thread].writer]
             .writer
             .retries
@@ -323,7 +323,7 @@ impl Writers {
     }
 
     /// Notes that a thread works for a communicator of which the writer is a member.
-    pub(super) fn assign(&mut self, thread: usize, writer: usize, membership: Membership) {
+    pub(super) fn assign_communicator(&mut self, thread: usize, writer: usize, membership: Membership) {
         self.threads[thread].current = Some(membership);
         let memberships = &mut self.all[writer].memberships;
         if !memberships.contains(&membership) {
@@ -335,12 +335,12 @@ impl Writers {
     }
 
     /// Notes a fact about the process of a thread.
-    pub(super) fn learn(&mut self, thread: usize, fact: Fact<'_>) {
-        let process = self.process(thread);
+    pub(super) fn learn_fact(&mut self, thread: usize, fact: Fact<'_>) {
+        let process = self.process_of(thread);
         let process = &mut self.processes[process];
         match fact {
             Fact::Nccl(text) => {
-                if let Some((version, rest)) = message::version(text) {
+                if let Some((version, rest)) = message::parse_version(text) {
                     process.nccl = Some(version);
                     process.build = (!rest.is_empty()).then(|| text::name(rest));
                 }
@@ -354,13 +354,13 @@ impl Writers {
                 });
             }
             Fact::Driver(version) => process.driver = Some(version),
-            Fact::Plugin(text) => process.plugin = message::version(text).map(|(version, _)| version),
-            Fact::Libfabric(text) => process.libfabric = message::version(text).map(|(version, _)| version),
+            Fact::Plugin(text) => process.plugin = message::parse_version(text).map(|(version, _)| version),
+            Fact::Libfabric(text) => process.libfabric = message::parse_version(text).map(|(version, _)| version),
             Fact::Efa => process.efa = true,
             Fact::Network(name) => process.network = Some(text::name(name)),
             Fact::Bootstrap(name) => process.bootstrap = Some(text::name(name)),
             Fact::Devices(list) => {
-                for device in message::devices(list) {
+                for device in message::parse_devices(list) {
                     if self.devices == DEVICES {
                         self.lost_devices += 1;
                     } else if process.devices.insert(text::name(device)) {
@@ -376,10 +376,10 @@ impl Writers {
     ///
     /// A process of one rank also writes before it selects its device, and from threads without one: these
     /// lines count as its rank's.
-    pub(super) fn finish(self, ranks: impl Fn(usize) -> u32) -> (Vec<Writer>, Vec<usize>) {
+    pub(super) fn into_writers(self, ranks: impl Fn(usize) -> u32) -> (Vec<Writer>, Vec<usize>) {
         let Self { mut processes, mut all, .. } = self;
         for (index, State { writer, process, memberships, last }) in all.iter_mut().enumerate() {
-            writer.last_text = text::shortened(last.trim_ascii());
+            writer.last_text = text::shorten_message(last.trim_ascii());
             // The largest communicator, of several the first one.
             let largest = memberships.iter().rev().max_by_key(|membership| ranks(membership.communicator));
             writer.rank = largest.map(|membership| membership.rank);
@@ -406,7 +406,7 @@ impl Writers {
         let mut finished = Vec::new();
         for (index, State { mut writer, process, .. }) in all.into_iter().enumerate() {
             if owners[index] == index {
-                processes[process].describe(&mut writer);
+                processes[process].copy_facts(&mut writer);
                 places[index] = finished.len();
                 finished.push(writer);
             }
@@ -454,7 +454,7 @@ fn take_over(writer: &mut Writer, other: Writer) {
 
 impl Process {
     /// Copies the facts.
-    fn describe(&self, writer: &mut Writer) {
+    fn copy_facts(&self, writer: &mut Writer) {
         writer.nccl = self.nccl.clone();
         writer.nccl_build = self.build.clone();
         writer.driver = self.driver;
