@@ -21,7 +21,7 @@ impl BadValue {
         Self { kind: Kind::Invalid, severity: Severity::Advice, reason, remedy }
     }
 
-    pub(super) fn broken(self) -> Self {
+    pub(super) fn into_broken(self) -> Self {
         Self { severity: Severity::Broken, ..self }
     }
 }

@@ -149,7 +149,7 @@ pub(super) enum Ranks {
 
 /// Returns true for a variable that must have the same value on all ranks of a job.
 pub(crate) fn must_be_equal(name: &str) -> bool {
-    variable(name).is_some_and(|variable| variable.ranks == Ranks::MustBeEqual)
+    find_variable(name).is_some_and(|variable| variable.ranks == Ranks::MustBeEqual)
 }
 
 /// A judgement with its conditions.
@@ -158,7 +158,7 @@ pub(crate) fn must_be_equal(name: &str) -> bool {
 pub(super) struct Rule {
     pub id: String,
     /// Pattern of the whole value, with any case.
-    #[serde(default, deserialize_with = "pattern")]
+    #[serde(default, deserialize_with = "deserialize_pattern")]
     pub value: Option<Regex>,
     pub nccl: Option<VersionReq>,
     pub plugin: Option<VersionReq>,
@@ -238,7 +238,7 @@ pub enum Reading<'a> {
 /// Compares a variable's name with the variables of nccl-bench and nccl-tests. Names with other prefixes
 /// count as read.
 pub fn look_up_own_variable(name: &str) -> Reading<'static> {
-    match family(name).filter(|family| !family.reads_name(name)) {
+    match find_family(name).filter(|family| !family.reads_name(name)) {
         Some(family) => Reading::Unread(family.find_nearest(name)),
         None => Reading::Read,
     }
@@ -268,29 +268,37 @@ static KNOWLEDGE: LazyLock<Knowledge> = LazyLock::new(|| {
 });
 
 /// Returns the knowledge about a variable.
-pub(super) fn variable(name: &str) -> Option<&'static Variable> {
+pub(super) fn find_variable(name: &str) -> Option<&'static Variable> {
     KNOWLEDGE.by_name.get(name).and_then(|&index| KNOWLEDGE.variables.get(index))
 }
 
 /// Returns the other software that reads a variable.
-pub(super) fn family(name: &str) -> Option<&'static Family> {
+pub(super) fn find_family(name: &str) -> Option<&'static Family> {
     KNOWLEDGE.families.iter().find(|family| family.names.is_match(name))
 }
 
 impl Rule {
     /// Returns true if all conditions hold.
-    pub(super) fn holds(&self, value: &str, situation: &Situation, is_set: &dyn Fn(&str) -> bool) -> bool {
+    pub(super) fn all_conditions_hold(
+        &self,
+        value: &str,
+        situation: &Situation,
+        is_set: &dyn Fn(&str) -> bool,
+    ) -> bool {
         let within = |range: &Option<VersionReq>, version: Version| {
             range.as_ref().is_none_or(|range| range.matches(&version))
         };
         let on = |words: &Vec<String>| {
-            situation.platform.as_ref().is_some_and(|platform| words.iter().any(|word| platform.is(word)))
+            situation
+                .platform
+                .as_ref()
+                .is_some_and(|platform| words.iter().any(|word| platform.is_named(word)))
         };
         let nodes = |several: bool| situation.nodes.is_some_and(|nodes| (nodes > 1) == several);
         self.value.as_ref().is_none_or(|pattern| pattern.is_match(value.trim()))
-            && within(&self.nccl, situation.nccl())
-            && within(&self.plugin, situation.plugin())
-            && within(&self.libfabric, situation.libfabric())
+            && within(&self.nccl, situation.nccl_version())
+            && within(&self.plugin, situation.plugin_version())
+            && within(&self.libfabric, situation.libfabric_version())
             && self.platform.as_ref().is_none_or(on)
             && self.several_nodes.is_none_or(nodes)
             && self.rdma.is_none_or(|rdma| situation.rdma == Some(rdma))
@@ -299,7 +307,7 @@ impl Rule {
 }
 
 /// Compiles a pattern of a whole text, with any case.
-fn pattern<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Regex>, D::Error> {
+fn deserialize_pattern<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Regex>, D::Error> {
     required_pattern(deserializer).map(Some)
 }
 

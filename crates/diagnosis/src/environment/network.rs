@@ -41,7 +41,7 @@ impl Network {
     }
 
     /// Compares a variable with the names of the host.
-    pub(super) fn check(&self, setting: &Setting, situation: &Situation) -> Option<Verdict> {
+    pub(super) fn check_names(&self, setting: &Setting, situation: &Situation) -> Option<Verdict> {
         match setting.name.as_str() {
             "NCCL_SOCKET_IFNAME" => self.check_interfaces(&setting.value),
             "GLOO_SOCKET_IFNAME" => self.check_gloo(&setting.value),
@@ -54,16 +54,17 @@ impl Network {
     }
 
     fn check_interfaces(&self, value: &str) -> Option<Verdict> {
-        let list = List::parse(value)?;
-        let used = list.matching(&self.interfaces);
+        let list = List::parse_list(value)?;
+        let used = list.matching_names(&self.interfaces);
         if used.is_empty() {
             let reason = format!(
                 "no interface of this host fits `{value}`: NCCL's bootstrap fails with `no socket interface \
                  found`; the host has {}",
                 self.interfaces.join(", ")
             );
-            let remedy = self.interface().map(|name| format!("set NCCL_SOCKET_IFNAME=={name}, or unset it"));
-            return Some(broken("socket-interface-missing", reason, remedy));
+            let remedy =
+                self.likely_interface().map(|name| format!("set NCCL_SOCKET_IFNAME=={name}, or unset it"));
+            return Some(broken_verdict("socket-interface-missing", reason, remedy));
         }
         let link_local = used.iter().find(|name| name.starts_with("pod-id-link"))?;
         let reason = format!(
@@ -86,8 +87,8 @@ impl Network {
             "this host has no interface `{missing}`, and Gloo takes exact names: it has {}",
             self.interfaces.join(", ")
         );
-        let remedy = self.interface().map(|name| format!("set GLOO_SOCKET_IFNAME={name}"));
-        Some(broken("gloo-interface-missing", reason, remedy))
+        let remedy = self.likely_interface().map(|name| format!("set GLOO_SOCKET_IFNAME={name}"));
+        Some(broken_verdict("gloo-interface-missing", reason, remedy))
     }
 
     fn check_interface_of_libfabric(&self, setting: &Setting) -> Option<Verdict> {
@@ -109,7 +110,7 @@ impl Network {
     }
 
     fn check_devices(&self, value: &str, situation: &Situation) -> Option<Verdict> {
-        let list = List::parse(value)?;
+        let list = List::parse_list(value)?;
         if self.devices.is_empty() {
             return Some(Verdict {
                 kind: Kind::NoEffect,
@@ -122,14 +123,14 @@ impl Network {
                 source: None,
             });
         }
-        let used = list.matching(&self.devices);
+        let used = list.matching_names(&self.devices);
         let all = self.devices.join(", ");
         if used.is_empty() {
             let reason = format!(
                 "no RDMA device of this host fits `{value}`: NCCL uses none and falls back to sockets; the \
                  host has {all}"
             );
-            return Some(broken(
+            return Some(broken_verdict(
                 "hca-missing",
                 reason,
                 Some("set NCCL_IB_HCA to devices that exist, or unset it".to_owned()),
@@ -154,7 +155,7 @@ impl Network {
             let longer = |own: &&&str| own.len() > name.len() && own.starts_with(**name);
             !list.exact && self.devices.iter().any(|own| own == *name) && used.iter().any(|own| longer(&own))
         })?;
-        if situation.platform.as_ref().is_some_and(|platform| platform.is("aws")) {
+        if situation.platform.as_ref().is_some_and(|platform| platform.is_named("aws")) {
             return None;
         }
         let also: Vec<&str> =
@@ -186,7 +187,7 @@ impl Network {
     }
 
     /// Returns the likely intended interface.
-    fn interface(&self) -> Option<&str> {
+    fn likely_interface(&self) -> Option<&str> {
         let is_virtual = |name: &str| {
             [
                 "lo",
@@ -212,7 +213,7 @@ impl Network {
 
 impl<'a> List<'a> {
     /// Reads a list. Returns `None` for a list without names.
-    fn parse(value: &'a str) -> Option<Self> {
+    fn parse_list(value: &'a str) -> Option<Self> {
         let (excludes, value) = value.strip_prefix('^').map_or((false, value), |rest| (true, rest));
         let (exact, value) = value.strip_prefix('=').map_or((false, value), |rest| (true, rest));
         let names = value.split(',').filter_map(|name| name.split(':').next());
@@ -221,7 +222,7 @@ impl<'a> List<'a> {
     }
 
     /// Returns the names of the host that NCCL uses.
-    fn matching<'b>(&self, own: &'b [String]) -> Vec<&'b str> {
+    fn matching_names<'b>(&self, own: &'b [String]) -> Vec<&'b str> {
         let fits = |name: &&str| {
             let listed = self
                 .names
@@ -233,7 +234,7 @@ impl<'a> List<'a> {
     }
 }
 
-fn broken(rule: &str, reason: String, remedy: Option<String>) -> Verdict {
+fn broken_verdict(rule: &str, reason: String, remedy: Option<String>) -> Verdict {
     Verdict {
         kind: Kind::Harmful,
         severity: Some(Severity::Broken),
@@ -263,7 +264,10 @@ mod tests {
                 "rocep1s0f1",
             ]),
         };
-        network.check(&Setting::new(name, value, Location::named("environment")), &Situation::default())
+        network.check_names(
+            &Setting::new(name, value, Location::without_line("environment")),
+            &Situation::default(),
+        )
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The knowledge on its examples, common claims, and whole examinations.
 
-use super::judge::judge;
+use super::judge::judge_variable;
 use super::knowledge::{self, FILES, File, Kind};
 use super::names;
 use super::*;
@@ -20,14 +20,14 @@ fn situation(
         nccl: version(nccl),
         plugin: version(plugin),
         libfabric: version(libfabric),
-        platform: platform.map(Platform::named),
+        platform: platform.map(Platform::from_product),
         ..Situation::default()
     }
 }
 
 fn judged(name: &str, value: &str, situation: &Situation) -> Verdict {
-    let setting = Setting::new(name, value, Location::named("environment"));
-    judge(&setting, situation, &|_| false).worst().unwrap().clone()
+    let setting = Setting::new(name, value, Location::without_line("environment"));
+    judge_variable(&setting, situation, &|_| false).worst_verdict().unwrap().clone()
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn every_rule_has_examples_that_hold() {
                 assert!(seen.insert(name.clone()), "{file}: {name} occurs twice");
                 assert!(is_collected(name), "{file}: {name} is never collected");
                 assert!(
-                    names::find(name).is_some() || name == "NCCL_TIMEOUT",
+                    names::find_name(name).is_some() || name == "NCCL_TIMEOUT",
                     "{file}: {name} is not in names.csv"
                 );
             }
@@ -74,11 +74,14 @@ fn every_rule_has_examples_that_hold() {
                     example.libfabric.as_deref(),
                     example.platform.as_deref(),
                 );
-                let setting =
-                    Setting::new(name.as_str(), example.value.as_str(), Location::named("environment"));
+                let setting = Setting::new(
+                    name.as_str(),
+                    example.value.as_str(),
+                    Location::without_line("environment"),
+                );
                 let with = example.with.clone();
-                let judged = judge(&setting, &situation, &|other| with.as_deref() == Some(other));
-                let verdict = judged.worst().unwrap();
+                let judged = judge_variable(&setting, &situation, &|other| with.as_deref() == Some(other));
+                let verdict = judged.worst_verdict().unwrap();
                 let context = format!("{name}={} {situation:?}: {verdict:?}", example.value);
                 assert_eq!(verdict.kind, example.verdict, "{context}");
                 assert!(example.severity.is_none() || verdict.severity == example.severity, "{context}");
@@ -194,7 +197,7 @@ fn unknown_names_are_told_from_those_of_other_versions_and_programs() {
 fn a_missing_file_takes_the_proof_away() {
     let mut collection = Collection::of_text("NCCL_TOPO_FILE=/nope.xml\n", "-");
     collection.without_file.push("NCCL_TOPO_FILE".to_owned());
-    let examination = examine(&collection, &Situation::default(), None, None);
+    let examination = examine_variables(&collection, &Situation::default(), None, None);
     assert_eq!(examination.health(), Health::Degraded);
     assert_eq!(examination.findings.len(), 1, "{:?}", examination.findings);
     assert!(
@@ -209,13 +212,13 @@ fn a_missing_file_takes_the_proof_away() {
 fn a_missing_interface_is_told_besides_a_bad_value() {
     let network = Network { interfaces: vec!["lo".to_owned(), "ens5".to_owned()], ..Network::default() };
     let collection = Collection::of_text("NCCL_SOCKET_IFNAME==eth0,^lo\n", "-");
-    let examination = examine(&collection, &Situation::default(), Some(&network), None);
+    let examination = examine_variables(&collection, &Situation::default(), Some(&network), None);
     assert_eq!(examination.findings[0].rule, "socket-interface-missing", "{:?}", examination.findings);
 }
 
 #[test]
 fn machines_are_known_by_words() {
-    let words = |name: &str| Platform::named(name).words;
+    let words = |name: &str| Platform::from_product(name).words;
     assert_eq!(words("p5.48xlarge"), ["aws", "p5", "p5.48xlarge"]);
     assert_eq!(words("p6-b200.48xlarge"), ["aws", "p6-b200", "p6-b200.48xlarge"]);
     assert_eq!(words("p5.4xlarge"), ["aws", "p5.4xlarge"]);
@@ -224,12 +227,12 @@ fn machines_are_known_by_words() {
     let folder = tempfile::tempdir().unwrap();
     let dmi = folder.path().join("sys/devices/virtual/dmi/id");
     std::fs::create_dir_all(&dmi).unwrap();
-    assert_eq!(Platform::detect(folder.path()), None);
+    assert_eq!(Platform::detect_platform(folder.path()), None);
     for (vendor, name, is_aws) in [("Amazon EC2", "p4d.24xlarge", true), ("GIGABYTE", "G492-ID0", false)] {
         std::fs::write(dmi.join("sys_vendor"), format!("{vendor}\n")).unwrap();
         std::fs::write(dmi.join("product_name"), format!("{name}\n")).unwrap();
-        let platform = Platform::detect(folder.path()).unwrap();
-        assert_eq!((platform.name.as_str(), platform.is("aws")), (name, is_aws));
+        let platform = Platform::detect_platform(folder.path()).unwrap();
+        assert_eq!((platform.name.as_str(), platform.is_named("aws")), (name, is_aws));
     }
 }
 
@@ -247,7 +250,7 @@ fn names_of_machines_are_checked() {
         "p6e-gb200.36xlarge",
         "m5.24xlarge",
     ] {
-        assert!(Platform::parse(known).is_ok(), "{known}");
+        assert!(Platform::parse_platform(known).is_ok(), "{known}");
     }
     for (wrong, nearest) in [
         ("p5.banana", "did you mean p5.48xlarge?"),
@@ -258,7 +261,7 @@ fn names_of_machines_are_checked() {
         ("banana", "such as p5.48xlarge"),
         ("", "such as p5.48xlarge"),
     ] {
-        let error = Platform::parse(wrong).unwrap_err();
+        let error = Platform::parse_platform(wrong).unwrap_err();
         assert!(error.contains(nearest), "{wrong}: {error}");
     }
 }
@@ -280,12 +283,12 @@ fn versions_are_read_as_people_write_them() {
 }
 
 fn examined(text: &str, situation: &Situation) -> Examination {
-    examine(&Collection::of_text(text, "job.sh"), situation, None, None)
+    examine_variables(&Collection::of_text(text, "job.sh"), situation, None, None)
 }
 
 #[test]
 fn an_empty_environment_is_healthy_with_proof() {
-    let examination = examine(&Collection::default(), &Situation::default(), None, None);
+    let examination = examine_variables(&Collection::default(), &Situation::default(), None, None);
     assert_eq!(examination.health(), Health::Healthy);
     assert_eq!(
         examination.proof,
@@ -400,7 +403,7 @@ fn an_answer_of_nccl_is_shown() {
         library: "NCCL 2.30.7".to_owned(),
         parameters: vec![("NCCL_DEBUG".to_owned(), "INFO".to_owned())],
     };
-    let examination = examine(&Collection::default(), &Situation::default(), None, Some(&answer));
+    let examination = examine_variables(&Collection::default(), &Situation::default(), None, Some(&answer));
     let last = examination.sections.last().unwrap();
     assert_eq!(last.title, "Values in effect, by NCCL 2.30.7");
     assert_eq!(examination.facts["nccl_answer"]["library"], "NCCL 2.30.7");
@@ -418,8 +421,10 @@ fn a_variable_that_is_set_twice_is_told() {
 
 #[test]
 fn knowledge_is_complete_for_its_files() {
-    assert!(knowledge::variable("NCCL_PROTO").is_some() && knowledge::variable("FI_PROVIDER").is_some());
-    assert!(knowledge::family("NCCL_HOME").is_some());
+    assert!(
+        knowledge::find_variable("NCCL_PROTO").is_some() && knowledge::find_variable("FI_PROVIDER").is_some()
+    );
+    assert!(knowledge::find_family("NCCL_HOME").is_some());
 }
 
 /// The same list judges environments and logs.

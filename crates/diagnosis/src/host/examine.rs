@@ -22,7 +22,7 @@ pub struct Expected {
 }
 
 /// Examines hosts: each one, and, if there are several, all compared.
-pub fn examine(hosts: &[Facts], expected: Expected, rules: &Rules) -> Examination {
+pub fn judge_hosts(hosts: &[Facts], expected: Expected, rules: &Rules) -> Examination {
     examine_hosts(hosts, expected, rules, Purpose::Devices)
 }
 
@@ -53,7 +53,7 @@ fn examine_hosts(hosts: &[Facts], expected: Expected, rules: &Rules, purpose: Pu
     let mut known_faults: Vec<Section> = Vec::new();
     for facts in hosts {
         let name = several.then(|| facts.system.name.clone());
-        let parts = Parts::of(facts, expected, several, rules, purpose);
+        let parts = Parts::examine_host(facts, expected, several, rules, purpose);
         let named = |text: String| match &name {
             Some(name) => format!("{name}: {text}"),
             None => text,
@@ -70,7 +70,7 @@ fn examine_hosts(hosts: &[Facts], expected: Expected, rules: &Rules, purpose: Pu
                     evidence.host = Some(name.clone());
                 }
             }
-            add(&mut examination.findings, finding);
+            add_finding(&mut examination.findings, finding);
         }
         examination.sections.extend(
             parts.sections.into_iter().map(|section| Section { title: named(section.title), ..section }),
@@ -79,7 +79,7 @@ fn examine_hosts(hosts: &[Facts], expected: Expected, rules: &Rules, purpose: Pu
     }
     examination.sections.extend(known_faults);
     if several {
-        let compared = compare::compare(hosts, purpose);
+        let compared = compare::compare_hosts(hosts, purpose);
         examination.findings.extend(compared.findings);
         examination.sections.insert(0, compared.section);
         if !examination.proof.is_empty() {
@@ -129,7 +129,7 @@ fn nothing_seen(hosts: Vec<String>, purpose: Purpose) -> Finding {
 }
 
 /// Adds a finding, or its host to an equal one of another host.
-fn add(findings: &mut Vec<Finding>, finding: Finding) {
+fn add_finding(findings: &mut Vec<Finding>, finding: Finding) {
     let same = |other: &&mut Finding| {
         !finding.hosts.is_empty()
             && other.rule == finding.rule
@@ -158,24 +158,24 @@ struct Parts {
 }
 
 impl Parts {
-    fn of(facts: &Facts, expected: Expected, several: bool, rules: &Rules, purpose: Purpose) -> Self {
+    fn examine_host(facts: &Facts, expected: Expected, several: bool, rules: &Rules, purpose: Purpose) -> Self {
         let Facts { system, gpus, nics, counters, libraries, messages, .. } = facts;
         let mut parts = Self { unseen: list_unseen(facts, purpose), ..Self::default() };
         parts.findings.extend(fewer_than_expected(facts, expected));
-        parts.findings.extend(gpu::judge(gpus, system.container.is_some()));
+        parts.findings.extend(gpu::judge_gpus(gpus, system.container.is_some()));
         let is_spark = spark::is_spark(facts);
         let needed = several || expected.nics.is_some_and(|wanted| wanted > 0);
         parts.findings.extend(nic::fixed_gid(nics, &facts.environment));
-        let of_nics = nic::judge(nics, counters, system.product.as_deref(), needed);
+        let of_nics = nic::judge_nics(nics, counters, system.product.as_deref(), needed);
         // A Spark has its own judgement of these.
         let own = ["roce-small-mtu", "roce-without-ipv4", "nic-pcie-narrow"];
         parts
             .findings
             .extend(of_nics.into_iter().filter(|finding| !is_spark || !own.contains(&finding.rule.as_str())));
-        parts.findings.extend(system::judge(system, gpus, nics));
-        parts.findings.extend(libraries::judge(libraries, system, gpus, nics));
-        parts.findings.extend(spark::judge(facts));
-        parts.findings.extend(kernel::judge(messages, system.uptime, rules));
+        parts.findings.extend(system::judge_system(system, gpus, nics));
+        parts.findings.extend(libraries::judge_libraries(libraries, system, gpus, nics));
+        parts.findings.extend(spark::judge_spark(facts));
+        parts.findings.extend(kernel::judge_messages(messages, system.uptime, rules));
         if purpose == Purpose::HostMemory {
             // The purpose has its own finding about it.
             parts.findings.retain(|finding| finding.rule != "shm-small");
@@ -185,22 +185,22 @@ impl Parts {
                 Err(unknown) => parts.unseen.insert(0, unknown),
             }
         }
-        let gpus_proven = gpu::prove(gpus);
+        let gpus_proven = gpu::prove_gpus(gpus);
         // Working devices prove nothing about invisible GPUs or memory.
         let is_proven = match purpose {
-            Purpose::Devices => !gpus_proven.is_empty() || !gpus.any(),
+            Purpose::Devices => !gpus_proven.is_empty() || !gpus.has_gpus(),
             Purpose::HostMemory => !parts.proof.is_empty(),
         };
         if is_proven {
             parts.proof.extend(gpus_proven);
-            parts.proof.extend(nic::prove(nics, counters));
+            parts.proof.extend(nic::prove_nics(nics, counters));
         }
-        parts.sections.push(system::section(system));
-        parts.sections.extend(gpu::sections(gpus));
-        parts.sections.extend(nic::sections(nics, counters));
-        parts.sections.extend(libraries::sections(libraries));
+        parts.sections.push(system::system_section(system));
+        parts.sections.extend(gpu::gpu_sections(gpus));
+        parts.sections.extend(nic::nic_sections(nics, counters));
+        parts.sections.extend(libraries::library_sections(libraries));
         parts.known_faults = libraries::known_faults(libraries, nics);
-        parts.sections.extend(kernel::sections(messages));
+        parts.sections.extend(kernel::message_sections(messages));
         parts
     }
 }
@@ -265,6 +265,6 @@ fn list_unseen(facts: &Facts, purpose: Purpose) -> Vec<String> {
     if read_once(&facts.counters) || read_once(&gpus.counters) {
         unseen.push("growth of error counters: they were read once (--interval)".to_owned());
     }
-    unseen.extend(system::unseen(&facts.system, gpus));
+    unseen.extend(system::list_unseen(&facts.system, gpus));
     unseen
 }

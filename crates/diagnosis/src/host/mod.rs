@@ -22,7 +22,7 @@ mod tests;
 
 use std::{fs, io};
 
-pub use examine::{Expected, examine, examine_for_host_memory};
+pub use examine::{Expected, judge_hosts, examine_for_host_memory};
 pub use facts::{Facts, Source};
 
 /// Returns the kernel's estimate of the bytes available without swapping (`MemAvailable` of `/proc/meminfo`).

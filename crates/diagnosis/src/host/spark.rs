@@ -24,17 +24,17 @@ pub(super) fn is_spark(facts: &Facts) -> bool {
 }
 
 /// Returns findings about a DGX Spark.
-pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
+pub(super) fn judge_spark(facts: &Facts) -> Vec<Finding> {
     if !is_spark(facts) {
         return Vec::new();
     }
     let mut findings = Vec::new();
-    let ports = ports(&facts.nics);
+    let ports = group_ports(&facts.nics);
     for halves in &ports {
         findings.extend(halves_differ(halves));
     }
     let up: Vec<&Nic> = facts.nics.iter().filter(|nic| nic.is_up()).collect();
-    findings.extend(up.iter().filter_map(|nic| slow(nic)));
+    findings.extend(up.iter().filter_map(|nic| find_slow_port(nic)));
     findings.extend(small_mtu(&up));
     findings.extend(without_address(&up));
     findings.extend(left_out(facts, &up));
@@ -57,7 +57,7 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
 }
 
 /// Returns the devices of each port: their places on the PCI bus differ only in the domain.
-fn ports(nics: &[Nic]) -> Vec<Vec<&Nic>> {
+fn group_ports(nics: &[Nic]) -> Vec<Vec<&Nic>> {
     let mut ports: Vec<(&str, Vec<&Nic>)> = Vec::new();
     for nic in nics {
         let Some((_, place)) = nic.pci.as_deref().and_then(|place| place.split_once(':')) else { continue };
@@ -85,7 +85,7 @@ fn halves_differ(halves: &[&Nic]) -> Option<Finding> {
     })
 }
 
-fn slow(nic: &Nic) -> Option<Finding> {
+fn find_slow_port(nic: &Nic) -> Option<Finding> {
     let rate = nic.rate().filter(|rate| *rate < RATE)?;
     Some(
         Finding::new(
@@ -117,7 +117,7 @@ fn small_mtu(up: &[&Nic]) -> Option<Finding> {
 fn without_address(up: &[&Nic]) -> Option<Finding> {
     let names: Vec<&str> = up
         .iter()
-        .filter(|nic| nic.ports.iter().all(|port| port.ipv4().is_empty()))
+        .filter(|nic| nic.ports.iter().all(|port| port.ipv4_addresses().is_empty()))
         .map(|nic| nic.name.as_str())
         .collect();
     (!names.is_empty()).then(|| {
@@ -137,7 +137,7 @@ fn left_out(facts: &Facts, up: &[&Nic]) -> Option<Finding> {
     let wanted =
         facts.environment.iter().find(|(name, _)| name == "NCCL_IB_HCA").map(|(_, value)| value.as_str())?;
     let out: Vec<&str> =
-        up.iter().map(|nic| nic.name.as_str()).filter(|name| !selects(wanted, name)).collect();
+        up.iter().map(|nic| nic.name.as_str()).filter(|name| !selects_device(wanted, name)).collect();
     (!out.is_empty()).then(|| {
         Finding::new(
             "spark-hca-left-out",
@@ -150,7 +150,7 @@ fn left_out(facts: &Facts, up: &[&Nic]) -> Option<Finding> {
 }
 
 /// Returns true if `NCCL_IB_HCA` selects a device: `^` excludes, `=` requires whole names, a port may follow.
-fn selects(value: &str, name: &str) -> bool {
+fn selects_device(value: &str, name: &str) -> bool {
     let (excludes, value) = value.strip_prefix('^').map_or((false, value), |rest| (true, rest));
     let (exact, value) = value.strip_prefix('=').map_or((false, value), |rest| (true, rest));
     let listed = value
@@ -175,7 +175,7 @@ mod tests {
             ("^roceP2p1s0f1", [true, false]),
             ("", [true, true]),
         ] {
-            assert_eq!(["rocep1s0f1", "roceP2p1s0f1"].map(|name| selects(value, name)), expected, "{value}");
+            assert_eq!(["rocep1s0f1", "roceP2p1s0f1"].map(|name| selects_device(value, name)), expected, "{value}");
         }
     }
 }

@@ -15,11 +15,11 @@ use crate::finding::{Action, Severity};
 use crate::knowledge::rules::Rules;
 
 fn facts(root: &Path) -> Facts {
-    Facts::read(&Source::below(root), &Rules::default())
+    Facts::read_facts(&Source::files_below(root), &Rules::default())
 }
 
 fn examined(hosts: &[Facts]) -> Examination {
-    examine(hosts, Expected::default(), &Rules::default())
+    judge_hosts(hosts, Expected::default(), &Rules::default())
 }
 
 fn rules(examination: &Examination) -> Vec<(&str, Severity)> {
@@ -45,7 +45,7 @@ fn an_empty_machine_cannot_be_told_and_says_why() {
         );
     }
     let expected = Expected { gpus: Some(8), nics: Some(1) };
-    let examination = examine(&[facts(machine.root())], expected, &Rules::default());
+    let examination = judge_hosts(&[facts(machine.root())], expected, &Rules::default());
     assert_eq!(examination.health(), Health::Broken);
     assert_eq!(examination.findings[0].diagnosis, "0 GPUs of 8 expected are usable");
     assert_eq!(examination.findings[1].diagnosis, "0 RDMA devices of 1 expected are up");
@@ -159,8 +159,8 @@ fn a_gpu_that_the_bus_has_and_nvml_has_not_is_missing_but_not_in_a_container() {
 #[test]
 fn network_devices_prove_nothing_about_gpus_that_cannot_be_seen() {
     let machine = infiniband_host()
-        .file("sys/bus/pci/devices/0000:17:00.0/vendor", "0x10de\n")
-        .file("sys/bus/pci/devices/0000:17:00.0/class", "0x030200\n");
+        .with_file("sys/bus/pci/devices/0000:17:00.0/vendor", "0x10de\n")
+        .with_file("sys/bus/pci/devices/0000:17:00.0/class", "0x030200\n");
     let mut facts = facts(machine.root());
     facts.gpus.problem = Some(Problem::NoLibrary("not found".to_owned()));
     facts.system.limits.locked_memory = None;
@@ -173,15 +173,15 @@ fn network_devices_prove_nothing_about_gpus_that_cannot_be_seen() {
 /// A card without a cable is not a fault of a single host, and is useless for jobs of several hosts.
 #[test]
 fn a_card_without_a_link_is_a_fault_only_where_a_network_is_needed() {
-    let machine = Machine::new().roce("mlx5_0", "0000:17:00.0", "eth0", 1500, None).memlock("65536");
+    let machine = Machine::new().with_roce("mlx5_0", "0000:17:00.0", "eth0", 1500, None).with_memlock("65536");
     let host = |name: &str| {
         let mut facts = eight_gpus();
         facts.system.name = name.to_owned();
-        facts.nics = nic::read(machine.root());
+        facts.nics = nic::read_nics(machine.root());
         facts
     };
     let severity = |hosts: &[Facts], nics| {
-        let examination = examine(hosts, Expected { gpus: None, nics }, &Rules::default());
+        let examination = judge_hosts(hosts, Expected { gpus: None, nics }, &Rules::default());
         examination.findings.iter().find(|finding| finding.rule == "no-nic-up").map(|found| found.severity)
     };
     let single = examined(&[host("vm")]);
@@ -199,9 +199,9 @@ fn a_card_without_a_link_is_a_fault_only_where_a_network_is_needed() {
 fn an_efa_host_has_as_many_devices_as_its_instance_type() {
     let dmi = |machine: Machine| {
         machine
-            .file("sys/devices/virtual/dmi/id/sys_vendor", "Amazon EC2\n")
-            .file("sys/devices/virtual/dmi/id/product_name", "p5.48xlarge\n")
-            .file("dev/shm/other", "")
+            .with_file("sys/devices/virtual/dmi/id/sys_vendor", "Amazon EC2\n")
+            .with_file("sys/devices/virtual/dmi/id/product_name", "p5.48xlarge\n")
+            .with_file("dev/shm/other", "")
     };
     let examination = examined(&[facts(dmi(efa_host()).root())]);
     let few =
@@ -235,13 +235,13 @@ fn an_efa_host_has_as_many_devices_as_its_instance_type() {
 fn a_spark_needs_both_halves_of_its_port_with_address_and_mtu() {
     let spark = |second: Option<&str>, mtu| {
         Machine::new()
-            .file("sys/devices/virtual/dmi/id/product_name", "NVIDIA_DGX_Spark\n")
-            .file("proc/meminfo", "MemTotal: 125000000 kB\nMemAvailable: 104857600 kB\n")
-            .file("dev/infiniband/uverbs0", "")
-            .file("dev/shm/other", "")
-            .roce("rocep1s0f1", "0000:01:00.1", "enp1s0f1np1", mtu, Some("c000:0201"))
-            .roce("roceP2p1s0f1", "0002:01:00.1", "enP2p1s0f1np1", mtu, second)
-            .memlock("unlimited")
+            .with_file("sys/devices/virtual/dmi/id/product_name", "NVIDIA_DGX_Spark\n")
+            .with_file("proc/meminfo", "MemTotal: 125000000 kB\nMemAvailable: 104857600 kB\n")
+            .with_file("dev/infiniband/uverbs0", "")
+            .with_file("dev/shm/other", "")
+            .with_roce("rocep1s0f1", "0000:01:00.1", "enp1s0f1np1", mtu, Some("c000:0201"))
+            .with_roce("roceP2p1s0f1", "0002:01:00.1", "enP2p1s0f1np1", mtu, second)
+            .with_memlock("unlimited")
     };
     let good = examined(&[facts(spark(Some("c000:0202"), 9000).root())]);
     assert_eq!(rules(&good), [("spark-shared-memory", Severity::Advice)]);
@@ -392,7 +392,7 @@ fn known_faults_and_conflicts_of_the_loaded_libraries_are_told() {
         ..library(version, "dd")
     };
     let mut facts = eight_gpus();
-    facts.nics = nic::read(efa_host().root());
+    facts.nics = nic::read_nics(efa_host().root());
     facts.nics.retain(nic::Nic::is_up);
     // The loader takes the second.
     facts.libraries = vec![
@@ -436,7 +436,7 @@ fn known_faults_and_conflicts_of_the_loaded_libraries_are_told() {
 
 #[test]
 fn facts_travel_among_hosts_as_json() {
-    let machine = efa_host().file("dev/kmsg", "3,1,1000000,-;NVRM: Xid (PCI:0000:3b:00): 999, pid=1\n");
+    let machine = efa_host().with_file("dev/kmsg", "3,1,1000000,-;NVRM: Xid (PCI:0000:3b:00): 999, pid=1\n");
     let mut facts = facts(machine.root());
     facts.gpus = eight_gpus().gpus;
     facts.gpus.problem = Some(Problem::Stuck("no answer".to_owned()));
@@ -449,7 +449,7 @@ fn facts_travel_among_hosts_as_json() {
 #[test]
 fn this_machine_is_read() {
     let source = Source::this_host(std::time::Duration::ZERO);
-    let facts = Facts::read(&source, &Rules::default());
+    let facts = Facts::read_facts(&source, &Rules::default());
     assert_eq!(facts.system.name, fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim());
     assert!(facts.system.memory.unwrap() >= facts.system.available.unwrap());
     assert!(facts.system.limits.known && facts.system.processors.unwrap() >= 1);

@@ -337,16 +337,20 @@ impl Communicators {
         }
         pair.seen[kind] |= bit;
         let transports = &mut self.transports;
-        let known =
-            pair.transports.iter_mut().find(|(index, _)| channel.via.is_transport(&transports[usize::from(*index)]));
+        let known = pair
+            .transports
+            .iter_mut()
+            .find(|(index, _)| channel.via.is_transport(&transports[usize::from(*index)]));
         if let Some((_, channels)) = known {
             *channels |= bit;
         } else if self.pairs == PAIRS && !pair.transports.is_empty() {
             self.lost.pairs += 1;
         } else {
             self.pairs += usize::from(!pair.transports.is_empty());
-            let index =
-                transports.iter().position(|transport| channel.via.is_transport(transport)).unwrap_or_else(|| {
+            let index = transports
+                .iter()
+                .position(|transport| channel.via.is_transport(transport))
+                .unwrap_or_else(|| {
                     if transports.len() < TRANSPORTS {
                         transports.push(channel.via.to_transport());
                         return transports.len() - 1;

@@ -4,7 +4,7 @@ use memchr::memmem;
 use semver::Version;
 
 use super::channel;
-use super::text::{self, text_between, parse_small_number, first_word};
+use super::text::{self, first_word, parse_small_number, text_between};
 use super::trace::{self, Retry, Trace};
 
 /// A message of level INFO.

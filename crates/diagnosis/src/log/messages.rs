@@ -159,7 +159,11 @@ impl Messages {
             Some((status, rest)) => (text::shorten_message(status), rest),
             None => (String::new(), message),
         };
-        self.diagnostics.push(DiagnosticLine { status, text: text::shorten_message(rest.trim_ascii()), position });
+        self.diagnostics.push(DiagnosticLine {
+            status,
+            text: text::shorten_message(rest.trim_ascii()),
+            position,
+        });
     }
 
     /// Moves everything into the digest. `places` has the final index of each writer.

@@ -92,7 +92,8 @@ impl<'a> Reader<'a> {
     pub fn finish(self) -> Digest {
         let limits = self.describe_limits();
         let communicators = &self.communicators;
-        let (mut writers, places) = self.writers.into_writers(|communicator| communicators.number_of_ranks(communicator));
+        let (mut writers, places) =
+            self.writers.into_writers(|communicator| communicators.number_of_ranks(communicator));
         give_version(&mut writers, &self.versions);
         let mut digest = Digest {
             inputs: self.inputs,
@@ -163,7 +164,8 @@ impl<'a> Reader<'a> {
                 Entry::Nccl { source, level, message, before, file } => {
                     // Calls and diagnostics do not name the device, a part of a writer's identity.
                     let source = source.filter(|_| matches!(level, Level::Info | Level::Warn | Level::Error));
-                    let thread = source.and_then(|source| self.writers.thread_index(&source, position, message));
+                    let thread =
+                        source.and_then(|source| self.writers.thread_index(&source, position, message));
                     if is_single && source.is_some_and(|source| source.is_whole) {
                         let (forgotten, start) = (self.writers.forgotten, before.len());
                         self.headers.keep_writer(header, Known { thread, forgotten, start });
@@ -207,7 +209,9 @@ impl<'a> Reader<'a> {
             }
             // Frameworks write these words also before their own messages.
             Level::Error => {
-                if !self.find_rule(message, Origin::Nccl, place) && !self.find_rule(message, Origin::Any, place) {
+                if !self.find_rule(message, Origin::Nccl, place)
+                    && !self.find_rule(message, Origin::Any, place)
+                {
                     self.messages.unknown_error(message, place);
                 }
             }
@@ -324,7 +328,9 @@ impl<'a> Reader<'a> {
     fn learn_message(&mut self, parsed: Message<'_>, thread: usize, place: Place<'_>) {
         let current = self.writers.current_communicator(thread);
         match (parsed, current) {
-            (Message::Channel(Line::Channel(channel)), _) => self.connect_channel(thread, &channel, place.position),
+            (Message::Channel(Line::Channel(channel)), _) => {
+                self.connect_channel(thread, &channel, place.position)
+            }
             (Message::Retry(retry), _) => self.writers.note_retry(thread, retry, place.position),
             (Message::Communicator(life) | Message::Shape(life), _) => {
                 let process = self.writers.process_of(thread);
@@ -342,7 +348,9 @@ impl<'a> Reader<'a> {
             (Message::Fact(fact), _) => self.writers.learn_fact(thread, fact),
             (Message::InitTimings { rank, ranks, phases }, Some(current)) => {
                 let is_same = rank.is_none_or(|rank| rank == current.rank)
-                    && ranks.is_none_or(|ranks| ranks == self.communicators.number_of_ranks(current.communicator));
+                    && ranks.is_none_or(|ranks| {
+                        ranks == self.communicators.number_of_ranks(current.communicator)
+                    });
                 if is_same {
                     self.communicators.note_phases(current, phases, false);
                 }
@@ -360,7 +368,8 @@ impl<'a> Reader<'a> {
         match parsed {
             Message::Channel(Line::Ring(order)) => self.communicators.note_ring(current, order),
             Message::Choice(algorithm, protocol) => {
-                let (algorithm, protocol) = (message::algorithm_name(algorithm), message::protocol_name(protocol));
+                let (algorithm, protocol) =
+                    (message::algorithm_name(algorithm), message::protocol_name(protocol));
                 self.communicators.note_choice(current, algorithm, protocol);
                 if let Some(member) = self.communicators.member_mut(current) {
                     member.operated |= is_known;

@@ -2,7 +2,7 @@
 
 use memchr::memmem;
 
-use super::text::{parse_number, parse_small_number, first_word};
+use super::text::{first_word, parse_number, parse_small_number};
 
 /// A result code at a place of NCCL's source: `misc/socket.cc:635 -> 6`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +85,11 @@ mod tests {
             ("proxy.cc:983 (ncclProxyProgress) -> 6 [Progress Thread]", "proxy.cc:983", 6),
             ("/builds/rccl/build/src/transport/net.cpp:33 -> 2", "transport/net.cpp:33", 2),
         ] {
-            assert_eq!(parse_trace(message.as_bytes()), Some(Trace { place: place.as_bytes(), code }), "{message}");
+            assert_eq!(
+                parse_trace(message.as_bytes()),
+                Some(Trace { place: place.as_bytes(), code }),
+                "{message}"
+            );
         }
         for message in [
             "",

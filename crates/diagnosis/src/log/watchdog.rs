@@ -58,7 +58,11 @@ impl Watchdog {
         if self.reports.len() == REPORTS {
             self.lost += u64::from(!self.seen.contains(&report));
         } else if !self.seen.contains(&report) {
-            self.reports.push(WatchdogReport { position, text: text::shorten_message(line), ..report.clone() });
+            self.reports.push(WatchdogReport {
+                position,
+                text: text::shorten_message(line),
+                ..report.clone()
+            });
             self.seen.insert(report);
         }
     }
@@ -95,8 +99,10 @@ fn parse_report(line: &[u8]) -> Option<WatchdogReport> {
     let group = text_after(header, &words.guid)
         .or_else(|| text_after(header, &words.group))
         .and_then(|rest| Some(text::name(&rest[..memmem::find(rest, b" Rank ")?])));
-    let rank = line::parse_launcher_rank(line).or_else(|| Some(text::parse_small_number(text_after(header, &words.rank)?)?.0))?;
-    let elements = inner.and_then(|inner| number_after(inner, &words.received).zip(number_after(inner, &words.sent)));
+    let rank = line::parse_launcher_rank(line)
+        .or_else(|| Some(text::parse_small_number(text_after(header, &words.rank)?)?.0))?;
+    let elements =
+        inner.and_then(|inner| number_after(inner, &words.received).zip(number_after(inner, &words.sent)));
     Some(WatchdogReport { rank, group, sequence, operation, elements, enqueued, ..WatchdogReport::default() })
 }
 

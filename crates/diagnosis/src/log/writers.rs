@@ -282,7 +282,13 @@ impl Writers {
 
     /// Notes a result code traced by a thread. `is_of_end` is true for a line that NCCL also writes at the
     /// end of a communicator.
-    pub(super) fn note_trace(&mut self, thread: usize, trace: Trace<'_>, is_of_end: bool, position: Position) {
+    pub(super) fn note_trace(
+        &mut self,
+        thread: usize,
+        trace: Trace<'_>,
+        is_of_end: bool,
+        position: Position,
+    ) {
         let Process { starting, has_started, .. } = &self.processes[self.process_of(thread)];
         let is_of_start = !has_started || !starting.is_empty();
         let writer = &mut self.all[self.threads[thread].writer].writer;
@@ -355,7 +361,9 @@ impl Writers {
             }
             Fact::Driver(version) => process.driver = Some(version),
             Fact::Plugin(text) => process.plugin = message::parse_version(text).map(|(version, _)| version),
-            Fact::Libfabric(text) => process.libfabric = message::parse_version(text).map(|(version, _)| version),
+            Fact::Libfabric(text) => {
+                process.libfabric = message::parse_version(text).map(|(version, _)| version)
+            }
             Fact::Efa => process.efa = true,
             Fact::Network(name) => process.network = Some(text::name(name)),
             Fact::Bootstrap(name) => process.bootstrap = Some(text::name(name)),

@@ -157,7 +157,7 @@ fn width_among(topology: &Topology, alike: &[&Gpu]) -> Option<Finding> {
         Some("The card is not seated well, a riser or cable is bad, or the slot has fewer lanes.".to_owned());
     finding.remedy =
         Some(format!("lspci -vvs {} | grep -e LnkCap -e LnkSta; reseat the card", narrow[0].bus_id));
-    finding.evidence = narrow.iter().map(|gpu| evidence(topology, gpu, &gpu.pcie.text())).collect();
+    finding.evidence = narrow.iter().map(|gpu| evidence(topology, gpu, &gpu.pcie.short_text())).collect();
     Some(finding)
 }
 

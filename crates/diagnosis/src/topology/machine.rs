@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use super::model::{Gpu, Locality, Nic, NumaNode, NvLink, NvLinkEnd, PcieLink, Topology};
-use crate::host::files::{names, number, text};
+use crate::host::files::{names_in_folder, read_number, read_text};
 use crate::host::gpu::{self, Gpus};
 use crate::host::nic;
 use crate::host::pci::{self, Function, transfer_rate};
@@ -16,7 +16,7 @@ const CPU_CLASS: u32 = 0x06_8001;
 
 /// Reads the topology of the machine below a root folder. `driver` contains NVML's facts.
 pub fn read(root: &Path, driver: &Gpus) -> Topology {
-    let functions = pci::functions(root);
+    let functions = pci::read_functions(root);
     let on_bus: Vec<&Function> = functions.iter().filter(|function| function.is_gpu()).collect();
     let mut topology = Topology {
         source: "this machine".to_owned(),
@@ -61,7 +61,7 @@ pub fn read(root: &Path, driver: &Gpus) -> Topology {
 /// Returns a GPU described by the driver, or `None` without a bus ID, since bus IDs distinguish GPUs.
 fn known_gpu(root: &Path, functions: &[Function], told: &gpu::Gpu, all: &[gpu::Gpu]) -> Option<Gpu> {
     let bus_id = told.pci.clone()?;
-    let folder = pci::folder(&root.join(pci::DEVICES).join(&bus_id));
+    let folder = pci::folder_of_function(&root.join(pci::DEVICES).join(&bus_id));
     let kernel = PcieLink::read_with_port(&folder);
     let lanes = |count: Option<u32>| count.filter(|count| *count > 0);
     let links: Vec<&gpu::Link> = told.links.iter().filter(|link| link.peer_access != Some(false)).collect();
@@ -89,7 +89,7 @@ fn known_gpu(root: &Path, functions: &[Function], told: &gpu::Gpu, all: &[gpu::G
 /// Returns a GPU visible to the kernel only.
 fn silent_gpu(root: &Path, index: u32, function: &Function) -> Gpu {
     let Function { bus_id, folder, device, .. } = function;
-    let information = text(&root.join("proc/driver/nvidia/gpus").join(bus_id).join("information"));
+    let information = read_text(&root.join("proc/driver/nvidia/gpus").join(bus_id).join("information"));
     let model =
         information.as_deref().and_then(|text| text.lines().find_map(|line| line.strip_prefix("Model:")));
     Gpu {
@@ -129,9 +129,9 @@ fn by_end(functions: &[Function], links: &[&gpu::Link], gpus: &[gpu::Gpu]) -> Ve
 
 /// Returns RDMA devices. Without any, returns the network interfaces on the PCI bus, for sockets.
 fn nics(root: &Path) -> Vec<Nic> {
-    let mut nics: Vec<Nic> = nic::read(root).into_iter().map(|nic| rdma_nic(root, nic)).collect();
+    let mut nics: Vec<Nic> = nic::read_nics(root).into_iter().map(|nic| rdma_nic(root, nic)).collect();
     if nics.is_empty() {
-        let interfaces = names(&root.join("sys/class/net"));
+        let interfaces = names_in_folder(&root.join("sys/class/net"));
         nics = interfaces.into_iter().filter_map(|name| ethernet_nic(root, name)).collect();
     }
     for (index, nic) in nics.iter_mut().enumerate() {
@@ -141,11 +141,11 @@ fn nics(root: &Path) -> Vec<Nic> {
 }
 
 fn rdma_nic(root: &Path, nic: nic::Nic) -> Nic {
-    let folder = pci::folder(&root.join("sys/class/infiniband").join(&nic.name).join("device"));
+    let folder = pci::folder_of_function(&root.join("sys/class/infiniband").join(&nic.name).join("device"));
     let port = nic.ports.into_iter().next().unwrap_or_default();
     let known = |text: String| Some(text).filter(|text| !["", "Unspecified"].contains(&text.as_str()));
     Nic {
-        gbps: port.gigabits(),
+        gbps: port.gigabits_per_s(),
         interface: nic.interfaces.into_iter().next().map(|interface| interface.name),
         state: known(port.state),
         link_layer: known(port.link_layer),
@@ -158,12 +158,12 @@ fn rdma_nic(root: &Path, nic: nic::Nic) -> Nic {
 fn ethernet_nic(root: &Path, name: String) -> Option<Nic> {
     let device = root.join("sys/class/net").join(&name).join("device");
     let bus_id = pci::bus_id(&device)?;
-    let interface = nic::interface(root, name);
+    let interface = nic::read_interface(root, name);
     Some(Nic {
         gbps: interface.speed.filter(|mbps| *mbps > 0).map(|mbps| mbps as f64 / 1000.0),
         state: interface.state.map(|state| state.to_uppercase()),
         link_layer: Some("Ethernet".to_owned()),
-        ..on_bus(interface.name, Some(bus_id), &pci::folder(&device))
+        ..on_bus(interface.name, Some(bus_id), &pci::folder_of_function(&device))
     })
 }
 
@@ -173,29 +173,29 @@ fn on_bus(name: String, bus_id: Option<String>, folder: &Path) -> Nic {
 
 fn numa_nodes(root: &Path) -> Vec<NumaNode> {
     let folder = root.join("sys/devices/system/node");
-    let model = text(&root.join("proc/cpuinfo")).and_then(|cpus| {
+    let model = read_text(&root.join("proc/cpuinfo")).and_then(|cpus| {
         cpus.lines()
             .find_map(|line| Some(line.strip_prefix("model name")?.split_once(':')?.1.trim().to_owned()))
     });
     let node = |name: String| {
         let id = name.strip_prefix("node")?.parse().ok()?;
-        let cpus = text(&folder.join(&name).join("cpulist")).filter(|cpus| !cpus.is_empty())?;
+        let cpus = read_text(&folder.join(&name).join("cpulist")).filter(|cpus| !cpus.is_empty())?;
         // Nodes without CPUs are memory: of GPUs, of CXL.
         Some(NumaNode { id: Some(id), cpus: Some(cpus), model: model.clone(), ..NumaNode::default() })
     };
-    names(&folder).into_iter().filter_map(node).collect()
+    names_in_folder(&folder).into_iter().filter_map(node).collect()
 }
 
 /// Returns the place of the PCI function in a folder.
 fn place(folder: &Path) -> Locality {
     let Ok(real) = folder.canonicalize() else { return Locality::default() };
-    let mut ports = pci::chain(&real);
+    let mut ports = pci::bus_ids_in_path(&real);
     ports.pop();
     let mut parts = real.iter().filter_map(OsStr::to_str);
     Locality {
         host: 0,
-        numa: number(&real.join("numa_node")),
-        cpus: text(&real.join("local_cpulist")).filter(|cpus| !cpus.is_empty()),
+        numa: read_number(&real.join("numa_node")),
+        cpus: read_text(&real.join("local_cpulist")).filter(|cpus| !cpus.is_empty()),
         host_bridge: parts.find(|part| is_host_bridge(part)).map(str::to_owned),
         ports,
     }

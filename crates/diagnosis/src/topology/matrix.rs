@@ -130,7 +130,7 @@ pub fn devices(topology: &Topology) -> Section {
             dash(Some(gpu.bus_id.clone())),
             numa(&gpu.place),
             dash(gpu.place.cpus.clone()),
-            dash(Some(gpu.pcie.text())),
+            dash(Some(gpu.pcie.short_text())),
             dash(gpu.nvlink_count().filter(|count| *count > 0).map(|count| format!("{count} NVLinks"))),
         ]
     });
@@ -148,7 +148,7 @@ pub fn devices(topology: &Topology) -> Section {
             dash(nic.bus_id.clone()),
             numa(&nic.place),
             dash(nic.place.cpus.clone()),
-            dash(Some(nic.pcie.text())),
+            dash(Some(nic.pcie.short_text())),
             dash(Some(rate)),
         ]
     });

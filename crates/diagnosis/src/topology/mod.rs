@@ -25,5 +25,5 @@ pub use xml::Unreadable;
 
 /// Reads the topology of this machine from the kernel and the driver.
 pub fn of_this_machine() -> Topology {
-    machine::read(Path::new("/"), &Reading::start().first())
+    machine::read(Path::new("/"), &Reading::start_reading().first_reading())
 }

@@ -80,15 +80,15 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
     } else {
         vec![read(arguments, &rules)]
     };
-    output::write(&arguments.output, &[host::examine(&hosts, expected, &rules)])
+    output::write(&arguments.output, &[host::judge_hosts(&hosts, expected, &rules)])
 }
 
 fn read(arguments: &Arguments, rules: &Rules) -> Facts {
     let source = match &arguments.root {
-        Some(root) => Source::below(root),
+        Some(root) => Source::files_below(root),
         None => Source::this_host(Duration::from_secs(arguments.interval)),
     };
-    Facts::read(&source, rules)
+    Facts::read_facts(&source, rules)
 }
 
 /// Examines all hosts of a job of this backend, with a second between two readings of counters; `None` except
@@ -98,10 +98,10 @@ pub(super) fn examine_job(
     backend: BackendChoice,
 ) -> Result<Option<Examination>, Stop> {
     let rules = Rules::built_in();
-    let hosts = gather_hosts(|| Facts::read(&Source::this_host(Duration::from_secs(1)), &rules), world)?;
+    let hosts = gather_hosts(|| Facts::read_facts(&Source::this_host(Duration::from_secs(1)), &rules), world)?;
     let examine = || match backend {
         BackendChoice::Fabric => host::examine_for_host_memory(&hosts, &rules),
-        _ => host::examine(&hosts, Expected::default(), &rules),
+        _ => host::judge_hosts(&hosts, Expected::default(), &rules),
     };
     Ok((world.rank() == 0).then(examine))
 }

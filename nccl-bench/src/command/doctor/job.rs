@@ -126,7 +126,7 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ExitError> {
     let mut files = Vec::new();
     for path in paths {
         if !path.is_dir() {
-            match input::open(path, recorder::dump::LARGEST_FILE) {
+            match input::open_regular_file(path, recorder::dump::LARGEST_FILE) {
                 Ok(_) => files.push(path.clone()),
                 Err(error) => return refuse(path, format!("cannot be read: {error}")),
             }

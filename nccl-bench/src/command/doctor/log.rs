@@ -70,7 +70,7 @@ pub fn run(arguments: &Arguments, _context: &Context<'_>) -> Result<u8, ExitErro
     }
     arguments.output.check(&arguments.files)?;
     for file in &arguments.rules {
-        input::open(file, LARGEST_RULES)
+        input::open_regular_file(file, LARGEST_RULES)
             .map_err(|error| ExitError::refused(format!("{}: cannot read: {error}", file.display())))?;
     }
     let rules = Rules::with_files(&arguments.rules).map_err(|error| ExitError::refused(error.to_string()))?;

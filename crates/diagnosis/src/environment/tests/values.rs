@@ -57,7 +57,7 @@ fn a_bad_value_has_one_finding_with_a_remedy() {
     ] {
         let network = Network { interfaces: vec!["lo".to_owned(), "eth0".to_owned()], ..Network::default() };
         let collection = Collection::of_text(&format!("{name}={value}\n"), "-");
-        let examination = examine(&collection, &Situation::default(), Some(&network), None);
+        let examination = examine_variables(&collection, &Situation::default(), Some(&network), None);
         let told: Vec<_> =
             examination.findings.iter().map(|it| (it.severity, it.remedy.as_deref())).collect();
         assert_eq!(told, [(severity, Some(remedy))], "{name}={value}: {:?}", examination.findings);
@@ -188,7 +188,7 @@ fn values_that_nothing_can_check_are_not_healthy() {
     assert!(examination.findings.iter().any(|it| it.rule == "variable-unjudged"), "{examination:?}");
     // A run with them tries them.
     let collection = Collection { is_measured: true, ..Collection::of_text(unchecked, "-") };
-    assert_eq!(examine(&collection, &now, None, None).health(), Health::Healthy);
+    assert_eq!(examine_variables(&collection, &now, None, None).health(), Health::Healthy);
     for checked in ["FI_TCP_TX_SIZE=64\n", "LD_LIBRARY_PATH=/opt/lib\n", "NCCL_TUNER_PLUGIN=mine\n"] {
         assert_eq!(examined(checked, &now).health(), Health::Healthy, "{checked}");
     }
@@ -227,7 +227,7 @@ fn folders_and_libraries_that_are_not_there_are_told() {
             &Process::from_block(block.as_bytes(), "environment"),
             &Version::new(2, 28, 9),
         );
-        let found = examine(&collection, &Situation::default(), None, None).findings;
+        let found = examine_variables(&collection, &Situation::default(), None, None).findings;
         let missing = found.iter().find(|it| it.rule == "variable-file-missing");
         let remedy = missing.and_then(|it| it.remedy.as_deref()).unwrap_or_default();
         let is_folder = name != "LD_PRELOAD";

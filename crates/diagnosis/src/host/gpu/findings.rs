@@ -8,39 +8,39 @@ use super::{Gpu, Gpus, Problem};
 use crate::finding::{Action, Finding, Severity};
 use crate::words::{counted, join_list, shown, sized};
 
-pub(crate) use facts::{prove, sections};
+pub(crate) use facts::{prove_gpus, gpu_sections};
 
 /// Reasons of NVML for a low clock, due to faults of power or cooling.
 const FAULTS: [&str; 4] =
     ["hardware slowdown", "software thermal slowdown", "hardware thermal slowdown", "power brake"];
 
 /// Returns findings about the GPUs. In a container the host may have more of them.
-pub(crate) fn judge(gpus: &Gpus, in_container: bool) -> Vec<Finding> {
+pub(crate) fn judge_gpus(gpus: &Gpus, in_container: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
-    findings.extend(problem(gpus, in_container));
-    findings.extend(lost(gpus));
+    findings.extend(find_nvml_problem(gpus, in_container));
+    findings.extend(find_lost_gpus(gpus));
     findings.extend(fewer_than_on_bus(gpus, in_container));
-    findings.extend(gpus.devices.iter().filter_map(recovery));
-    findings.extend(gpus.devices.iter().flat_map(memory));
-    findings.extend(models(gpus));
+    findings.extend(gpus.devices.iter().filter_map(find_needed_recovery));
+    findings.extend(gpus.devices.iter().flat_map(find_memory_errors));
+    findings.extend(find_model_differences(gpus));
     findings.extend(ecc_off(gpus));
-    findings.extend(slowed(gpus));
-    findings.extend(gpus.devices.iter().filter_map(pcie));
-    findings.extend(settings(gpus));
-    findings.extend(access::judge(gpus));
-    findings.extend(processes(gpus));
+    findings.extend(find_slowed_gpus(gpus));
+    findings.extend(gpus.devices.iter().filter_map(find_narrow_pcie));
+    findings.extend(find_harmful_modes(gpus));
+    findings.extend(access::judge_access(gpus));
+    findings.extend(find_running_processes(gpus));
     findings
 }
 
 /// Returns `GPU 3 (0000:5d:00.0)`.
-fn named(gpu: &Gpu) -> String {
+fn describe_gpu(gpu: &Gpu) -> String {
     match &gpu.pci {
         Some(place) => format!("GPU {} ({place})", gpu.index),
         None => format!("GPU {}", gpu.index),
     }
 }
 
-fn problem(gpus: &Gpus, in_container: bool) -> Option<Finding> {
+fn find_nvml_problem(gpus: &Gpus, in_container: bool) -> Option<Finding> {
     let broken = |rule: &str, text: String| Finding::new(rule, Severity::Broken, text);
     Some(match gpus.problem.as_ref()? {
         Problem::Mismatch(error) => {
@@ -55,7 +55,7 @@ fn problem(gpus: &Gpus, in_container: bool) -> Option<Finding> {
             .action(Action::Reboot),
         Problem::Failed(error) => broken("nvml-failed", format!("NVML fails: {error}"))
             .remedy("nvidia-smi; dmesg | grep -E 'NVRM|Xid'"),
-        Problem::NoDriver(error) if gpus.any() && !in_container => {
+        Problem::NoDriver(error) if gpus.has_gpus() && !in_container => {
             broken("no-driver", format!("the host has NVIDIA GPUs on its PCI bus, and no driver: {error}"))
                 .remedy("modprobe nvidia; dmesg | grep NVRM says why it does not load")
         }
@@ -63,7 +63,7 @@ fn problem(gpus: &Gpus, in_container: bool) -> Option<Finding> {
     })
 }
 
-fn lost(gpus: &Gpus) -> Option<Finding> {
+fn find_lost_gpus(gpus: &Gpus) -> Option<Finding> {
     let names: Vec<String> =
         gpus.lost.iter().map(|lost| format!("GPU {} ({})", lost.index, lost.error)).collect();
     (!names.is_empty()).then(|| {
@@ -92,7 +92,7 @@ fn fewer_than_on_bus(gpus: &Gpus, in_container: bool) -> Option<Finding> {
     })
 }
 
-fn recovery(gpu: &Gpu) -> Option<Finding> {
+fn find_needed_recovery(gpu: &Gpu) -> Option<Finding> {
     let (severity, text, action) = match gpu.recovery? {
         0 => return None,
         1 => (Severity::Broken, "a reset of the GPU", Action::Reset),
@@ -110,7 +110,7 @@ fn recovery(gpu: &Gpu) -> Option<Finding> {
         _ => format!("drain the node, then nvidia-smi --gpu-reset -i {}", gpu.index),
     };
     Some(
-        Finding::new("gpu-recovery-action", severity, format!("NVML asks for {text}: {}", named(gpu)))
+        Finding::new("gpu-recovery-action", severity, format!("NVML asks for {text}: {}", describe_gpu(gpu)))
             .cause("the driver recorded a fault of this GPU; dmesg | grep Xid names it")
             .remedy(remedy)
             .action(action),
@@ -118,7 +118,7 @@ fn recovery(gpu: &Gpu) -> Option<Finding> {
 }
 
 /// Returns findings about a GPU's memory: errors, replaced rows and pages.
-fn memory(gpu: &Gpu) -> Vec<Finding> {
+fn find_memory_errors(gpu: &Gpu) -> Vec<Finding> {
     let mut findings = Vec::new();
     let reset = format!("drain the node, then nvidia-smi --gpu-reset -i {}", gpu.index);
     let rows = gpu.rows.clone().unwrap_or_default();
@@ -127,7 +127,7 @@ fn memory(gpu: &Gpu) -> Vec<Finding> {
             Finding::new(
                 "row-remap-failed",
                 Severity::Broken,
-                format!("a row of memory could not be replaced: {}", named(gpu)),
+                format!("a row of memory could not be replaced: {}", describe_gpu(gpu)),
             )
             .cause("the memory has no spare rows left where one is needed")
             .remedy("take the node out of service, and have the GPU replaced (nvidia-smi -q -d ROW_REMAPPER)")
@@ -140,7 +140,7 @@ fn memory(gpu: &Gpu) -> Vec<Finding> {
             Finding::new(
                 "row-remap-pending",
                 Severity::Degraded,
-                format!("memory waits for a reset to be replaced: {}", named(gpu)),
+                format!("memory waits for a reset to be replaced: {}", describe_gpu(gpu)),
             )
             .cause("an uncorrected error was found; the row or page is replaced at the next reset")
             .remedy(reset.clone())
@@ -152,7 +152,7 @@ fn memory(gpu: &Gpu) -> Vec<Finding> {
             Finding::new(
                 "ecc-uncorrected",
                 Severity::Degraded,
-                format!("{} since the driver was loaded: {}", counted_errors(errors), named(gpu)),
+                format!("{} since the driver was loaded: {}", counted_errors(errors), describe_gpu(gpu)),
             )
             .cause("memory or caches of the GPU lose data")
             .remedy(format!("{reset}; isolate the node when errors come back"))
@@ -165,7 +165,7 @@ fn memory(gpu: &Gpu) -> Vec<Finding> {
         let text = format!(
             "a change of ECC to {} waits for a reset: {}",
             if pending { "on" } else { "off" },
-            named(gpu)
+            describe_gpu(gpu)
         );
         findings.push(Finding::new("ecc-change-pending", Severity::Advice, text).remedy(reset));
     }
@@ -181,13 +181,13 @@ fn counted_errors(errors: u64) -> String {
 }
 
 /// Returns a finding about different models in one host.
-fn models(gpus: &Gpus) -> Option<Finding> {
+fn find_model_differences(gpus: &Gpus) -> Option<Finding> {
     let first = gpus.devices.first()?;
     gpus.devices.iter().any(|gpu| gpu.name != first.name).then(|| {
         Finding::new(
             "gpu-models-differ",
             Severity::Advice,
-            format!("the host has different GPUs: {}", gpus.models()),
+            format!("the host has different GPUs: {}", gpus.describe_models()),
         )
         .cause("a collective runs at the speed of the slowest one")
         .remedy("choose equal ones: CUDA_VISIBLE_DEVICES")
@@ -197,7 +197,7 @@ fn models(gpus: &Gpus) -> Option<Finding> {
 /// Returns a finding about GPUs with error correction off, while it is on for other GPUs of the host.
 fn ecc_off(gpus: &Gpus) -> Option<Finding> {
     let off: Vec<String> =
-        gpus.devices.iter().filter(|gpu| gpu.ecc.enabled == Some(false)).map(named).collect();
+        gpus.devices.iter().filter(|gpu| gpu.ecc.enabled == Some(false)).map(describe_gpu).collect();
     let on = gpus.devices.iter().any(|gpu| gpu.ecc.enabled == Some(true));
     (!off.is_empty() && on).then(|| {
         Finding::new(
@@ -209,13 +209,13 @@ fn ecc_off(gpus: &Gpus) -> Option<Finding> {
     })
 }
 
-fn slowed(gpus: &Gpus) -> Vec<Finding> {
+fn find_slowed_gpus(gpus: &Gpus) -> Vec<Finding> {
     let faults = FAULTS.iter().filter_map(|reason| {
         let slow: Vec<String> = gpus
             .devices
             .iter()
             .filter(|gpu| gpu.slowed.iter().any(|found| found == reason))
-            .map(|gpu| format!("{}, {} C", named(gpu), shown(gpu.temperature)))
+            .map(|gpu| format!("{}, {} C", describe_gpu(gpu), shown(gpu.temperature)))
             .collect();
         (!slow.is_empty()).then(|| {
             Finding::new(
@@ -235,7 +235,7 @@ fn slowed(gpus: &Gpus) -> Vec<Finding> {
         .filter(|gpu| gpu.power_limit.zip(gpu.default_power_limit).is_some_and(|(now, usual)| now < usual))
         .map(|gpu| {
             let watts = |milliwatts: Option<u32>| shown(milliwatts.map(|limit| limit / 1000));
-            format!("{}: {} W of {} W", named(gpu), watts(gpu.power_limit), watts(gpu.default_power_limit))
+            format!("{}: {} W of {} W", describe_gpu(gpu), watts(gpu.power_limit), watts(gpu.default_power_limit))
         })
         .collect();
     if !limited.is_empty() {
@@ -251,15 +251,15 @@ fn slowed(gpus: &Gpus) -> Vec<Finding> {
     findings
 }
 
-fn pcie(gpu: &Gpu) -> Option<Finding> {
+fn find_narrow_pcie(gpu: &Gpu) -> Option<Finding> {
     let pcie = &gpu.pcie;
     let lanes = pcie.width.zip(pcie.max_width).filter(|(now, most)| now < most);
     // Idle GPUs lower the generation to save power.
     let busy = gpu.performance_state == Some(0) && !gpu.slowed.iter().any(|reason| reason == "idle");
     let generations = pcie.generation.zip(pcie.max_generation).filter(|(now, most)| now < most && busy);
     let text = match (lanes, generations) {
-        (Some((now, most)), _) => format!("{} has {now} of {most} PCIe lanes", named(gpu)),
-        (None, Some((now, most))) => format!("{} runs PCIe generation {now} of {most}", named(gpu)),
+        (Some((now, most)), _) => format!("{} has {now} of {most} PCIe lanes", describe_gpu(gpu)),
+        (None, Some((now, most))) => format!("{} runs PCIe generation {now} of {most}", describe_gpu(gpu)),
         (None, None) => return None,
     };
     Some(
@@ -271,9 +271,9 @@ fn pcie(gpu: &Gpu) -> Option<Finding> {
 }
 
 /// Returns findings about modes harmful to a job.
-fn settings(gpus: &Gpus) -> Vec<Finding> {
+fn find_harmful_modes(gpus: &Gpus) -> Vec<Finding> {
     let those = |wanted: &dyn Fn(&Gpu) -> bool| -> Vec<String> {
-        gpus.devices.iter().filter(|gpu| wanted(gpu)).map(named).collect()
+        gpus.devices.iter().filter(|gpu| wanted(gpu)).map(describe_gpu).collect()
     };
     let mut findings = Vec::new();
     let mig = those(&|gpu| gpu.mig == Some(true));
@@ -320,7 +320,7 @@ fn settings(gpus: &Gpus) -> Vec<Finding> {
     findings
 }
 
-fn processes(gpus: &Gpus) -> Option<Finding> {
+fn find_running_processes(gpus: &Gpus) -> Option<Finding> {
     let used: Vec<String> = gpus
         .devices
         .iter()

@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-pub(super) use findings::{judge, prove, sections};
+pub(super) use findings::{judge_gpus, prove_gpus, gpu_sections};
 
 use super::counters::Counter;
 use super::pci::OnPci;
@@ -254,18 +254,18 @@ pub enum Access {
 
 impl Gpus {
     /// Returns the number of working NVLinks, and the number of all NVLinks.
-    pub fn links(&self) -> (usize, usize) {
+    pub fn count_links(&self) -> (usize, usize) {
         let all = self.devices.iter().flat_map(|gpu| &gpu.links);
         (all.clone().filter(|link| link.active).count(), all.count())
     }
 
     /// Returns true if the host has GPUs, seen by NVML or on the PCI bus.
-    pub fn any(&self) -> bool {
+    pub fn has_gpus(&self) -> bool {
         !self.devices.is_empty() || !self.lost.is_empty() || !self.on_pci.is_empty()
     }
 
     /// Returns the models with the number of each: `8 NVIDIA H100 80GB HBM3`.
-    pub fn models(&self) -> String {
+    pub fn describe_models(&self) -> String {
         let mut models: Vec<(&str, usize)> = Vec::new();
         for gpu in &self.devices {
             match models.iter_mut().find(|(name, _)| *name == gpu.name) {

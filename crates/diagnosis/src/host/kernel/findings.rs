@@ -7,8 +7,8 @@ use crate::knowledge::rules::Rules;
 use crate::words::{join_list, shown};
 
 /// Returns a finding for each kind of message except harmless ones. `uptime` is in seconds.
-pub(crate) fn judge(messages: &KernelMessages, uptime: Option<f64>, rules: &Rules) -> Vec<Finding> {
-    messages.kinds.iter().filter_map(|message| finding(messages, message, uptime, rules)).collect()
+pub(crate) fn judge_messages(messages: &KernelMessages, uptime: Option<f64>, rules: &Rules) -> Vec<Finding> {
+    messages.kinds.iter().filter_map(|message| describe_messages(messages, message, uptime, rules)).collect()
 }
 
 /// Beginnings of the names of rules about GPUs, NVLink, NVIDIA's driver and NCCL.
@@ -27,7 +27,7 @@ fn is_about_process(message: &KernelMessage, action: Action) -> bool {
 }
 
 /// Returns `6456.471 s after the start, 2.1 h ago`.
-fn time(message: &KernelMessage, uptime: Option<f64>) -> Option<String> {
+fn describe_time(message: &KernelMessage, uptime: Option<f64>) -> Option<String> {
     let (first, last) = (message.first?, message.last?);
     let ago = uptime.map(|now| now - last).filter(|ago| *ago >= 0.0).map(|ago| match ago {
         ..100.0 => format!(", {ago:.0} s ago"),
@@ -38,7 +38,7 @@ fn time(message: &KernelMessage, uptime: Option<f64>) -> Option<String> {
     Some(format!("[{first:.0} s{last} after the start{}] ", ago.unwrap_or_default()))
 }
 
-fn finding(
+fn describe_messages(
     messages: &KernelMessages,
     message: &KernelMessage,
     uptime: Option<f64>,
@@ -74,14 +74,14 @@ fn finding(
     finding.occurrences = message.count;
     finding.evidence.push(Evidence {
         place: messages.place.clone().unwrap_or_default(),
-        text: format!("{}{}", time(message, uptime).unwrap_or_default(), message.text),
+        text: format!("{}{}", describe_time(message, uptime).unwrap_or_default(), message.text),
         ..Evidence::default()
     });
     Some(finding)
 }
 
 /// Returns the table of messages.
-pub(crate) fn sections(messages: &KernelMessages) -> Vec<Section> {
+pub(crate) fn message_sections(messages: &KernelMessages) -> Vec<Section> {
     if messages.kinds.is_empty() {
         return Vec::new();
     }

@@ -27,7 +27,7 @@ pub(super) struct Content {
 ///
 /// # Errors
 /// An error if it is not a library of this machine.
-pub(super) fn read(path: &Path, kind: Kind) -> Result<Content, String> {
+pub(super) fn read_library(path: &Path, kind: Kind) -> Result<Content, String> {
     let file = File::open(path).map_err(|error| error.to_string())?;
     let cache = ReadCache::new(file);
     let object = object::File::parse(&cache).map_err(|_| "it is no ELF library".to_owned())?;
@@ -35,24 +35,24 @@ pub(super) fn read(path: &Path, kind: Kind) -> Result<Content, String> {
     if object.architecture() != own {
         return Err(format!("it is for another processor ({:?})", object.architecture()));
     }
-    let build_id = object.build_id().ok().flatten().map(hexadecimal);
+    let build_id = object.build_id().ok().flatten().map(format_hexadecimal);
     let mut content = Content { build_id, ..Content::default() };
     if matches!(kind, Kind::NetPlugin | Kind::TunerPlugin | Kind::Plugin) {
-        content.interfaces = interfaces(&object);
+        content.interfaces = plugin_interfaces(&object);
     }
     let constants = object.section_by_name(".rodata").filter(|section| section.size() <= LONGEST);
-    if let Some(found) = constants.and_then(|section| version(section.data().ok()?, kind)) {
+    if let Some(found) = constants.and_then(|section| find_version(section.data().ok()?, kind)) {
         (content.version, content.suffix) = (Some(found.0), found.1);
     }
     Ok(content)
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
+fn format_hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Returns the symbols that identify a plugin for NCCL: `ncclNetPlugin_v10`.
-fn interfaces<'data>(object: &object::File<'data, &'data ReadCache<File>>) -> Vec<String> {
+fn plugin_interfaces<'data>(object: &object::File<'data, &'data ReadCache<File>>) -> Vec<String> {
     let symbols = object.dynamic_symbols().filter(|symbol| symbol.is_definition());
     let names = symbols.filter_map(|symbol| symbol.name().ok().map(str::to_owned));
     let mut names: Vec<String> = names
@@ -78,7 +78,7 @@ fn interfaces<'data>(object: &object::File<'data, &'data ReadCache<File>>) -> Ve
 }
 
 /// Returns the version in a library's constants, and the following suffix.
-fn version(constants: &[u8], kind: Kind) -> Option<(String, Option<String>)> {
+fn find_version(constants: &[u8], kind: Kind) -> Option<(String, Option<String>)> {
     let pattern = match kind {
         Kind::Nccl => NCCL.as_ref()?,
         Kind::NetPlugin | Kind::TunerPlugin => AWS.as_ref()?,
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn versions_are_told_with_what_follows() {
         let told = |text: &[u8], kind| {
-            version(text, kind).map(|(version, suffix)| (version, suffix.unwrap_or_default()))
+            find_version(text, kind).map(|(version, suffix)| (version, suffix.unwrap_or_default()))
         };
         let pair = |version: &str, suffix: &str| Some((version.to_owned(), suffix.to_owned()));
         assert_eq!(told(b"\0NCCL version 2.28.9+cuda13.0\0x", Kind::Nccl), pair("2.28.9", "+cuda13.0"));
@@ -138,11 +138,11 @@ mod tests {
 
     #[test]
     fn this_program_is_a_file_for_this_processor_and_a_text_is_not() {
-        let content = read(&std::env::current_exe().unwrap(), Kind::Nccl).unwrap();
+        let content = read_library(&std::env::current_exe().unwrap(), Kind::Nccl).unwrap();
         assert!(content.version.is_none() || content.version.is_some());
         let folder = tempfile::tempdir().unwrap();
         let text = folder.path().join("libnccl.so");
         std::fs::write(&text, "INPUT(libnccl.so.2)").unwrap();
-        assert_eq!(read(&text, Kind::Nccl).unwrap_err(), "it is no ELF library");
+        assert_eq!(read_library(&text, Kind::Nccl).unwrap_err(), "it is no ELF library");
     }
 }

@@ -9,21 +9,21 @@ use crate::finding::{Finding, Severity};
 use crate::words::{join_list, shown, sized};
 
 /// Returns findings about the libraries.
-pub(crate) fn judge(libraries: &[Library], system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
+pub(crate) fn judge_libraries(libraries: &[Library], system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(same_version(libraries));
     findings.extend(several_nccl(libraries));
-    findings.extend(driver(libraries, system));
-    if nics.iter().any(Nic::is_efa) && gpus.any() {
+    findings.extend(find_driver_mismatch(libraries, system));
+    if nics.iter().any(Nic::is_efa) && gpus.has_gpus() {
         findings.extend(without_plugin(libraries));
     }
     findings.extend(not_loadable(libraries));
-    findings.extend(known::conflicts(libraries, gpus, nics));
+    findings.extend(known::find_version_conflicts(libraries, gpus, nics));
     findings.extend(known::known_faults(libraries, nics));
     findings
 }
 
-fn of(libraries: &[Library], kind: Kind) -> impl Iterator<Item = &Library> {
+fn libraries_of_kind(libraries: &[Library], kind: Kind) -> impl Iterator<Item = &Library> {
     libraries.iter().filter(move |library| library.kind == kind && library.problem.is_none())
 }
 
@@ -31,7 +31,7 @@ fn of(libraries: &[Library], kind: Kind) -> impl Iterator<Item = &Library> {
 fn same_version(libraries: &[Library]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for kind in [Kind::Nccl, Kind::NetPlugin, Kind::Libfabric] {
-        let all: Vec<&Library> = of(libraries, kind).filter(|library| library.version.is_some()).collect();
+        let all: Vec<&Library> = libraries_of_kind(libraries, kind).filter(|library| library.version.is_some()).collect();
         for (index, one) in all.iter().enumerate() {
             let twin = all[index + 1..].iter().find(|other| {
                 other.name == one.name
@@ -53,8 +53,8 @@ fn same_version(libraries: &[Library]) -> Vec<Finding> {
                     .remedy(
                         "use the same file on all hosts: LD_LIBRARY_PATH, or LD_PRELOAD for a Python wheel's",
                     )
-                    .seen(&one.path, format!("{}, {}", one.identity(), sized(one.size)))
-                    .seen(&other.path, format!("{}, {}", other.identity(), sized(other.size))),
+                    .seen(&one.path, format!("{}, {}", one.version_and_build(), sized(one.size)))
+                    .seen(&other.path, format!("{}, {}", other.version_and_build(), sized(other.size))),
                 );
             }
         }
@@ -63,12 +63,12 @@ fn same_version(libraries: &[Library]) -> Vec<Finding> {
 }
 
 fn several_nccl(libraries: &[Library]) -> Option<Finding> {
-    let all: Vec<&Library> = of(libraries, Kind::Nccl).filter(|library| library.version.is_some()).collect();
+    let all: Vec<&Library> = libraries_of_kind(libraries, Kind::Nccl).filter(|library| library.version.is_some()).collect();
     let first = all.iter().find(|library| library.first).or(all.first())?;
     let others: Vec<String> = all
         .iter()
         .filter(|library| library.version != first.version)
-        .map(|library| format!("{} at {}", library.identity(), library.path))
+        .map(|library| format!("{} at {}", library.version_and_build(), library.path))
         .collect();
     (!others.is_empty()).then(|| {
         let taken = if first.first { "the loader takes" } else { "besides" };
@@ -77,7 +77,7 @@ fn several_nccl(libraries: &[Library]) -> Option<Finding> {
             Severity::Advice,
             format!(
                 "several versions of NCCL are here: {taken} {} at {}; also {}",
-                first.identity(),
+                first.version_and_build(),
                 first.path,
                 join_list(&others)
             ),
@@ -88,9 +88,9 @@ fn several_nccl(libraries: &[Library]) -> Option<Finding> {
 }
 
 /// Returns a finding about driver libraries of another version than the kernel's module.
-fn driver(libraries: &[Library], system: &System) -> Option<Finding> {
+fn find_driver_mismatch(libraries: &[Library], system: &System) -> Option<Finding> {
     let kernel = system.driver.version.as_ref()?;
-    let library = of(libraries, Kind::Driver).find(|library| library.first)?;
+    let library = libraries_of_kind(libraries, Kind::Driver).find(|library| library.first)?;
     let version = library.version.as_ref()?;
     // Newer libraries of the package cuda-compat work with older modules.
     (version != kernel && !library.file.contains("compat")).then(|| {
@@ -106,14 +106,14 @@ fn driver(libraries: &[Library], system: &System) -> Option<Finding> {
 
 fn without_plugin(libraries: &[Library]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    if of(libraries, Kind::NetPlugin).next().is_none() {
+    if libraries_of_kind(libraries, Kind::NetPlugin).next().is_none() {
         findings.push(
             Finding::new("no-net-plugin", Severity::Degraded, "there are EFA devices, and no network plugin of NCCL (libnccl-net*.so) was found")
                 .cause("without the plugin aws-ofi-nccl NCCL uses TCP, silently")
                 .remedy("install aws-ofi-nccl (the EFA installer has it: /opt/amazon/ofi-nccl), and add its folder to LD_LIBRARY_PATH"),
         );
-    } else if !of(libraries, Kind::NetPlugin).any(|library| library.first) {
-        let paths: Vec<&str> = of(libraries, Kind::NetPlugin).map(|library| library.path.as_str()).collect();
+    } else if !libraries_of_kind(libraries, Kind::NetPlugin).any(|library| library.first) {
+        let paths: Vec<&str> = libraries_of_kind(libraries, Kind::NetPlugin).map(|library| library.path.as_str()).collect();
         findings.push(
             Finding::new(
                 "net-plugin-not-searched",
@@ -127,7 +127,7 @@ fn without_plugin(libraries: &[Library]) -> Vec<Finding> {
             .remedy("add its folder to LD_LIBRARY_PATH, or set NCCL_NET_PLUGIN to its path"),
         );
     }
-    if of(libraries, Kind::Libfabric).next().is_none() {
+    if libraries_of_kind(libraries, Kind::Libfabric).next().is_none() {
         findings.push(
             Finding::new(
                 "no-libfabric",
@@ -159,7 +159,7 @@ fn not_loadable(libraries: &[Library]) -> Option<Finding> {
 }
 
 /// Returns the table of libraries.
-pub(crate) fn sections(libraries: &[Library]) -> Vec<Section> {
+pub(crate) fn library_sections(libraries: &[Library]) -> Vec<Section> {
     if libraries.is_empty() {
         return Vec::new();
     }

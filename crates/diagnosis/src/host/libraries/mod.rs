@@ -10,10 +10,10 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-pub(super) use findings::{judge, sections};
-pub(super) use known::section as known_faults;
+pub(super) use findings::{judge_libraries, library_sections};
+pub(super) use known::known_faults_section as known_faults;
 pub use search::SearchPaths;
-pub(super) use search::find;
+pub(super) use search::find_libraries;
 
 /// Kind of a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -68,7 +68,7 @@ pub struct Library {
 
 impl Library {
     /// Returns the version and build: `2.28.9+cuda13.0, build 1a2b3c4d`.
-    pub fn identity(&self) -> String {
+    pub fn version_and_build(&self) -> String {
         let version = self.version.as_deref().unwrap_or("unknown version");
         let build = self.build_id.as_ref().map(|id| format!(", build {}", id.get(..12).unwrap_or(id)));
         format!("{version}{}{}", self.suffix.as_deref().unwrap_or_default(), build.unwrap_or_default())
@@ -76,7 +76,7 @@ impl Library {
 }
 
 /// Returns the kind of a library by its file name, and the name requested by programs.
-pub(super) fn kind(file: &str) -> Option<(Kind, String)> {
+pub(super) fn kind_of_file(file: &str) -> Option<(Kind, String)> {
     let (stem, rest) = file.split_once(".so")?;
     if !(rest.is_empty() || rest.starts_with('.')) {
         return None;

@@ -71,7 +71,7 @@ impl Meaning {
 }
 
 /// Returns the meaning of a relevant counter.
-pub(super) fn counter(name: &str) -> Option<&'static Meaning> {
+pub(super) fn meaning_of_counter(name: &str) -> Option<&'static Meaning> {
     COUNTERS.iter().find(|(known, _)| *known == name).map(|(_, meaning)| meaning)
 }
 
@@ -90,19 +90,19 @@ pub(crate) fn expected_efa(product: &str) -> Option<usize> {
 
 /// Returns findings about the devices. `product` is the machine's name, and `needed` is true if jobs need a
 /// network.
-pub(crate) fn judge(nics: &[Nic], counters: &[Counter], product: Option<&str>, needed: bool) -> Vec<Finding> {
+pub(crate) fn judge_nics(nics: &[Nic], counters: &[Counter], product: Option<&str>, needed: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(efa_count(nics, product));
     findings.extend(none_up(nics, needed));
     if nics.iter().any(Nic::is_up) {
         findings
-            .extend(nics.iter().flat_map(|nic| nic.ports.iter().filter_map(|port| down(nics, nic, port))));
+            .extend(nics.iter().flat_map(|nic| nic.ports.iter().filter_map(|port| find_inactive_port(nics, nic, port))));
     }
-    findings.extend(rates(nics));
-    findings.extend(nics.iter().filter_map(narrow));
-    findings.extend(mtu(nics));
+    findings.extend(find_rate_differences(nics));
+    findings.extend(nics.iter().filter_map(find_narrow_pcie));
+    findings.extend(find_small_mtu(nics));
     findings.extend(without_address(nics));
-    findings.extend(growing(counters));
+    findings.extend(find_growing_counters(counters));
     findings
 }
 
@@ -154,7 +154,7 @@ fn none_up(nics: &[Nic], needed: bool) -> Option<Finding> {
 
 /// Returns a finding about a port without traffic beside working ones. An unused second port of a board is
 /// not a fault.
-fn down(nics: &[Nic], nic: &Nic, port: &Port) -> Option<Finding> {
+fn find_inactive_port(nics: &[Nic], nic: &Nic, port: &Port) -> Option<Finding> {
     if port.is_active() || port.state.is_empty() {
         return None;
     }
@@ -188,18 +188,18 @@ fn down(nics: &[Nic], nic: &Nic, port: &Port) -> Option<Finding> {
 }
 
 /// Returns findings about active devices slower than others of the same kind and board.
-fn rates(nics: &[Nic]) -> Vec<Finding> {
+fn find_rate_differences(nics: &[Nic]) -> Vec<Finding> {
     let active: Vec<(&Nic, &Port)> = nics
         .iter()
         .flat_map(|nic| nic.ports.iter().map(move |port| (nic, port)))
-        .filter(|(_, port)| port.is_active() && port.gigabits().is_some())
+        .filter(|(_, port)| port.is_active() && port.gigabits_per_s().is_some())
         .collect();
     let mut findings = Vec::new();
     for (nic, port) in &active {
         let alike = active.iter().filter(|(other, _)| other.kind() == nic.kind() && other.board == nic.board);
         let rates: Vec<&str> = alike.map(|(_, port)| port.rate.as_str()).collect();
         let Some(usual) = majority(&rates) else { continue };
-        let slower = Port { rate: usual.to_owned(), ..Port::default() }.gigabits() > port.gigabits();
+        let slower = Port { rate: usual.to_owned(), ..Port::default() }.gigabits_per_s() > port.gigabits_per_s();
         if slower {
             findings.push(
                 Finding::new(
@@ -220,9 +220,9 @@ fn rates(nics: &[Nic]) -> Vec<Finding> {
 
 /// Returns a finding about a device with a PCIe connection narrower than possible, and insufficient for its
 /// port.
-fn narrow(nic: &Nic) -> Option<Finding> {
+fn find_narrow_pcie(nic: &Nic) -> Option<Finding> {
     let (width, most) = (nic.pcie.width?, nic.pcie.max_width?);
-    let gigabits = nic.pcie.gbytes()? * 8.0;
+    let gigabits = nic.pcie.gbytes_per_s()? * 8.0;
     let rate = nic.rate()?;
     (width < most && gigabits < rate * PCIE_PER_PORT).then(|| {
         Finding::new(
@@ -243,7 +243,7 @@ fn narrow(nic: &Nic) -> Option<Finding> {
 }
 
 /// Returns a finding about fast RoCE devices with the MTU of common Ethernet.
-fn mtu(nics: &[Nic]) -> Option<Finding> {
+fn find_small_mtu(nics: &[Nic]) -> Option<Finding> {
     let small: Vec<String> = nics
         .iter()
         .filter(|nic| nic.kind() == "RoCE" && nic.rate().is_some_and(|rate| rate >= FAST))
@@ -269,7 +269,7 @@ fn without_address(nics: &[Nic]) -> Option<Finding> {
     let names: Vec<&str> = nics
         .iter()
         .filter(|nic| nic.kind() == "RoCE")
-        .filter(|nic| nic.ports.iter().any(|port| port.is_active() && port.ipv4().is_empty()))
+        .filter(|nic| nic.ports.iter().any(|port| port.is_active() && port.ipv4_addresses().is_empty()))
         .map(|nic| nic.name.as_str())
         .collect();
     (!names.is_empty()).then(|| {
@@ -319,7 +319,7 @@ pub(crate) fn fixed_gid(nics: &[Nic], environment: &[(String, String)]) -> Optio
 }
 
 /// Returns findings about counters with growth between the two readings, grouped by counter.
-fn growing(counters: &[Counter]) -> Vec<Finding> {
+fn find_growing_counters(counters: &[Counter]) -> Vec<Finding> {
     let grown = |name: &str| -> Vec<&Counter> {
         counters.iter().filter(|counter| counter.name == name && counter.has_grown()).collect()
     };
@@ -344,7 +344,7 @@ fn growing(counters: &[Counter]) -> Vec<Finding> {
 }
 
 /// Returns sentences about active ports and counters without growth.
-pub(crate) fn prove(nics: &[Nic], counters: &[Counter]) -> Vec<String> {
+pub(crate) fn prove_nics(nics: &[Nic], counters: &[Counter]) -> Vec<String> {
     let mut groups: Vec<(&str, &str, usize)> = Vec::new();
     for nic in nics {
         for port in nic.ports.iter().filter(|port| port.is_active()) {
@@ -367,7 +367,7 @@ pub(crate) fn prove(nics: &[Nic], counters: &[Counter]) -> Vec<String> {
 }
 
 /// Returns the table of devices.
-pub(crate) fn sections(nics: &[Nic], counters: &[Counter]) -> Vec<Section> {
+pub(crate) fn nic_sections(nics: &[Nic], counters: &[Counter]) -> Vec<Section> {
     if nics.is_empty() {
         return Vec::new();
     }
@@ -385,16 +385,16 @@ pub(crate) fn sections(nics: &[Nic], counters: &[Counter]) -> Vec<Section> {
         "NUMA",
         "firmware",
     ];
-    let rows = nics.iter().flat_map(|nic| nic.ports.iter().map(move |port| row(nic, port)));
+    let rows = nics.iter().flat_map(|nic| nic.ports.iter().map(move |port| port_row(nic, port)));
     let mut sections = vec![Section {
         title: "Network devices".to_owned(),
         body: Body::Table { columns: columns.map(str::to_owned).to_vec(), rows: rows.collect() },
     }];
-    sections.extend(counters::table("Error counters of network devices", "device", counters));
+    sections.extend(counters::counter_table("Error counters of network devices", "device", counters));
     sections
 }
 
-fn row(nic: &Nic, port: &Port) -> Vec<String> {
+fn port_row(nic: &Nic, port: &Port) -> Vec<String> {
     let interfaces: Vec<&str> = nic.interfaces.iter().map(|interface| interface.name.as_str()).collect();
     let mtu: Vec<String> = nic.interfaces.iter().map(|interface| shown(interface.mtu)).collect();
     let or_none = |text: String| if text.is_empty() { "-".to_owned() } else { text };
@@ -407,7 +407,7 @@ fn row(nic: &Nic, port: &Port) -> Vec<String> {
         or_none(port.rate.clone()),
         or_none(interfaces.join(" ")),
         or_none(mtu.join(" ")),
-        or_none(port.ipv4().join(" ")),
+        or_none(port.ipv4_addresses().join(" ")),
         shown(nic.pci.as_ref()),
         shown(nic.numa),
         shown(nic.firmware.as_ref()),

@@ -5,7 +5,7 @@ use crate::examination::{Body, Section};
 use crate::words::{shown, sized};
 
 /// Returns the table of the facts.
-pub(crate) fn section(system: &System) -> Section {
+pub(crate) fn system_section(system: &System) -> Section {
     let limits = &system.limits;
     let or_unlimited = |value: Option<u64>, text: &dyn Fn(u64) -> String| match value {
         _ if !limits.known => "-".to_owned(),
@@ -50,7 +50,7 @@ pub(crate) fn section(system: &System) -> Section {
         ),
         (
             "nvidia_peermem, gdrdrv",
-            format!("{}, {}", loaded(system.driver.peermem), loaded(system.driver.gdrdrv)),
+            format!("{}, {}", loaded_text(system.driver.peermem), loaded_text(system.driver.gdrdrv)),
         ),
         ("locked memory", or_unlimited(limits.locked_memory, &sized)),
         ("stack", or_unlimited(limits.stack, &sized)),
@@ -78,6 +78,6 @@ pub(crate) fn section(system: &System) -> Section {
     }
 }
 
-fn loaded(is: bool) -> &'static str {
+fn loaded_text(is: bool) -> &'static str {
     if is { "loaded" } else { "not loaded" }
 }

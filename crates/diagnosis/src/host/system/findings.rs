@@ -34,7 +34,7 @@ const PROCESSORS: usize = 2;
 const MEMORY: u64 = 4 << 30;
 
 /// Returns findings about the system, if relevant to its GPUs and network devices.
-pub(crate) fn judge(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
+pub(crate) fn judge_system(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
     let mut findings = Vec::new();
     // Jobs do not use a device without a link.
     if nics.iter().any(Nic::is_up) {
@@ -43,12 +43,12 @@ pub(crate) fn judge(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> 
         findings.extend(huge_pages(system, nics));
     }
     findings.extend(shared_memory(system, gpus.devices.len()));
-    findings.extend(stale(system));
-    findings.extend(limits(system, gpus.devices.len(), nics.iter().any(Nic::is_up)));
-    findings.extend(group(system, gpus.devices.len()));
-    findings.extend(settings(system, gpus));
-    if gpus.any() {
-        findings.extend(acs(system));
+    findings.extend(find_stale_files(system));
+    findings.extend(judge_limits(system, gpus.devices.len(), nics.iter().any(Nic::is_up)));
+    findings.extend(judge_control_group(system, gpus.devices.len()));
+    findings.extend(judge_settings(system, gpus));
+    if gpus.has_gpus() {
+        findings.extend(find_acs_redirection(system));
         findings.extend(gpu_direct(system, gpus, nics));
         findings.extend(multi_node_nvlink(system, gpus));
     }
@@ -84,7 +84,7 @@ pub(crate) fn judge_host_memory(system: &System) -> Option<Finding> {
 
 /// Returns the remedy of a small `/dev/shm`.
 fn enlarge_shared(system: &System) -> String {
-    give(
+    choose_remedy(
         system,
         "start the container with --shm-size=8g, or --ipc=host",
         "mount an emptyDir with medium: Memory at /dev/shm",
@@ -92,7 +92,7 @@ fn enlarge_shared(system: &System) -> String {
     )
 }
 
-fn give(system: &System, docker: &str, kubernetes: &str, host: &str) -> String {
+fn choose_remedy(system: &System, docker: &str, kubernetes: &str, host: &str) -> String {
     match system.container.as_deref() {
         Some("Kubernetes") => kubernetes,
         Some(_) => docker,
@@ -102,7 +102,7 @@ fn give(system: &System, docker: &str, kubernetes: &str, host: &str) -> String {
 }
 
 fn verbs_files(system: &System) -> Option<Finding> {
-    let remedy = give(
+    let remedy = choose_remedy(
         system,
         "start the container with --device=/dev/infiniband",
         "request the device in the pod's limits: vpc.amazonaws.com/efa, or the RDMA device plugin's resource",
@@ -139,7 +139,7 @@ fn locked_memory(system: &System) -> Option<Finding> {
             format!("this process may lock {} of memory (ulimit -l)", sized(bytes)),
         )
         .cause("RDMA locks the memory that it registers; NCCL fails with: Cannot allocate memory")
-        .remedy(give(
+        .remedy(choose_remedy(
             system,
             "start the container with --ulimit memlock=-1:-1",
             "LimitMEMLOCK=infinity for the container runtime on the node, or the capability IPC_LOCK for \
@@ -193,7 +193,7 @@ fn shared_memory(system: &System, gpus: usize) -> Option<Finding> {
     )
 }
 
-fn stale(system: &System) -> Option<Finding> {
+fn find_stale_files(system: &System) -> Option<Finding> {
     let stale = system.shm.stale.as_ref().filter(|stale| !stale.names.is_empty())?;
     let fills = system.shm.size.is_some_and(|size| stale.bytes > size / 2);
     let severity = if fills { Severity::Degraded } else { Severity::Advice };
@@ -214,7 +214,7 @@ fn stale(system: &System) -> Option<Finding> {
     )
 }
 
-fn limits(system: &System, gpus: usize, has_network: bool) -> Vec<Finding> {
+fn judge_limits(system: &System, gpus: usize, has_network: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     let limits = &system.limits;
     if !limits.known {
@@ -229,7 +229,7 @@ fn limits(system: &System, gpus: usize, has_network: bool) -> Vec<Finding> {
                     "a rank opens files for each peer and device: 144 ranks with 16 contexts of the network \
                      each need more than 32768; without, they fail with: Too many open files",
                 )
-                .remedy(give(
+                .remedy(choose_remedy(
                     system,
                     "start the container with --ulimit nofile=1048576:1048576",
                     "LimitNOFILE=1048576 for the container runtime on the node",
@@ -261,11 +261,11 @@ fn limits(system: &System, gpus: usize, has_network: bool) -> Vec<Finding> {
     findings
 }
 
-fn group(system: &System, gpus: usize) -> Vec<Finding> {
+fn judge_control_group(system: &System, gpus: usize) -> Vec<Finding> {
     let mut findings = Vec::new();
     let group = &system.group;
     let remedy = |what: &str| {
-        give(
+        choose_remedy(
             system,
             &format!("start the container with a larger {what}"),
             &format!("raise the {what} in the pod's limits"),
@@ -322,7 +322,7 @@ fn group(system: &System, gpus: usize) -> Vec<Finding> {
     findings
 }
 
-fn settings(system: &System, gpus: &Gpus) -> Vec<Finding> {
+fn judge_settings(system: &System, gpus: &Gpus) -> Vec<Finding> {
     let mut findings = Vec::new();
     if system.services.remove_ipc == Some(true) && system.services.systemd {
         findings.push(
@@ -331,11 +331,11 @@ fn settings(system: &System, gpus: &Gpus) -> Vec<Finding> {
                 .remedy("RemoveIPC=no in /etc/systemd/logind.conf; systemctl restart systemd-logind"),
         );
     }
-    if gpus.any() && system.may_lack_numa() {
+    if gpus.has_gpus() && system.may_lack_numa() {
         findings.push(
             Finding::new("numa-in-container", Severity::Advice, "this container may not choose NUMA nodes (no capability SYS_NICE)")
                 .cause("NCCL 2.24 and later allocate host memory by NUMA node (cuMem), and fall back or fail without")
-                .remedy(give(
+                .remedy(choose_remedy(
                     system,
                     "start the container with --cap-add SYS_NICE, or set NCCL_CUMEM_HOST_ENABLE=0",
                     "add the capability SYS_NICE to the pod, or set NCCL_CUMEM_HOST_ENABLE=0",
@@ -358,7 +358,7 @@ fn settings(system: &System, gpus: &Gpus) -> Vec<Finding> {
 
 /// Returns findings about redirection by bridges on bare metal. A virtual machine needs it, and cannot change
 /// it.
-fn acs(system: &System) -> Vec<Finding> {
+fn find_acs_redirection(system: &System) -> Vec<Finding> {
     let mut findings = Vec::new();
     if system.virtual_machine != Some(false) || system.container.is_some() && !system.root {
         return findings;
@@ -366,7 +366,7 @@ fn acs(system: &System) -> Vec<Finding> {
     let places: Vec<&str> = system
         .bridges
         .iter()
-        .filter(|bridge| bridge.redirects())
+        .filter(|bridge| bridge.redirects_traffic())
         .map(|bridge| bridge.bus_id.as_str())
         .collect();
     if !places.is_empty() {
@@ -381,7 +381,7 @@ fn acs(system: &System) -> Vec<Finding> {
             .source(TROUBLESHOOTING),
         );
     }
-    if system.iommu.translates() {
+    if system.iommu.translates_addresses() {
         findings.push(
             Finding::new(
                 "iommu-translates",
@@ -416,7 +416,7 @@ fn gpu_direct(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
     let blackwell = gpus.devices.iter().any(super::super::gpu::Gpu::is_grace_blackwell);
     if blackwell
         && !nics.is_empty()
-        && driver.major().is_some_and(|major| major < 595)
+        && driver.major_version().is_some_and(|major| major < 595)
         && driver.topology_check_override == Some(false)
     {
         findings.push(
@@ -445,7 +445,7 @@ fn multi_node_nvlink(system: &System, gpus: &Gpus) -> Vec<Finding> {
         findings.push(
             Finding::new("no-imex-channel", Severity::Degraded, "the GPUs are in a fabric of several hosts, and there is no IMEX channel")
                 .cause("without /dev/nvidia-caps-imex-channels/channel0 NVLink ends at the host; CUDA fails with error 800")
-                .remedy(give(
+                .remedy(choose_remedy(
                     system,
                     "start the container with --device=/dev/nvidia-caps-imex-channels/channel0",
                     "give the pod a ComputeDomain (resourceClaims)",
@@ -473,7 +473,7 @@ fn at_least(kernel: Option<&str>, wanted: (u32, u32)) -> bool {
 }
 
 /// Returns sentences about invisible facts of the system.
-pub(crate) fn unseen(system: &System, gpus: &Gpus) -> Vec<String> {
+pub(crate) fn list_unseen(system: &System, gpus: &Gpus) -> Vec<String> {
     let mut unseen = Vec::new();
     if system.shm.stale.is_none() && system.shm.files > 0 {
         unseen.push(format!(
@@ -481,7 +481,7 @@ pub(crate) fn unseen(system: &System, gpus: &Gpus) -> Vec<String> {
             counted(system.shm.files, "file of NCCL")
         ));
     }
-    if gpus.any() && !system.bridges.is_empty() && system.bridges.iter().any(|bridge| !bridge.readable) {
+    if gpus.has_gpus() && !system.bridges.is_empty() && system.bridges.iter().any(|bridge| !bridge.readable) {
         unseen.push("PCI access control (ACS) of bridges: root can read it".to_owned());
     }
     if !system.limits.known {

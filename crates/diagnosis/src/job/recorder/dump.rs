@@ -140,7 +140,7 @@ impl From<String> for EntryState {
 /// # Errors
 /// The reason why the file cannot be read.
 pub fn read(path: &Path) -> Result<Dump, Malformed> {
-    parse(&input::read(path, LARGEST_FILE).map_err(Malformed::new)?)
+    parse(&input::read_regular_file(path, LARGEST_FILE).map_err(Malformed::new)?)
 }
 
 /// Reads a dump from bytes.

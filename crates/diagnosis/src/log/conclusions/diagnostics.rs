@@ -28,7 +28,10 @@ pub(super) fn find_reported_checks(job: &Job<'_>, rules: &Rules) -> Vec<Placed> 
             by_check.entry(check).or_default().push(line);
         }
     }
-    by_check.into_iter().map(|(check, lines)| Placed::without_line(describe_check(job, check, &lines))).collect()
+    by_check
+        .into_iter()
+        .map(|(check, lines)| Placed::without_line(describe_check(job, check, &lines)))
+        .collect()
 }
 
 fn describe_check(job: &Job<'_>, check: &str, lines: &[&DiagnosticLine]) -> Finding {

@@ -38,7 +38,9 @@ fn move_lost_connections(job: &Job<'_>, found: &mut Vec<Placed>) {
             let lines = refusal.position.line.checked_sub(closed.position.line);
             refusal.position.input == closed.position.input
                 && refusal.text.contains("Accept failed")
-                && job.process_of_message(refusal).is_some_and(|process| job.process_of_message(closed) == Some(process))
+                && job
+                    .process_of_message(refusal)
+                    .is_some_and(|process| job.process_of_message(closed) == Some(process))
                 && lines.is_some_and(|lines| lines <= LINES)
         });
         is_refused && remote_peer(&closed.text).is_some_and(|peer| !is_of_job(job, peer))

@@ -38,7 +38,10 @@ pub(super) fn log_sections(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Vec<Sectio
     }
     if job.digest.communicators.len() > 1 {
         let columns = ["communicator", "made by", "ranks", "nodes", "channels", "connections"];
-        add("Communicators", build_table(&columns, job.digest.communicators.iter().map(communicator_row).collect()));
+        add(
+            "Communicators",
+            build_table(&columns, job.digest.communicators.iter().map(communicator_row).collect()),
+        );
     }
     if !job.digest.variables.is_empty() {
         add("Variables", build_table(&["name", "value", "set by", "ranks"], variable_rows(job)));
@@ -80,11 +83,17 @@ fn summarize_job(job: &Job<'_>) -> Vec<(String, String)> {
     facts.push(("NCCL", join(versions.into_keys().collect())));
     facts.push((
         "aws-ofi-nccl",
-        join(job.group_writers(|writer| writer.plugin.as_ref().map(ToString::to_string)).into_keys().collect()),
+        join(
+            job.group_writers(|writer| writer.plugin.as_ref().map(ToString::to_string)).into_keys().collect(),
+        ),
     ));
     facts.push((
         "libfabric",
-        join(job.group_writers(|writer| writer.libfabric.as_ref().map(ToString::to_string)).into_keys().collect()),
+        join(
+            job.group_writers(|writer| writer.libfabric.as_ref().map(ToString::to_string))
+                .into_keys()
+                .collect(),
+        ),
     ));
     facts.push((
         "CUDA of the driver",

@@ -46,7 +46,12 @@ fn has_given_up(job: &Job<'_>, writer: usize) -> bool {
 }
 
 /// Returns the finding about a peer unreachable for some writers.
-fn describe_unreachable_peer(job: &Job<'_>, peer: Option<&str>, reason: &str, writers: &[(usize, &Retries)]) -> Placed {
+fn describe_unreachable_peer(
+    job: &Job<'_>,
+    peer: Option<&str>,
+    reason: &str,
+    writers: &[(usize, &Retries)],
+) -> Placed {
     let indices = || writers.iter().map(|&(index, _)| index);
     let (ranks, hosts) = (job.ranks_of_writers(indices()), job.hosts_of_writers(indices()));
     let who = match (&ranks[..], &hosts[..]) {
@@ -131,7 +136,8 @@ fn find_inner_failure<'a>(job: &'a Job<'_>, found: &[Placed]) -> Option<(usize, 
             && message.position.line.abs_diff(position.line) <= explained::LINES
     };
     let is_told = |writer: usize, failure: &Failure| {
-        let own = || messages.iter().filter(|message| job.process_of_message(message) == job.process_of(writer));
+        let own =
+            || messages.iter().filter(|message| job.process_of_message(message) == job.process_of(writer));
         [failure.first, failure.last].iter().all(|&place| own().any(|message| is_beside(message, place)))
     };
     let writers = job.digest.writers.iter().enumerate();

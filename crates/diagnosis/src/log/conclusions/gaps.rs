@@ -118,8 +118,9 @@ pub(super) fn lacks_lines_of_start(job: &Job<'_>, communicator: &Communicator) -
             by_host.entry(host).or_default().push(lines);
         }
     }
-    let has =
-        |seen: &VariableSeen, rank: &u32| job.ranks_of_writers(job.of_same_processes(&seen.writers)).contains(rank);
+    let has = |seen: &VariableSeen, rank: &u32| {
+        job.ranks_of_writers(job.of_same_processes(&seen.writers)).contains(rank)
+    };
     let is_partial = |seen: &&VariableSeen| communicator.members.keys().any(|rank| !has(seen, rank));
     let partial = job.digest.variables.iter().filter(is_partial).count() as u64;
     let spread =

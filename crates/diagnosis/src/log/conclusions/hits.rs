@@ -153,7 +153,8 @@ pub(super) fn absorb_network(job: &Job<'_>, rules: &Rules, fallback: &mut Findin
     let known = job.digest.hits.iter().filter_map(|hit| rules.get(&hit.rule).map(|rule| (hit, rule)));
     let confirmations =
         known.filter(|(hit, rule)| rule.role == Role::Confirmation && rule_applies(job, hit, rule));
-    reports.extend(confirmations.map(|(hit, rule)| place_hit(job, hit, rule)).filter(|each| each.is_of_network));
+    reports
+        .extend(confirmations.map(|(hit, rule)| place_hit(job, hit, rule)).filter(|each| each.is_of_network));
     reports.sort_by_key(|each| each.first_example().map(|example| example.position));
     if let Some(conflict) = reports.iter().find(|each| each.examples.is_empty()) {
         fallback.cause = Some(conflict.finding.diagnosis.clone());

@@ -144,7 +144,10 @@ impl<'a> Job<'a> {
     }
 
     /// Returns the writers' values, each with the indices of its writers.
-    pub(super) fn group_writers<T: Ord>(&self, value: impl Fn(&'a Writer) -> Option<T>) -> BTreeMap<T, Vec<usize>> {
+    pub(super) fn group_writers<T: Ord>(
+        &self,
+        value: impl Fn(&'a Writer) -> Option<T>,
+    ) -> BTreeMap<T, Vec<usize>> {
         let mut values: BTreeMap<T, Vec<usize>> = BTreeMap::new();
         for (index, writer) in self.digest.writers.iter().enumerate() {
             if let Some(value) = value(writer) {

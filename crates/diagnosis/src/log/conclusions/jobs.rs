@@ -80,8 +80,11 @@ impl<'a> Group<'a> {
 
 /// Returns the first and the last line of each job, in their order.
 fn find_job_lines(digest: &Digest) -> Vec<Range<u64>> {
-    let mut groups: Vec<Group<'_>> =
-        digest.communicators.iter().filter_map(|communicator| Group::of_communicator(digest, communicator)).collect();
+    let mut groups: Vec<Group<'_>> = digest
+        .communicators
+        .iter()
+        .filter_map(|communicator| Group::of_communicator(digest, communicator))
+        .collect();
     groups.sort_by_key(|group| (group.lines.start, group.lines.end));
     let mut apart: Vec<Group<'_>> = Vec::new();
     for group in groups {

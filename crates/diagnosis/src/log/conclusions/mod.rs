@@ -129,7 +129,12 @@ fn of_job(digest: &Digest, rules: &Rules) -> Examination {
 }
 
 /// Adds the log's proofs and gaps. Each communicator not contained in a larger one needs its own proof.
-fn prove_transport(job: &Job<'_>, ways: Option<&Ways<'_>>, others: &[Ways<'_>], examination: &mut Examination) {
+fn prove_transport(
+    job: &Job<'_>,
+    ways: Option<&Ways<'_>>,
+    others: &[Ways<'_>],
+    examination: &mut Examination,
+) {
     let unseen = &mut examination.unseen;
     for input in job.digest.inputs.iter().filter(|input| input.problem.is_some()) {
         let problem = input.problem.as_deref().unwrap_or_default();

@@ -65,7 +65,8 @@ mod tests {
             ("2026-11-24T13:42:01+09:00", "2026-11-24T13:42:00Z", None),
             ("1124 13:48:00.5", "2026-11-24 13:47:00", None),
         ] {
-            let difference = Moment::parse_time(one).unwrap().seconds_since(&Moment::parse_time(other).unwrap());
+            let difference =
+                Moment::parse_time(one).unwrap().seconds_since(&Moment::parse_time(other).unwrap());
             assert_eq!(difference, seconds, "{one} {other}");
         }
     }

@@ -103,9 +103,12 @@ pub(super) fn order_findings(job: &Job<'_>, found: Vec<Placed>) -> Vec<Finding> 
 /// Sorts cascades: by time if all have one, else by place. A failure from a conclusion, without a line of its
 /// own, comes after the messages.
 fn sort_cascades(cascades: &mut [Placed]) {
-    cascades.sort_by_key(|each| (each.first_example().is_none(), each.first_example().map(|example| example.position)));
+    cascades.sort_by_key(|each| {
+        (each.first_example().is_none(), each.first_example().map(|example| example.position))
+    });
     let messages = cascades.iter().take_while(|each| each.first_example().is_some()).count();
-    let times = cascades[..messages].iter().map(|each| Moment::parse_time(each.first_example()?.time.as_deref()?));
+    let times =
+        cascades[..messages].iter().map(|each| Moment::parse_time(each.first_example()?.time.as_deref()?));
     let Some(times) = times.collect::<Option<Vec<Moment>>>() else { return };
     if times.windows(2).all(|pair| pair[0].seconds_since(&pair[1]).is_some()) {
         let time = |each: &Placed| Moment::parse_time(each.first_example()?.time.as_deref()?);
@@ -163,7 +166,8 @@ fn by_time(job: &Job<'_>, one: &Example, other: &Example, tolerance_s: f64) -> O
 /// NCCL and its program write through different streams.
 fn is_of_one_process(job: &Job<'_>, one: &Example, other: &Example) -> bool {
     let is_one_stream = one.writer.is_some() == other.writer.is_some();
-    is_one_stream && job.process_of_message(one).is_some_and(|process| job.process_of_message(other) == Some(process))
+    is_one_stream
+        && job.process_of_message(one).is_some_and(|process| job.process_of_message(other) == Some(process))
 }
 
 /// Returns the index of the unknown warning or suspicious line that may be the cause of a cascade.

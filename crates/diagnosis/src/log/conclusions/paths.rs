@@ -11,7 +11,12 @@ use crate::knowledge::rules::Rules;
 use crate::log::digest::{Communicator, VariableSeen, Writer};
 
 /// Adds all findings about transports. Messages of an unused network become evidence of its finding.
-pub(super) fn find_transport_problems(job: &Job<'_>, rules: &Rules, ways: Option<&Ways<'_>>, found: &mut Vec<Placed>) {
+pub(super) fn find_transport_problems(
+    job: &Job<'_>,
+    rules: &Rules,
+    ways: Option<&Ways<'_>>,
+    found: &mut Vec<Placed>,
+) {
     spare_plugin(job, found);
     if let Some(mut fallback) = find_fallback(job, ways) {
         let is_told = |each: &Placed| each.is_of_network && each.finding.severity != Severity::Advice;
@@ -115,7 +120,10 @@ fn requested_network(job: &Job<'_>) -> Option<(Wanted, Vec<Evidence>)> {
         let version = writer.plugin.as_ref().map(ToString::to_string).unwrap_or_default();
         let text = format!("aws-ofi-nccl {version} was loaded; then: Using network Socket");
         let line = job.cite_writer(index, text);
-        return Some((wanted, line.into_iter().chain(efa.or(other).map(|seen| cite_variable(job, seen))).collect()));
+        return Some((
+            wanted,
+            line.into_iter().chain(efa.or(other).map(|seen| cite_variable(job, seen))).collect(),
+        ));
     }
     let net = variable("NCCL_NET", |value| value != "socket" && !value.is_empty());
     let found = |wanted, seen: &VariableSeen| Some((wanted, vec![cite_variable(job, seen)]));
@@ -215,7 +223,9 @@ impl Usage {
             Some(1) => Self::OneNode,
             Some(_) => Self::Tcp,
             // Old versions do not write the number of nodes.
-            None if main.members.len() == main.ranks as usize && hosts_of_members(job, main).len() == 1 => Self::OneNode,
+            None if main.members.len() == main.ranks as usize && hosts_of_members(job, main).len() == 1 => {
+                Self::OneNode
+            }
             None => Self::NotShown,
         }
     }
@@ -281,7 +291,11 @@ fn find_sockets_between_nodes(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding>
         cause: Some(cause),
         remedy: Some(remedy),
         ranks: ranks.into_iter().collect(),
-        evidence: set_by.iter().map(|seen| cite_variable(job, seen)).chain(tcp_evidence(job, Some(ways))).collect(),
+        evidence: set_by
+            .iter()
+            .map(|seen| cite_variable(job, seen))
+            .chain(tcp_evidence(job, Some(ways)))
+            .collect(),
         ..Finding::new(
             "nodes-over-tcp",
             Severity::Degraded,
@@ -453,7 +467,10 @@ fn network_only(job: &Job<'_>, ways: &Ways<'_>, host: &str, ranks: &[u32]) -> Op
         remedy: Some(format!("unset {} {}", p2p.name, shm.name)),
         ranks: ranks.to_vec(),
         hosts: vec![host.to_owned()],
-        evidence: [cite_variable(job, p2p), cite_variable(job, shm)].into_iter().chain(tcp_evidence(job, Some(ways))).collect(),
+        evidence: [cite_variable(job, p2p), cite_variable(job, shm)]
+            .into_iter()
+            .chain(tcp_evidence(job, Some(ways)))
+            .collect(),
         source: Some("NCCL user guide, NCCL_P2P_DISABLE, NCCL_SHM_DISABLE".to_owned()),
         ..Finding::new(
             "network-within-host",

@@ -15,7 +15,11 @@ use crate::log::digest::{Communicator, Member, VariableSeen, Writer};
 
 /// Returns findings about incomplete ranks, ranks without an end, and different variables and networks.
 pub(super) fn find_rank_differences(job: &Job<'_>, found: &[Placed]) -> Vec<Placed> {
-    let derived = find_variable_differences(job).into_iter().chain(find_network_differences(job)).chain(find_shared_gpus(job)).map(Placed::without_line);
+    let derived = find_variable_differences(job)
+        .into_iter()
+        .chain(find_network_differences(job))
+        .chain(find_shared_gpus(job))
+        .map(Placed::without_line);
     let open = start::find_incomplete_start(job, found).or_else(|| ends::find_ranks_without_end(job, found));
     open.into_iter().chain(find_aborting_ranks(job)).chain(derived).collect()
 }
@@ -27,7 +31,11 @@ fn find_aborting_ranks(job: &Job<'_>) -> Option<Placed> {
         let ranks: Vec<u32> = members().filter(|(_, member)| member.aborted).map(|(&rank, _)| rank).collect();
         (!ranks.is_empty() && ranks.len() < members().count()).then_some((communicator, ranks))
     })?;
-    let text = format!("The program aborted {} on {}", job::describe_communicator(&communicator.id), ranks_in_words(&ranks));
+    let text = format!(
+        "The program aborted {} on {}",
+        job::describe_communicator(&communicator.id),
+        ranks_in_words(&ranks)
+    );
     let finding = Finding {
         cause: Some(
             "It called ncclCommAbort, as frameworks do after an error or a timeout; the log does not show \
@@ -64,8 +72,14 @@ pub(super) fn find_version_differences(job: &Job<'_>) -> Vec<Placed> {
         found.push(if mixed { Placed::derived_root(finding) } else { Placed::without_line(finding) });
     } else {
         found.extend(
-            describe_version_difference(job, &builds, "nccl-builds-differ", "the build of NCCL", Severity::Degraded)
-                .map(Placed::without_line),
+            describe_version_difference(
+                job,
+                &builds,
+                "nccl-builds-differ",
+                "the build of NCCL",
+                Severity::Degraded,
+            )
+            .map(Placed::without_line),
         );
     }
     for (values, rule, name, severity) in [
@@ -73,7 +87,8 @@ pub(super) fn find_version_differences(job: &Job<'_>) -> Vec<Placed> {
         (&libfabric, "libfabric-versions-differ", "libfabric", Severity::Degraded),
         (&driver, "driver-versions-differ", "the driver's CUDA", Severity::Advice),
     ] {
-        found.extend(describe_version_difference(job, values, rule, name, severity).map(Placed::without_line));
+        found
+            .extend(describe_version_difference(job, values, rule, name, severity).map(Placed::without_line));
     }
     found
 }
@@ -118,8 +133,8 @@ pub(super) fn find_other_sizes(job: &Job<'_>) -> Option<Placed> {
 /// Returns the builds of NCCL. Only some processes write the commit: a build without it is the same as one
 /// with it.
 fn group_builds(job: &Job<'_>) -> BTreeMap<String, Vec<usize>> {
-    let mut builds =
-        job.group_writers(|writer| Some(format!("{}{}", writer.nccl.as_ref()?, writer.nccl_build.as_deref()?)));
+    let mut builds = job
+        .group_writers(|writer| Some(format!("{}{}", writer.nccl.as_ref()?, writer.nccl_build.as_deref()?)));
     let continues =
         |name: &str, other: &String| other.strip_prefix(name).is_some_and(|rest| rest.starts_with(' '));
     let names: Vec<String> = builds.keys().cloned().collect();
@@ -188,7 +203,8 @@ fn describe_version_difference(
         return None;
     }
     let most = values.values().map(Vec::len).max();
-    let each = |(value, writers): (&String, &Vec<usize>)| format!("{value} on {}", describe_writers(job, writers));
+    let each =
+        |(value, writers): (&String, &Vec<usize>)| format!("{value} on {}", describe_writers(job, writers));
     let odd = values.values().filter(|writers| Some(writers.len()) != most).flatten().copied();
     let odd: BTreeSet<usize> = odd.collect();
     let evidence = values.iter().filter_map(|(value, writers)| {
@@ -331,8 +347,10 @@ fn differ_within<'a, T: Ord>(
 fn find_network_differences(job: &Job<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     if let Some(names) = differ_within(job, |writer| writer.network.as_deref()) {
-        let list: Vec<String> =
-            names.iter().map(|(name, writers)| format!("{name} on {}", describe_writers(job, writers))).collect();
+        let list: Vec<String> = names
+            .iter()
+            .map(|(name, writers)| format!("{name} on {}", describe_writers(job, writers)))
+            .collect();
         found.push(Finding {
             cause: Some("On some hosts the devices or the plugin of the network are missing.".to_owned()),
             remedy: Some(
@@ -354,7 +372,9 @@ fn find_network_differences(job: &Job<'_>) -> Vec<Finding> {
     if let Some(devices) = differ_within(job, devices) {
         let list: Vec<String> = devices
             .iter()
-            .map(|(number, writers)| format!("{number} on {}", job.hosts_of_writers(writers.iter().copied()).join(", ")))
+            .map(|(number, writers)| {
+                format!("{number} on {}", job.hosts_of_writers(writers.iter().copied()).join(", "))
+            })
             .collect();
         let most = devices.keys().max().copied();
         let fewer: Vec<usize> = devices

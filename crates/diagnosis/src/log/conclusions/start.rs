@@ -70,7 +70,8 @@ pub(super) fn find_incomplete_start(job: &Job<'_>, found: &[Placed]) -> Option<P
     let is_cascade = finding.severity == Severity::Broken;
     let evidence =
         writers.iter().take(4).filter_map(|&writer| last_line(job, communicator, writer)).collect();
-    let finding = Finding { ranks: open, hosts: job.hosts_of_writers(writers.iter().copied()), evidence, ..finding };
+    let finding =
+        Finding { ranks: open, hosts: job.hosts_of_writers(writers.iter().copied()), evidence, ..finding };
     Some(Placed { is_cascade, ..Placed::without_line(finding) })
 }
 

@@ -31,8 +31,11 @@ struct Group<'a> {
 /// not arrive needs a look. The reason for its absence can be another finding.
 pub(super) fn judge_watchdog_reports(job: &Job<'_>) -> Vec<Placed> {
     let groups = group_reports(&job.digest.watchdog);
-    let differing: Vec<Placed> =
-        groups.iter().filter_map(|group| find_differing_calls(job, group)).map(Placed::derived_root).collect();
+    let differing: Vec<Placed> = groups
+        .iter()
+        .filter_map(|group| find_differing_calls(job, group))
+        .map(Placed::derived_root)
+        .collect();
     if !differing.is_empty() {
         return differing;
     }

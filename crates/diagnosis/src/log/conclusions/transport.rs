@@ -126,7 +126,8 @@ impl<'a> Ways<'a> {
             };
             for (&(from, to), connection) in &other.connections {
                 let (Some(from), Some(to)) = (rank(from), rank(to)) else { continue };
-                let Some(way) = Way::from_connection(connection, Proof { linked: linked.contains(&(from, to)), by_read })
+                let Some(way) =
+                    Way::from_connection(connection, Proof { linked: linked.contains(&(from, to)), by_read })
                 else {
                     continue;
                 };

@@ -2,7 +2,7 @@
 
 use super::hits::Placed;
 use super::job::Job;
-use crate::environment::{Location, Platform, Setting, Situation, harm, is_collected};
+use crate::environment::{Location, Platform, Setting, Situation, find_harm, is_collected};
 use crate::finding::{Finding, Severity};
 use crate::log::digest::{VariableSeen, Writer};
 
@@ -35,9 +35,12 @@ pub(super) fn find_harmful_variables(job: &Job<'_>, found: &[Placed]) -> Vec<Pla
         let is_set = |name: &str| {
             seen.iter().any(|other| other.name == name && !other.writers.is_disjoint(&variable.writers))
         };
-        let setting =
-            Setting::new(variable.name.clone(), variable.value.clone(), Location::named("environment"));
-        let findings = harm(&setting, &situation, &is_set).into_iter();
+        let setting = Setting::new(
+            variable.name.clone(),
+            variable.value.clone(),
+            Location::without_line("environment"),
+        );
+        let findings = find_harm(&setting, &situation, &is_set).into_iter();
         findings.map(|finding| Placed::without_line(locate_finding(job, variable, finding))).collect()
     };
     seen.iter().flat_map(judge).collect()
@@ -52,7 +55,7 @@ fn situation_of(job: &Job<'_>, variable: &VariableSeen) -> Option<Situation> {
         nccl: Some(nccl),
         plugin: writers.iter().find_map(|writer| writer.plugin.clone()),
         libfabric: writers.iter().find_map(|writer| writer.libfabric.clone()),
-        platform: writers.iter().any(|writer| writer.efa).then(|| Platform::named("aws")),
+        platform: writers.iter().any(|writer| writer.efa).then(|| Platform::from_product("aws")),
         nodes: job.main.and_then(|main| main.nodes),
         rdma: None,
     })

@@ -34,7 +34,7 @@ fn real_dumps_of_one_gpu_are_read() {
     let two = topology(TWO_RANKS);
     assert_eq!(two.gpus.len(), 1);
     assert_eq!(two.gpus[0].ranks, [0, 1]);
-    assert_eq!(two.gpus[0].pcie.text(), "Gen5 x16");
+    assert_eq!(two.gpus[0].pcie.short_text(), "Gen5 x16");
     assert_eq!(two.numa_nodes[0].id, None);
     assert!(examine(Some(&two), Some(&graphs(TWO_RANKS_GRAPH))).findings.is_empty());
     assert!(examine(Some(&one), Some(&graphs(ONE_GPU_GRAPH))).findings.is_empty());

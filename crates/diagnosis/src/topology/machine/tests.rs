@@ -155,7 +155,7 @@ fn two_sockets_with_switches_have_all_classes_of_paths() {
         (nic.gbps, nic.state.as_deref(), nic.interface.as_deref()),
         (Some(400.0), Some("ACTIVE"), Some("ibmlx5_0"))
     );
-    assert_eq!(topology.gpus[0].pcie.text(), "Gen5 x16");
+    assert_eq!(topology.gpus[0].pcie.short_text(), "Gen5 x16");
     assert_eq!(topology.gpus[3].place.cpus.as_deref(), Some("16-31"));
     assert_eq!(topology.gpus[0].place.switches(), ["0000:18:00.0"]);
     assert_eq!(topology.gpus[1].place.switches(), ["0000:18:00.0", "0000:1d:00.0"]);

@@ -71,7 +71,7 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
     let join = JoinRequest::from(&request);
     (context.program.hand_over)(&join)?;
     // Before this process sets variables of its own.
-    let environment = diagnosis::environment::Process::own();
+    let environment = diagnosis::environment::Process::this_process();
     let log = CapturedLog::start().map_err(Stop::from)?;
     let process = Process::start_for(&request).map_err(Stop::from)?;
     let process = process.failing_with(Health::Broken.code()).join((context.program.join)(&join)?);

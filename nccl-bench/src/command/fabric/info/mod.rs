@@ -169,7 +169,7 @@ pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<bool, ExitErro
     arguments.node.as_deref().map_or(Ok(()), check_node)?;
     let library = Library::load().map_err(|error| ExitError::refused(without_library(error)))?;
     let variable = std::env::var("FI_PROVIDER").ok().filter(|value| !value.is_empty());
-    let host = Host::look(Path::new("/"), std::env::var_os(rdma::SERVICE).as_deref());
+    let host = Host::read_host(Path::new("/"), std::env::var_os(rdma::SERVICE).as_deref());
     let answer =
         ask(library, arguments, host, variable.as_deref()).map_err(|error| Stop::Failed(error.into()))?;
     print(&answer, arguments, out).map_err(ExitError::Output)?;

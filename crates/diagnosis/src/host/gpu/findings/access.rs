@@ -2,23 +2,23 @@
 
 use super::super::super::compare::majority;
 use super::super::{Access, Fabric, Gpus};
-use super::named;
+use super::describe_gpu;
 use crate::finding::{Action, Finding, Severity};
 use crate::words::{join_list, shown};
 
-pub(super) fn judge(gpus: &Gpus) -> Vec<Finding> {
+pub(super) fn judge_access(gpus: &Gpus) -> Vec<Finding> {
     let mut findings = Vec::new();
-    findings.extend(links(gpus));
-    findings.extend(speeds(gpus));
-    findings.extend(growing(gpus));
-    findings.extend(fabric(gpus));
-    findings.extend(peers(gpus));
+    findings.extend(find_missing_links(gpus));
+    findings.extend(find_slow_links(gpus));
+    findings.extend(find_growing_errors(gpus));
+    findings.extend(find_fabric_faults(gpus));
+    findings.extend(find_pairs_without_access(gpus));
     findings
 }
 
 /// Returns a finding about GPUs with fewer working links than others. Equal numbers may be by design. If all
 /// GPUs are in a fabric, missing links are also then reported: a lost NVSwitch takes links from all.
-fn links(gpus: &Gpus) -> Option<Finding> {
+fn find_missing_links(gpus: &Gpus) -> Option<Finding> {
     let counts: Vec<usize> = gpus.devices.iter().map(super::Gpu::active_links).collect();
     let most = counts.iter().copied().max().filter(|most| *most > 0)?;
     let fewer: Vec<String> = gpus
@@ -28,12 +28,12 @@ fn links(gpus: &Gpus) -> Option<Finding> {
         .map(|gpu| {
             let inactive = gpu.links.iter().filter(|link| !link.active);
             let down: Vec<String> = inactive.map(|link| link.number.to_string()).collect();
-            format!("{}: {} of {most}, down: {}", named(gpu), gpu.active_links(), join_list(&down))
+            format!("{}: {} of {most}, down: {}", describe_gpu(gpu), gpu.active_links(), join_list(&down))
         })
         .collect();
     let in_fabric = gpus.devices.iter().all(|gpu| gpu.fabric.is_some());
     if fewer.is_empty() && in_fabric && gpus.devices.len() > 1 {
-        let (active, all) = gpus.links();
+        let (active, all) = gpus.count_links();
         return (active < all).then(|| {
             Finding::new("nvlink-down-alike", Severity::Advice, format!("{active} of {all} NVLinks are up, on all GPUs alike"))
                 .cause("an NVSwitch is lost, or the machine, its partition or its virtual machine has no more of them")
@@ -48,7 +48,7 @@ fn links(gpus: &Gpus) -> Option<Finding> {
     })
 }
 
-fn speeds(gpus: &Gpus) -> Option<Finding> {
+fn find_slow_links(gpus: &Gpus) -> Option<Finding> {
     let links: Vec<(&super::Gpu, u32, u64)> = gpus
         .devices
         .iter()
@@ -59,7 +59,7 @@ fn speeds(gpus: &Gpus) -> Option<Finding> {
     let slow: Vec<String> = links
         .iter()
         .filter(|(.., speed)| *speed < usual)
-        .map(|(gpu, link, speed)| format!("{} link {link}: {speed} Mbit/s", named(gpu)))
+        .map(|(gpu, link, speed)| format!("{} link {link}: {speed} Mbit/s", describe_gpu(gpu)))
         .collect();
     (!slow.is_empty()).then(|| {
         Finding::new(
@@ -73,7 +73,7 @@ fn speeds(gpus: &Gpus) -> Option<Finding> {
     })
 }
 
-fn growing(gpus: &Gpus) -> Option<Finding> {
+fn find_growing_errors(gpus: &Gpus) -> Option<Finding> {
     let grown: Vec<String> = gpus
         .counters
         .iter()
@@ -92,9 +92,9 @@ fn growing(gpus: &Gpus) -> Option<Finding> {
     })
 }
 
-fn fabric(gpus: &Gpus) -> Vec<Finding> {
+fn find_fabric_faults(gpus: &Gpus) -> Vec<Finding> {
     let those = |wanted: &dyn Fn(&Fabric) -> bool| -> Vec<String> {
-        gpus.devices.iter().filter(|gpu| gpu.fabric.as_ref().is_some_and(wanted)).map(named).collect()
+        gpus.devices.iter().filter(|gpu| gpu.fabric.as_ref().is_some_and(wanted)).map(describe_gpu).collect()
     };
     let mut findings = Vec::new();
     let waiting = those(&|fabric| fabric.state != 3);
@@ -160,7 +160,7 @@ fn fabric(gpus: &Gpus) -> Vec<Finding> {
 }
 
 /// Returns findings about pairs without peer-to-peer access.
-fn peers(gpus: &Gpus) -> Vec<Finding> {
+fn find_pairs_without_access(gpus: &Gpus) -> Vec<Finding> {
     let number = |row: usize| gpus.devices.get(row).map_or(row, |gpu| gpu.index as usize);
     let mut refused: Vec<(Access, Vec<String>)> = Vec::new();
     for (from, row) in gpus.peers.iter().enumerate() {

@@ -7,7 +7,7 @@ use crate::examination::{Body, Cell, Grade, Matrix, Section};
 use crate::words::{counted, shown, sized};
 
 /// Returns statements about visibly working GPUs, or none if a GPU could not be read.
-pub(crate) fn prove(gpus: &Gpus) -> Vec<String> {
+pub(crate) fn prove_gpus(gpus: &Gpus) -> Vec<String> {
     let devices = &gpus.devices;
     if devices.is_empty() || !gpus.lost.is_empty() || gpus.problem.is_some() {
         return Vec::new();
@@ -31,7 +31,7 @@ pub(crate) fn prove(gpus: &Gpus) -> Vec<String> {
     if pairs > 0 && accessible == pairs {
         seen.push(format!("peer-to-peer access between all {pairs} pairs"));
     }
-    let (active, links) = gpus.links();
+    let (active, links) = gpus.count_links();
     if active > 0 && all(&|gpu| gpu.links_refused.is_none()) {
         seen.push(format!("{active} of {links} NVLinks up"));
     }
@@ -39,11 +39,11 @@ pub(crate) fn prove(gpus: &Gpus) -> Vec<String> {
     if watched > 0 && !gpus.counters.iter().any(super::super::Counter::has_grown) {
         seen.push(format!("{} of NVLinks did not grow", counted(watched, "error counter")));
     }
-    if seen.is_empty() { Vec::new() } else { vec![format!("{}: {}", gpus.models(), seen.join(", "))] }
+    if seen.is_empty() { Vec::new() } else { vec![format!("{}: {}", gpus.describe_models(), seen.join(", "))] }
 }
 
 /// Returns tables of GPUs, and the matrix of access among them.
-pub(crate) fn sections(gpus: &Gpus) -> Vec<Section> {
+pub(crate) fn gpu_sections(gpus: &Gpus) -> Vec<Section> {
     if gpus.devices.is_empty() {
         return Vec::new();
     }
@@ -67,17 +67,17 @@ pub(crate) fn sections(gpus: &Gpus) -> Vec<Section> {
         title: "GPUs".to_owned(),
         body: Body::Table {
             columns: columns.map(str::to_owned).to_vec(),
-            rows: gpus.devices.iter().map(row).collect(),
+            rows: gpus.devices.iter().map(gpu_row).collect(),
         },
     }];
     if gpus.devices.len() > 1 {
-        sections.push(Section { title: "Peer-to-peer access".to_owned(), body: Body::Matrix(matrix(gpus)) });
+        sections.push(Section { title: "Peer-to-peer access".to_owned(), body: Body::Matrix(access_matrix(gpus)) });
     }
-    sections.extend(counters::table("Error counters of NVLinks", "link", &gpus.counters));
+    sections.extend(counters::counter_table("Error counters of NVLinks", "link", &gpus.counters));
     sections
 }
 
-fn row(gpu: &Gpu) -> Vec<String> {
+fn gpu_row(gpu: &Gpu) -> Vec<String> {
     let pcie = &gpu.pcie;
     let rows = gpu.rows.as_ref().map(|rows| {
         let state = if rows.failed {
@@ -128,7 +128,7 @@ fn row(gpu: &Gpu) -> Vec<String> {
     ]
 }
 
-fn matrix(gpus: &Gpus) -> Matrix {
+fn access_matrix(gpus: &Gpus) -> Matrix {
     let cell = |(from, to): (usize, usize)| {
         let peer = gpus.peers.get(from).and_then(|row| row.get(to)).cloned().unwrap_or_default();
         let (text, grade) = if from == to {
