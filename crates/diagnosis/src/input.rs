@@ -27,7 +27,7 @@ pub fn open_regular_file(path: &Path, limit: u64) -> io::Result<File> {
 /// Reads a regular file of at most `limit` bytes.
 ///
 /// # Errors
-/// The errors of [`open`], and an error while the file is read.
+/// The errors of [`open_regular_file`], and an error while the file is read.
 pub fn read_regular_file(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     // A file can grow.
     read_stream(open_regular_file(path, limit)?, limit)

@@ -137,7 +137,8 @@ const HOST_PROPERTIES: [Property; 11] = [
         name: "IOMMU",
         severity: Severity::Advice,
         value: |facts| {
-            if facts.system.iommu.translates_addresses() { "translates" } else { "off or passes through" }.to_owned()
+            if facts.system.iommu.translates_addresses() { "translates" } else { "off or passes through" }
+                .to_owned()
         },
         remedy: "set the same in BIOS and kernel command line",
     },

@@ -158,7 +158,13 @@ struct Parts {
 }
 
 impl Parts {
-    fn examine_host(facts: &Facts, expected: Expected, several: bool, rules: &Rules, purpose: Purpose) -> Self {
+    fn examine_host(
+        facts: &Facts,
+        expected: Expected,
+        several: bool,
+        rules: &Rules,
+        purpose: Purpose,
+    ) -> Self {
         let Facts { system, gpus, nics, counters, libraries, messages, .. } = facts;
         let mut parts = Self { unseen: list_unseen(facts, purpose), ..Self::default() };
         parts.findings.extend(fewer_than_expected(facts, expected));

@@ -80,7 +80,8 @@ impl ControlGroup {
         } else {
             for folder in folders_upwards(&base.join("memory"), &path("memory").unwrap_or_default()) {
                 // The first version writes a number near the largest for none.
-                let bytes = read_number(&folder.join("memory.limit_in_bytes")).filter(|bytes| *bytes < 1 << 60);
+                let bytes =
+                    read_number(&folder.join("memory.limit_in_bytes")).filter(|bytes| *bytes < 1 << 60);
                 group.memory = least_limit(group.memory, bytes);
             }
             for folder in folders_upwards(&base.join("pids"), &path("pids").unwrap_or_default()) {

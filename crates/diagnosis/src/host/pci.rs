@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::files::{driver_of_device, read_hexadecimal, names_in_folder, read_number, read_text};
+use super::files::{driver_of_device, names_in_folder, read_hexadecimal, read_number, read_text};
 
 /// The folder of all functions.
 pub(crate) const DEVICES: &str = "sys/bus/pci/devices";
@@ -120,7 +120,8 @@ impl PcieLink {
     pub(crate) fn read_link(folder: &Path) -> Self {
         let rate = |file: &str| read_text(&folder.join(file)).as_deref().and_then(read_rate);
         // 255: the kernel could not read it.
-        let width = |file: &str| read_number(&folder.join(file)).filter(|width: &u32| (1..=32).contains(width));
+        let width =
+            |file: &str| read_number(&folder.join(file)).filter(|width: &u32| (1..=32).contains(width));
         Self {
             gts: rate("current_link_speed"),
             width: width("current_link_width"),
@@ -132,7 +133,9 @@ impl PcieLink {
     /// Reads the same link. The port above limits its largest rate and width.
     pub(crate) fn read_with_port(folder: &Path) -> Self {
         let own = Self::read_link(folder);
-        let Some(port) = folder.parent().filter(|port| has_bus_id(port)).map(Self::read_link) else { return own };
+        let Some(port) = folder.parent().filter(|port| has_bus_id(port)).map(Self::read_link) else {
+            return own;
+        };
         Self {
             max_gts: own.max_gts.map(|gts| port.max_gts.map_or(gts, |port| gts.min(port))),
             max_width: own.max_width.map(|width| port.max_width.map_or(width, |port| width.min(port))),

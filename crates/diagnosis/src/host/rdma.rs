@@ -72,7 +72,8 @@ impl Host {
             refused: uverbs.filter_map(|name| try_device_file(&folder, name)).collect(),
             device_files,
             efa_on_pci: efa_on_pci(root),
-            shared_devices: match read_text(&root.join("sys/module/ib_core/parameters/netns_mode")).as_deref() {
+            shared_devices: match read_text(&root.join("sys/module/ib_core/parameters/netns_mode")).as_deref()
+            {
                 Some("Y") => Some(true),
                 Some("N") => Some(false),
                 _ => None,

@@ -30,7 +30,10 @@ impl Machine {
         self.with_file(&format!("{folder}/ports/1/state"), state)
             .with_file(&format!("{folder}/ports/1/rate"), "100 Gb/sec (4X EDR)\n")
             .with_file(&format!("{folder}/ports/1/link_layer"), layer)
-            .with_link(&format!("{folder}/device/driver"), &format!("../../../../../bus/pci/drivers/{driver}"))
+            .with_link(
+                &format!("{folder}/device/driver"),
+                &format!("../../../../../bus/pci/drivers/{driver}"),
+            )
     }
 
     /// Sets the limit of locked memory, as `/proc` shows it.
@@ -46,11 +49,14 @@ impl Machine {
     /// Adds a device on the PCI bus, with its driver.
     pub fn with_pci_device(self, place: &str, device: &str, driver: Option<&str>) -> Self {
         let folder = format!("sys/bus/pci/devices/{place}");
-        let machine =
-            self.with_file(&format!("{folder}/vendor"), "0x1d0f\n").with_file(&format!("{folder}/device"), device);
+        let machine = self
+            .with_file(&format!("{folder}/vendor"), "0x1d0f\n")
+            .with_file(&format!("{folder}/device"), device);
         match driver {
             None => machine,
-            Some(driver) => machine.with_link(&format!("{folder}/driver"), &format!("../../drivers/{driver}")),
+            Some(driver) => {
+                machine.with_link(&format!("{folder}/driver"), &format!("../../drivers/{driver}"))
+            }
         }
     }
 
@@ -62,7 +68,14 @@ impl Machine {
     }
 
     /// Adds a network device of ConnectX with one Ethernet port, its PCI function and interface.
-    pub fn with_roce(self, name: &str, place: &str, interface: &str, mtu: u32, address: Option<&str>) -> Self {
+    pub fn with_roce(
+        self,
+        name: &str,
+        place: &str,
+        interface: &str,
+        mtu: u32,
+        address: Option<&str>,
+    ) -> Self {
         let folder = format!("sys/bus/pci/devices/{place}");
         let port = format!("sys/class/infiniband/{name}/ports/1");
         let state = if address.is_some() { "4: ACTIVE\n" } else { "1: DOWN\n" };

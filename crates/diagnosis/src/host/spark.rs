@@ -175,7 +175,11 @@ mod tests {
             ("^roceP2p1s0f1", [true, false]),
             ("", [true, true]),
         ] {
-            assert_eq!(["rocep1s0f1", "roceP2p1s0f1"].map(|name| selects_device(value, name)), expected, "{value}");
+            assert_eq!(
+                ["rocep1s0f1", "roceP2p1s0f1"].map(|name| selects_device(value, name)),
+                expected,
+                "{value}"
+            );
         }
     }
 }

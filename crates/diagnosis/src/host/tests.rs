@@ -173,7 +173,8 @@ fn network_devices_prove_nothing_about_gpus_that_cannot_be_seen() {
 /// A card without a cable is not a fault of a single host, and is useless for jobs of several hosts.
 #[test]
 fn a_card_without_a_link_is_a_fault_only_where_a_network_is_needed() {
-    let machine = Machine::new().with_roce("mlx5_0", "0000:17:00.0", "eth0", 1500, None).with_memlock("65536");
+    let machine =
+        Machine::new().with_roce("mlx5_0", "0000:17:00.0", "eth0", 1500, None).with_memlock("65536");
     let host = |name: &str| {
         let mut facts = eight_gpus();
         facts.system.name = name.to_owned();

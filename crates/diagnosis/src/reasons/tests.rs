@@ -199,8 +199,9 @@ fn on_an_efa_host_the_libfabric_is_at_fault() {
 
 #[test]
 fn an_efa_host_whose_links_are_down_or_whose_driver_is_missing_is_told_so() {
-    let down =
-        Machine::new().with_device("rdmap0s6", "efa", "1: DOWN", "Unspecified").with_file("dev/infiniband/uverbs0", "");
+    let down = Machine::new()
+        .with_device("rdmap0s6", "efa", "1: DOWN", "Unspecified")
+        .with_file("dev/infiniband/uverbs0", "");
     let found = why("efa", (2, 5), &["efa"], "", &down.read_host());
     assert!(says(&found, "no EFA device is up", "dmesg"), "{found:#?}");
     let bare = Machine::new().with_pci_device("0000:00:06.0", "0xefa2", None);
@@ -312,7 +313,8 @@ fn on_an_infiniband_host_efa_is_not_to_be_had() {
     assert!(says(&found, "this host has 2 RDMA devices", ""), "{found:#?}");
     assert!(!says(&found, "rdma_cm", "") && !says(&found, "old for EFA", ""), "{found:#?}");
     let no_manager = Machine::new().with_device("mlx5_0", "mlx5_core", "4: ACTIVE", "Ethernet");
-    let found = why("verbs", (2, 5), &["verbs"], "", &no_manager.with_file("dev/infiniband/uverbs0", "").read_host());
+    let found =
+        why("verbs", (2, 5), &["verbs"], "", &no_manager.with_file("dev/infiniband/uverbs0", "").read_host());
     assert!(says(&found, "no /dev/infiniband/rdma_cm", "modprobe rdma_ucm"), "{found:#?}");
 }
 
@@ -325,7 +327,8 @@ fn in_a_container_the_advice_is_for_the_one_who_starts_it() {
     assert!(says(&found, "no more than 64 KiB", "--ulimit memlock=-1:-1"), "{found:#?}");
     assert!(says(&found, "this is a container (Docker)", ""), "{found:#?}");
 
-    let pod = Machine::new().with_file("proc/1/cgroup", "0::/kubepods/pod7").with_memlock("65536").read_host();
+    let pod =
+        Machine::new().with_file("proc/1/cgroup", "0::/kubepods/pod7").with_memlock("65536").read_host();
     let found = why("efa", (2, 5), &["efa"], "", &pod);
     assert!(says(&found, "no /dev/infiniband/uverbs*", "vpc.amazonaws.com/efa"), "{found:#?}");
     assert!(says(&found, "no more than 64 KiB", "LimitMEMLOCK"), "{found:#?}");

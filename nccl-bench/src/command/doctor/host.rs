@@ -98,7 +98,8 @@ pub(super) fn examine_job(
     backend: BackendChoice,
 ) -> Result<Option<Examination>, Stop> {
     let rules = Rules::built_in();
-    let hosts = gather_hosts(|| Facts::read_facts(&Source::this_host(Duration::from_secs(1)), &rules), world)?;
+    let hosts =
+        gather_hosts(|| Facts::read_facts(&Source::this_host(Duration::from_secs(1)), &rules), world)?;
     let examine = || match backend {
         BackendChoice::Fabric => host::examine_for_host_memory(&hosts, &rules),
         _ => host::judge_hosts(&hosts, Expected::default(), &rules),

@@ -110,6 +110,7 @@ impl Input {
 
 fn read_text(file: &Path) -> anyhow::Result<String> {
     let name = file.display();
-    let text = input::read_regular_file(file, LARGEST_FILE).with_context(|| format!("{name} cannot be read"))?;
+    let text =
+        input::read_regular_file(file, LARGEST_FILE).with_context(|| format!("{name} cannot be read"))?;
     String::from_utf8(text).with_context(|| format!("{name} is no text; name a file of NCCL_TOPO_DUMP_FILE"))
 }

@@ -8,7 +8,7 @@ use super::{Gpu, Gpus, Problem};
 use crate::finding::{Action, Finding, Severity};
 use crate::words::{counted, join_list, shown, sized};
 
-pub(crate) use facts::{prove_gpus, gpu_sections};
+pub(crate) use facts::{gpu_sections, prove_gpus};
 
 /// Reasons of NVML for a low clock, due to faults of power or cooling.
 const FAULTS: [&str; 4] =
@@ -235,7 +235,12 @@ fn find_slowed_gpus(gpus: &Gpus) -> Vec<Finding> {
         .filter(|gpu| gpu.power_limit.zip(gpu.default_power_limit).is_some_and(|(now, usual)| now < usual))
         .map(|gpu| {
             let watts = |milliwatts: Option<u32>| shown(milliwatts.map(|limit| limit / 1000));
-            format!("{}: {} W of {} W", describe_gpu(gpu), watts(gpu.power_limit), watts(gpu.default_power_limit))
+            format!(
+                "{}: {} W of {} W",
+                describe_gpu(gpu),
+                watts(gpu.power_limit),
+                watts(gpu.default_power_limit)
+            )
         })
         .collect();
     if !limited.is_empty() {

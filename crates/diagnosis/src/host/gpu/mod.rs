@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-pub(super) use findings::{judge_gpus, prove_gpus, gpu_sections};
+pub(super) use findings::{gpu_sections, judge_gpus, prove_gpus};
 
 use super::counters::Counter;
 use super::pci::OnPci;

@@ -40,7 +40,8 @@ fn errors_of_gpus_are_counted_by_number_with_their_devices_and_times() {
 
 #[test]
 fn an_error_that_no_rule_knows_is_unknown_and_never_dropped() {
-    let machine = Machine::new().with_file("dev/kmsg", "3,1,5,-;NVRM: Xid (PCI:0000:3b:00): 99999, pid=1, news\n");
+    let machine =
+        Machine::new().with_file("dev/kmsg", "3,1,5,-;NVRM: Xid (PCI:0000:3b:00): 99999, pid=1, news\n");
     let rules = Rules::default();
     let findings = judge_messages(&read_messages(machine.root(), &rules), None, &rules);
     assert_eq!(findings[0].severity, Severity::Unknown);

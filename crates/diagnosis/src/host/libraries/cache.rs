@@ -58,7 +58,10 @@ pub(super) mod tests {
     #[test]
     fn entries_are_read_behind_an_older_cache_and_from_a_torn_one() {
         let mut bytes = b"ld.so-1.7.0\0\0\0\0\0".to_vec();
-        bytes.extend(make_cache(&[("libnccl.so.2", "/usr/lib/libnccl.so.2"), ("libm.so.6", "/lib/libm.so.6")]));
+        bytes.extend(make_cache(&[
+            ("libnccl.so.2", "/usr/lib/libnccl.so.2"),
+            ("libm.so.6", "/lib/libm.so.6"),
+        ]));
         let expected = [("libnccl.so.2", "/usr/lib/libnccl.so.2"), ("libm.so.6", "/lib/libm.so.6")]
             .map(|(name, path)| (name.to_owned(), path.to_owned()));
         assert_eq!(parse_entries(&bytes), expected);

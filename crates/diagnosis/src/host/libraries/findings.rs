@@ -9,7 +9,12 @@ use crate::finding::{Finding, Severity};
 use crate::words::{join_list, shown, sized};
 
 /// Returns findings about the libraries.
-pub(crate) fn judge_libraries(libraries: &[Library], system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
+pub(crate) fn judge_libraries(
+    libraries: &[Library],
+    system: &System,
+    gpus: &Gpus,
+    nics: &[Nic],
+) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(same_version(libraries));
     findings.extend(several_nccl(libraries));
@@ -31,7 +36,8 @@ fn libraries_of_kind(libraries: &[Library], kind: Kind) -> impl Iterator<Item = 
 fn same_version(libraries: &[Library]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for kind in [Kind::Nccl, Kind::NetPlugin, Kind::Libfabric] {
-        let all: Vec<&Library> = libraries_of_kind(libraries, kind).filter(|library| library.version.is_some()).collect();
+        let all: Vec<&Library> =
+            libraries_of_kind(libraries, kind).filter(|library| library.version.is_some()).collect();
         for (index, one) in all.iter().enumerate() {
             let twin = all[index + 1..].iter().find(|other| {
                 other.name == one.name
@@ -63,7 +69,8 @@ fn same_version(libraries: &[Library]) -> Vec<Finding> {
 }
 
 fn several_nccl(libraries: &[Library]) -> Option<Finding> {
-    let all: Vec<&Library> = libraries_of_kind(libraries, Kind::Nccl).filter(|library| library.version.is_some()).collect();
+    let all: Vec<&Library> =
+        libraries_of_kind(libraries, Kind::Nccl).filter(|library| library.version.is_some()).collect();
     let first = all.iter().find(|library| library.first).or(all.first())?;
     let others: Vec<String> = all
         .iter()
@@ -113,7 +120,8 @@ fn without_plugin(libraries: &[Library]) -> Vec<Finding> {
                 .remedy("install aws-ofi-nccl (the EFA installer has it: /opt/amazon/ofi-nccl), and add its folder to LD_LIBRARY_PATH"),
         );
     } else if !libraries_of_kind(libraries, Kind::NetPlugin).any(|library| library.first) {
-        let paths: Vec<&str> = libraries_of_kind(libraries, Kind::NetPlugin).map(|library| library.path.as_str()).collect();
+        let paths: Vec<&str> =
+            libraries_of_kind(libraries, Kind::NetPlugin).map(|library| library.path.as_str()).collect();
         findings.push(
             Finding::new(
                 "net-plugin-not-searched",

@@ -28,7 +28,10 @@ fn library_in_use(libraries: &[Library], kind: Kind) -> Option<Versioned<'_>> {
 }
 
 /// Returns the known faults of NCCL, and of the software for EFA if the host has EFA devices.
-fn find_known_faults<'a>(libraries: &'a [Library], nics: &[Nic]) -> Vec<(String, &'a Library, &'static Fault)> {
+fn find_known_faults<'a>(
+    libraries: &'a [Library],
+    nics: &[Nic],
+) -> Vec<(String, &'a Library, &'static Fault)> {
     let has_efa = nics.iter().any(Nic::is_efa);
     let has_network = nics.iter().any(Nic::is_up);
     let parts = [
@@ -66,7 +69,11 @@ pub(super) fn known_faults(libraries: &[Library], nics: &[Nic]) -> Option<Findin
     let finding = Finding { versions, ..Finding::new("known-faults", Severity::Advice, text) }
         .cause("each appears under conditions that depend on the job")
         .remedy("see the table of known faults");
-    Some(names.iter().fold(finding, |finding, (_, library)| finding.seen(&library.path, library.version_and_build())))
+    Some(
+        names
+            .iter()
+            .fold(finding, |finding, (_, library)| finding.seen(&library.path, library.version_and_build())),
+    )
 }
 
 /// Returns the table of known faults.
@@ -110,7 +117,9 @@ pub(super) fn find_version_conflicts(libraries: &[Library], gpus: &Gpus, nics: &
             [] => finding,
             conditions => finding.cause(format!("if: {}", conditions.join("; "))),
         };
-        named.iter().fold(finding, |finding, library| finding.seen(&library.path, library.version_and_build()))
+        named
+            .iter()
+            .fold(finding, |finding, library| finding.seen(&library.path, library.version_and_build()))
     };
     Conflicts::built_in().among(&together).into_iter().map(finding).collect()
 }

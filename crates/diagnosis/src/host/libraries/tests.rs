@@ -25,7 +25,8 @@ fn the_loader_s_order_tells_which_file_is_taken() {
         .with_file("home/user/lib/libnccl.so.2", "no library")
         .with_file("usr/lib64/libfabric.so.1.25.2", "no library")
         .with_file("opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so", "no library");
-    let bytes = make_cache(&[("libnccl.so.2", "/usr/lib/libnccl.so.2"), ("libnccl.so.2", "/gone/libnccl.so.2")]);
+    let bytes =
+        make_cache(&[("libnccl.so.2", "/usr/lib/libnccl.so.2"), ("libnccl.so.2", "/gone/libnccl.so.2")]);
     std::fs::create_dir_all(machine.root().join("etc")).unwrap();
     std::fs::write(machine.root().join("etc/ld.so.cache"), bytes).unwrap();
     let paths =

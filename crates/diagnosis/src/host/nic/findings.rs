@@ -90,13 +90,20 @@ pub(crate) fn expected_efa(product: &str) -> Option<usize> {
 
 /// Returns findings about the devices. `product` is the machine's name, and `needed` is true if jobs need a
 /// network.
-pub(crate) fn judge_nics(nics: &[Nic], counters: &[Counter], product: Option<&str>, needed: bool) -> Vec<Finding> {
+pub(crate) fn judge_nics(
+    nics: &[Nic],
+    counters: &[Counter],
+    product: Option<&str>,
+    needed: bool,
+) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(efa_count(nics, product));
     findings.extend(none_up(nics, needed));
     if nics.iter().any(Nic::is_up) {
-        findings
-            .extend(nics.iter().flat_map(|nic| nic.ports.iter().filter_map(|port| find_inactive_port(nics, nic, port))));
+        findings.extend(
+            nics.iter()
+                .flat_map(|nic| nic.ports.iter().filter_map(|port| find_inactive_port(nics, nic, port))),
+        );
     }
     findings.extend(find_rate_differences(nics));
     findings.extend(nics.iter().filter_map(find_narrow_pcie));
@@ -199,7 +206,8 @@ fn find_rate_differences(nics: &[Nic]) -> Vec<Finding> {
         let alike = active.iter().filter(|(other, _)| other.kind() == nic.kind() && other.board == nic.board);
         let rates: Vec<&str> = alike.map(|(_, port)| port.rate.as_str()).collect();
         let Some(usual) = majority(&rates) else { continue };
-        let slower = Port { rate: usual.to_owned(), ..Port::default() }.gigabits_per_s() > port.gigabits_per_s();
+        let slower =
+            Port { rate: usual.to_owned(), ..Port::default() }.gigabits_per_s() > port.gigabits_per_s();
         if slower {
             findings.push(
                 Finding::new(

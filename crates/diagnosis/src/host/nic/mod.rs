@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-pub(super) use findings::{fixed_gid, judge_nics, prove_nics, nic_sections};
+pub(super) use findings::{fixed_gid, judge_nics, nic_sections, prove_nics};
 
 use super::counters::Counter;
 use super::files::{driver_of_device, names_in_folder, read_number, read_text};
@@ -285,7 +285,8 @@ mod tests {
             .with_roce("mlx5_2", "0000:5d:00.0", "eth3", 1500, Some("c000:0203"))
             .with_file("sys/class/infiniband/mlx5_2/ports/1/rate", "100 Gb/sec (4X EDR)\n");
         let mut first = read_all_counters(machine.root());
-        let machine = machine.with_file("sys/class/infiniband/mlx5_1/ports/1/hw_counters/packet_seq_err", "10\n");
+        let machine =
+            machine.with_file("sys/class/infiniband/mlx5_1/ports/1/hw_counters/packet_seq_err", "10\n");
         complete_counters(&mut first, &read_all_counters(machine.root()));
         let findings = judge_nics(&read_nics(machine.root()), &first, None, false);
         let told: Vec<(&str, Severity, &str)> = findings
@@ -308,7 +309,10 @@ mod tests {
     #[test]
     fn a_fixed_entry_of_the_gid_table_must_have_an_address_of_roce_v2() {
         let machine = roce(9000)
-            .with_file("sys/class/infiniband/mlx5_1/ports/1/gids/3", "fe80:0000:0000:0000:0000:0000:0000:0007\n")
+            .with_file(
+                "sys/class/infiniband/mlx5_1/ports/1/gids/3",
+                "fe80:0000:0000:0000:0000:0000:0000:0007\n",
+            )
             .with_file("sys/class/infiniband/mlx5_1/ports/1/gid_attrs/types/3", "IB/RoCE v1\n");
         let nics = read_nics(machine.root());
         let told = |index: &str| {

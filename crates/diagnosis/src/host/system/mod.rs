@@ -14,12 +14,12 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 pub(super) use facts::system_section;
-pub(super) use findings::{judge_system, judge_host_memory, prove_host_memory, list_unseen};
+pub(super) use findings::{judge_host_memory, judge_system, list_unseen, prove_host_memory};
 pub use pci::{Bridge, Iommu};
 pub use services::{Driver, Services};
 pub use shm::{SharedMemory, Stale};
 
-use super::files::{value_of_field, names_in_folder, read_text};
+use super::files::{names_in_folder, read_text, value_of_field};
 use super::limits::{ControlGroup, Limits};
 use super::rdma::Host;
 
@@ -103,8 +103,9 @@ pub(super) fn read_system(root: &Path, service: Option<&OsStr>) -> System {
     let rdma = Host::read_host(root, service);
     let status = read("proc/self/status").unwrap_or_default();
     let memory = read("proc/meminfo").unwrap_or_default();
-    let bytes =
-        |name: &str| Some(value_of_field(&memory, name)?.strip_suffix(" kB")?.trim().parse::<u64>().ok()? << 10);
+    let bytes = |name: &str| {
+        Some(value_of_field(&memory, name)?.strip_suffix(" kB")?.trim().parse::<u64>().ok()? << 10)
+    };
     let count = |name: &str| value_of_field(&memory, name)?.parse().ok();
     let dmi = |file: &str| read(&format!("sys/devices/virtual/dmi/id/{file}"));
     let processors = read("sys/devices/system/cpu/online").as_deref().and_then(count_in_list);

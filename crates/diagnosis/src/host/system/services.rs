@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::files::{value_of_field, names_in_folder, read_text};
+use super::super::files::{names_in_folder, read_text, value_of_field};
 use super::has_module;
 
 /// NVIDIA's kernel driver.

@@ -139,7 +139,10 @@ fn access_control_is_judged_on_bare_metal_only() {
             .with_file(&format!("{folder}/0000:17:00.0/vendor"), "0x10de\n")
             .with_file(&format!("{folder}/0000:17:00.0/class"), "0x030200\n")
             .with_link("sys/bus/pci/devices/0000:15:01.0", "../../../devices/pci0000:15/0000:15:01.0")
-            .with_link("sys/bus/pci/devices/0000:17:00.0", "../../../devices/pci0000:15/0000:15:01.0/0000:17:00.0")
+            .with_link(
+                "sys/bus/pci/devices/0000:17:00.0",
+                "../../../devices/pci0000:15/0000:15:01.0/0000:17:00.0",
+            )
             .with_file("sys/kernel/iommu_groups/0/type", "DMA-FQ\n")
             .with_file("dev/shm/other", "");
         let mut space = vec![0_u8; 4096];

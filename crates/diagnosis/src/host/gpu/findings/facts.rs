@@ -39,7 +39,11 @@ pub(crate) fn prove_gpus(gpus: &Gpus) -> Vec<String> {
     if watched > 0 && !gpus.counters.iter().any(super::super::Counter::has_grown) {
         seen.push(format!("{} of NVLinks did not grow", counted(watched, "error counter")));
     }
-    if seen.is_empty() { Vec::new() } else { vec![format!("{}: {}", gpus.describe_models(), seen.join(", "))] }
+    if seen.is_empty() {
+        Vec::new()
+    } else {
+        vec![format!("{}: {}", gpus.describe_models(), seen.join(", "))]
+    }
 }
 
 /// Returns tables of GPUs, and the matrix of access among them.
@@ -71,7 +75,10 @@ pub(crate) fn gpu_sections(gpus: &Gpus) -> Vec<Section> {
         },
     }];
     if gpus.devices.len() > 1 {
-        sections.push(Section { title: "Peer-to-peer access".to_owned(), body: Body::Matrix(access_matrix(gpus)) });
+        sections.push(Section {
+            title: "Peer-to-peer access".to_owned(),
+            body: Body::Matrix(access_matrix(gpus)),
+        });
     }
     sections.extend(counters::counter_table("Error counters of NVLinks", "link", &gpus.counters));
     sections
