@@ -54,7 +54,7 @@ impl Network {
     }
 
     fn check_interfaces(&self, value: &str) -> Option<Verdict> {
-        let list = List::parse_list(value)?;
+        let list = List::parse(value)?;
         let used = list.matching_names(&self.interfaces);
         if used.is_empty() {
             let reason = format!(
@@ -110,7 +110,7 @@ impl Network {
     }
 
     fn check_devices(&self, value: &str, situation: &Situation) -> Option<Verdict> {
-        let list = List::parse_list(value)?;
+        let list = List::parse(value)?;
         if self.devices.is_empty() {
             return Some(Verdict {
                 kind: Kind::NoEffect,
@@ -213,7 +213,7 @@ impl Network {
 
 impl<'a> List<'a> {
     /// Reads a list. Returns `None` for a list without names.
-    fn parse_list(value: &'a str) -> Option<Self> {
+    fn parse(value: &'a str) -> Option<Self> {
         let (excludes, value) = value.strip_prefix('^').map_or((false, value), |rest| (true, rest));
         let (exact, value) = value.strip_prefix('=').map_or((false, value), |rest| (true, rest));
         let names = value.split(',').filter_map(|name| name.split(':').next());

@@ -103,7 +103,7 @@ impl Platform {
     ///
     /// # Errors
     /// A sentence with the nearest known machine.
-    pub fn parse_platform(name: &str) -> Result<Self, String> {
+    pub fn parse(name: &str) -> Result<Self, String> {
         let lower = name.trim().to_ascii_lowercase();
         let (family, size) = match lower.split_once('.') {
             Some((family, size)) => (family, Some(size)),

@@ -250,7 +250,7 @@ fn names_of_machines_are_checked() {
         "p6e-gb200.36xlarge",
         "m5.24xlarge",
     ] {
-        assert!(Platform::parse_platform(known).is_ok(), "{known}");
+        assert!(Platform::parse(known).is_ok(), "{known}");
     }
     for (wrong, nearest) in [
         ("p5.banana", "did you mean p5.48xlarge?"),
@@ -261,7 +261,7 @@ fn names_of_machines_are_checked() {
         ("banana", "such as p5.48xlarge"),
         ("", "such as p5.48xlarge"),
     ] {
-        let error = Platform::parse_platform(wrong).unwrap_err();
+        let error = Platform::parse(wrong).unwrap_err();
         assert!(error.contains(nearest), "{wrong}: {error}");
     }
 }

@@ -83,7 +83,7 @@ impl Source {
 
 impl Facts {
     /// Reads all facts, and the counters again after the interval.
-    pub fn read_facts(source: &Source, rules: &Rules) -> Self {
+    pub fn read(source: &Source, rules: &Rules) -> Self {
         let root = &source.root;
         let reading = source.nvml.then(gpu::nvml::Reading::start_reading);
         let mut facts = Self {

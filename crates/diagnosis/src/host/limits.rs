@@ -39,7 +39,7 @@ pub struct ControlGroup {
 }
 
 impl Limits {
-    pub(super) fn read_limits(root: &Path) -> Self {
+    pub(super) fn read(root: &Path) -> Self {
         let Some(text) = read_text(&root.join("proc/self/limits")) else { return Self::default() };
         let word = |name: &str, column: usize| {
             let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -59,7 +59,7 @@ impl Limits {
 }
 
 impl ControlGroup {
-    pub(super) fn read_control_group(root: &Path) -> Self {
+    pub(super) fn read(root: &Path) -> Self {
         let groups = read_text(&root.join("proc/self/cgroup")).unwrap_or_default();
         let path = |wanted: &str| {
             groups.lines().find_map(|line| {

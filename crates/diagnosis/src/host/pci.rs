@@ -117,7 +117,7 @@ pub struct PcieLink {
 
 impl PcieLink {
     /// Reads the link of the function in this folder.
-    pub(crate) fn read_link(folder: &Path) -> Self {
+    pub(crate) fn read(folder: &Path) -> Self {
         let rate = |file: &str| read_text(&folder.join(file)).as_deref().and_then(read_rate);
         // 255: the kernel could not read it.
         let width =
@@ -132,8 +132,8 @@ impl PcieLink {
 
     /// Reads the same link. The port above limits its largest rate and width.
     pub(crate) fn read_with_port(folder: &Path) -> Self {
-        let own = Self::read_link(folder);
-        let Some(port) = folder.parent().filter(|port| has_bus_id(port)).map(Self::read_link) else {
+        let own = Self::read(folder);
+        let Some(port) = folder.parent().filter(|port| has_bus_id(port)).map(Self::read) else {
             return own;
         };
         Self {

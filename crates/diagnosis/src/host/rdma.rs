@@ -78,7 +78,7 @@ impl Host {
                 Some("N") => Some(false),
                 _ => None,
             },
-            limits: Limits::read_limits(root),
+            limits: Limits::read(root),
             container: if in_pod(root, service) { Some("Kubernetes") } else { detect_container(root) },
         }
     }

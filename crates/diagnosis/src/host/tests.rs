@@ -15,7 +15,7 @@ use crate::finding::{Action, Severity};
 use crate::knowledge::rules::Rules;
 
 fn facts(root: &Path) -> Facts {
-    Facts::read_facts(&Source::files_below(root), &Rules::default())
+    Facts::read(&Source::files_below(root), &Rules::default())
 }
 
 fn examined(hosts: &[Facts]) -> Examination {
@@ -450,7 +450,7 @@ fn facts_travel_among_hosts_as_json() {
 #[test]
 fn this_machine_is_read() {
     let source = Source::this_host(std::time::Duration::ZERO);
-    let facts = Facts::read_facts(&source, &Rules::default());
+    let facts = Facts::read(&source, &Rules::default());
     assert_eq!(facts.system.name, fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim());
     assert!(facts.system.memory.unwrap() >= facts.system.available.unwrap());
     assert!(facts.system.limits.known && facts.system.processors.unwrap() >= 1);

@@ -188,7 +188,7 @@ impl Status {
     }
 
     /// Returns the places of all named ranks, including absent ones.
-    pub fn places(&self) -> BTreeSet<&RankPlace> {
+    pub fn places_of_ranks(&self) -> BTreeSet<&RankPlace> {
         let present =
             self.communicators.iter().flat_map(|each| &each.ranks).filter_map(|rank| rank.place.as_ref());
         let absent =
@@ -197,13 +197,13 @@ impl Status {
     }
 
     /// Returns the numbers of all named processes.
-    pub fn pids(&self) -> BTreeSet<i64> {
+    pub fn process_ids(&self) -> BTreeSet<i64> {
         let listed = self.silent.named.iter().chain(&self.dead.named).map(|process| process.pid);
-        self.places().into_iter().map(|place| place.pid).chain(listed).collect()
+        self.places_of_ranks().into_iter().map(|place| place.pid).chain(listed).collect()
     }
 
     /// Returns the communicator of this identity.
-    pub fn find(&self, identity: &Identity) -> Option<&Communicator> {
+    pub fn find_communicator(&self, identity: &Identity) -> Option<&Communicator> {
         let index = self.communicators.binary_search_by_key(&identity, |each| &each.identity).ok()?;
         self.communicators.get(index)
     }
@@ -237,7 +237,7 @@ impl Rank {
     }
 
     /// Returns the number of launched operations of all collectives.
-    pub fn launched(&self) -> u64 {
+    pub fn launched_operations(&self) -> u64 {
         self.counts.values().fold(0, |sum, count| sum.saturating_add(*count))
     }
 }

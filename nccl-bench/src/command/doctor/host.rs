@@ -88,7 +88,7 @@ fn read(arguments: &Arguments, rules: &Rules) -> Facts {
         Some(root) => Source::files_below(root),
         None => Source::this_host(Duration::from_secs(arguments.interval)),
     };
-    Facts::read_facts(&source, rules)
+    Facts::read(&source, rules)
 }
 
 /// Examines all hosts of a job of this backend, with a second between two readings of counters; `None` except
@@ -98,8 +98,7 @@ pub(super) fn examine_job(
     backend: BackendChoice,
 ) -> Result<Option<Examination>, Stop> {
     let rules = Rules::built_in();
-    let hosts =
-        gather_hosts(|| Facts::read_facts(&Source::this_host(Duration::from_secs(1)), &rules), world)?;
+    let hosts = gather_hosts(|| Facts::read(&Source::this_host(Duration::from_secs(1)), &rules), world)?;
     let examine = || match backend {
         BackendChoice::Fabric => host::examine_for_host_memory(&hosts, &rules),
         _ => host::judge_hosts(&hosts, Expected::default(), &rules),

@@ -8,8 +8,8 @@ use std::time::Duration;
 use diagnosis::examination::{Examination, Health};
 use diagnosis::input;
 use diagnosis::job::client::{Client, DEFAULT_ADDRESS, Limits};
-use diagnosis::job::json::hexadecimal;
-use diagnosis::job::watch::{Selection, watch};
+use diagnosis::job::json::parse_hexadecimal;
+use diagnosis::job::watch::{Selection, watch_job};
 use diagnosis::job::{judge, recorder};
 
 use super::output::{self, Output};
@@ -69,7 +69,7 @@ pub fn run(arguments: &Arguments, _context: &Context<'_>) -> Result<u8, ExitErro
     let examination = if arguments.flight_recorder.is_empty() {
         ask(arguments)?
     } else {
-        recorder::examine(&files(&arguments.flight_recorder)?)
+        recorder::examine_dumps(&files(&arguments.flight_recorder)?)
     };
     output::write(&arguments.output, &[examination])
 }
@@ -81,15 +81,15 @@ fn ask(arguments: &Arguments) -> Result<Examination, ExitError> {
     let client = Client { address: address(arguments), limits };
     let selection = Selection { pid: arguments.pid.map(i64::from), communicator: arguments.communicator };
     let interval = Duration::from_secs(u64::from(arguments.interval));
-    match watch(&client, &selection, interval, &mut wait) {
-        Ok(watch) => Ok(judge::examine(&watch)),
+    match watch_job(&client, &selection, interval, &mut wait) {
+        Ok(watch) => Ok(judge::examine_job(&watch)),
         Err(unanswered) => match arguments.pid {
             // A process in another namespace of process numbers may answer.
             Some(pid) if !Path::new(&format!("/proc/{pid}")).exists() => Err(ExitError::refused(format!(
                 "no job with the process {pid} answers, and this host has no such process: list them with \
                  `pgrep -af python`"
             ))),
-            _ => Ok(judge::unanswered(&client.address, &selection, &unanswered)),
+            _ => Ok(judge::examine_unanswered(&client.address, &selection, &unanswered)),
         },
     }
 }
@@ -116,7 +116,8 @@ fn wait(time: Duration) {
 
 /// Reads the hash of a communicator.
 fn hash(text: &str) -> Result<u64, String> {
-    hexadecimal(text).ok_or_else(|| "a hash has up to 16 hexadecimal digits: `0xb67645b31b895d33`".to_owned())
+    parse_hexadecimal(text)
+        .ok_or_else(|| "a hash has up to 16 hexadecimal digits: `0xb67645b31b895d33`".to_owned())
 }
 
 /// The files, and the dumps in the directories.

@@ -174,7 +174,7 @@ fn read_nic(root: &Path, folder: &Path, name: String) -> Nic {
         pci: pci::bus_id(&device),
         // The kernel writes -1 for none.
         numa: read_number(&device.join("numa_node")),
-        pcie: PcieLink::read_link(&device),
+        pcie: PcieLink::read(&device),
         interfaces: interfaces.into_iter().map(|name| read_interface(root, name)).collect(),
         ports,
         name,

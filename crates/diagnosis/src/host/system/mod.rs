@@ -134,14 +134,14 @@ pub(super) fn read_system(root: &Path, service: Option<&OsStr>) -> System {
         huge_pages: count("HugePages_Total")
             .and_then(|total| Some((total, count("HugePages_Free")?, bytes("Hugepagesize")?))),
         limits: rdma.limits.clone(),
-        group: ControlGroup::read_control_group(root),
-        shm: SharedMemory::read_shared_memory(root),
+        group: ControlGroup::read(root),
+        shm: SharedMemory::read(root),
         verbs_files: rdma.has_uverbs(),
         refused_files: rdma.refused.iter().map(|file| format!("{} ({})", file.name, file.error)).collect(),
-        iommu: Iommu::read_iommu(root),
+        iommu: Iommu::read(root),
         bridges: pci::read_bridges(root),
-        driver: Driver::read_driver(root),
-        services: Services::read_services(root),
+        driver: Driver::read(root),
+        services: Services::read(root),
     }
 }
 

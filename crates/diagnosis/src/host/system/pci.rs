@@ -45,7 +45,7 @@ impl Bridge {
 }
 
 impl Iommu {
-    pub(super) fn read_iommu(root: &Path) -> Self {
+    pub(super) fn read(root: &Path) -> Self {
         let groups = root.join("sys/kernel/iommu_groups");
         let mut modes = BTreeMap::new();
         for group in names_in_folder(&groups) {

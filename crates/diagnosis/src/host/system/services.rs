@@ -40,7 +40,7 @@ pub struct Services {
 }
 
 impl Driver {
-    pub(super) fn read_driver(root: &Path) -> Self {
+    pub(super) fn read(root: &Path) -> Self {
         let line = read_text(&root.join("proc/driver/nvidia/version")).unwrap_or_default();
         let line = line.lines().next().unwrap_or_default();
         let parameters = read_text(&root.join("proc/driver/nvidia/params")).unwrap_or_default();
@@ -64,7 +64,7 @@ impl Driver {
 }
 
 impl Services {
-    pub(super) fn read_services(root: &Path) -> Self {
+    pub(super) fn read(root: &Path) -> Self {
         let processes = root.join("proc");
         let commands: Vec<String> = names_in_folder(&processes)
             .iter()

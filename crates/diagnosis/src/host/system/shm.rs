@@ -32,7 +32,7 @@ pub struct Stale {
 }
 
 impl SharedMemory {
-    pub(super) fn read_shared_memory(root: &Path) -> Self {
+    pub(super) fn read(root: &Path) -> Self {
         let folder = root.join("dev/shm");
         let sizes = rustix::fs::statvfs(&folder).ok();
         let bytes = |blocks: u64, size: u64| blocks.saturating_mul(size);

@@ -82,7 +82,9 @@ impl fmt::Display for Failure {
             Self::Stalled(bytes) => write!(formatter, "the answer stopped after {bytes} bytes"),
             Self::Closed(bytes) => write!(formatter, "the connection was closed after {bytes} bytes"),
             Self::TooLong(limit) => write!(formatter, "the answer is longer than {limit} bytes"),
-            Self::Unexpected(reply) => write!(formatter, "the reply is not that of RAS: `{}`", shown(reply)),
+            Self::Unexpected(reply) => {
+                write!(formatter, "the reply is not that of RAS: `{}`", shown_text(reply))
+            }
             Self::Malformed(fault) => write!(formatter, "the answer cannot be read: {fault}"),
             Self::OtherJobs(jobs) => {
                 write!(formatter, "only other jobs answer: {}", jobs.join("; "))
@@ -94,6 +96,6 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 /// Returns the beginning of a text, without control characters of a terminal.
-fn shown(text: &str) -> String {
+fn shown_text(text: &str) -> String {
     text.chars().take(60).flat_map(char::escape_debug).collect()
 }

@@ -43,7 +43,7 @@ impl Default for Limits {
 
 impl Limits {
     /// Returns the time for the answer.
-    pub(super) fn answer(&self) -> Duration {
+    pub(super) fn time_for_answer(&self) -> Duration {
         self.slack.saturating_add(Duration::from_secs(u64::from(self.timeout_s)))
     }
 }

@@ -11,15 +11,19 @@ const SOURCE: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/
 
 /// Finds dead and silent processes, errors, and communicators that are not ready. `first` is the earlier
 /// answer.
-pub(super) fn find(first: Option<&Status>, last: &Status, rank_names: &RankNames<'_>) -> Vec<Finding> {
-    let mut findings = absent(first, last, rank_names);
-    errors(last, rank_names, &mut findings);
+pub(super) fn find_failed_members(
+    first: Option<&Status>,
+    last: &Status,
+    rank_names: &RankNames<'_>,
+) -> Vec<Finding> {
+    let mut findings = find_absent_processes(first, last, rank_names);
+    add_reported_errors(last, rank_names, &mut findings);
     for communicator in &last.communicators {
-        let before = first.and_then(|first| first.find(&communicator.identity));
+        let before = first.and_then(|first| first.find_communicator(&communicator.identity));
         findings.extend(find_unfinished_ranks(before, communicator, rank_names));
-        findings.extend(left(before, communicator, rank_names));
+        findings.extend(find_ranks_that_left(before, communicator, rank_names));
     }
-    findings.extend(ending(last, rank_names, &findings));
+    findings.extend(find_ending_communicators(last, rank_names, &findings));
     findings
 }
 
@@ -36,7 +40,7 @@ struct AbsentProcess {
 /// The key is host and process. For ranks without a known place, it is communicator and rank.
 type Key = (String, i64);
 
-fn absent(first: Option<&Status>, last: &Status, rank_names: &RankNames<'_>) -> Vec<Finding> {
+fn find_absent_processes(first: Option<&Status>, last: &Status, rank_names: &RankNames<'_>) -> Vec<Finding> {
     let now = absent_processes(last, rank_names);
     let before = first.map(|first| absent_processes(first, rank_names));
     let mut findings = Vec::new();
@@ -45,13 +49,14 @@ fn absent(first: Option<&Status>, last: &Status, rank_names: &RankNames<'_>) -> 
     {
         let each: Vec<(&Key, &AbsentProcess)> =
             now.iter().filter(|(_, process)| process.absence == absence).collect();
-        let unnamed = unnamed(last, absence).saturating_sub(u32::try_from(each.len()).unwrap_or(u32::MAX));
+        let unnamed =
+            count_unnamed(last, absence).saturating_sub(u32::try_from(each.len()).unwrap_or(u32::MAX));
         if each.is_empty() && unnamed == 0 {
             continue;
         }
         let is_lasting = absence == Absence::Dead
             || before.as_ref().is_some_and(|before| match each.is_empty() {
-                true => first.is_some_and(|first| self::unnamed(first, absence) > 0),
+                true => first.is_some_and(|first| self::count_unnamed(first, absence) > 0),
                 false => each.iter().any(|(key, _)| before.contains_key(*key)),
             });
         let severity = if is_lasting { Severity::Broken } else { Severity::Unknown };
@@ -61,7 +66,7 @@ fn absent(first: Option<&Status>, last: &Status, rank_names: &RankNames<'_>) -> 
 }
 
 /// Returns the number of processes counted by a text answer.
-fn unnamed(status: &Status, absence: Absence) -> u32 {
+fn count_unnamed(status: &Status, absence: Absence) -> u32 {
     match absence {
         Absence::Dead => status.dead.count,
         _ => status.silent.count,
@@ -180,7 +185,7 @@ fn absent_processes(status: &Status, rank_names: &RankNames<'_>) -> BTreeMap<Key
                 names: BTreeSet::new(),
             });
             process.absence = process.absence.min(rank.absence);
-            if let Some(number) = rank_names.number(communicator, rank.rank, place) {
+            if let Some(number) = rank_names.number_in_largest(communicator, rank.rank, place) {
                 process.ranks.insert(number);
                 process.names.insert(name);
             }
@@ -191,7 +196,7 @@ fn absent_processes(status: &Status, rank_names: &RankNames<'_>) -> BTreeMap<Key
 
 /// Adds errors reported by ranks. The error of a rank with a failed peer is evidence of that failure, not
 /// another cause.
-fn errors(last: &Status, rank_names: &RankNames<'_>, findings: &mut Vec<Finding>) {
+fn add_reported_errors(last: &Status, rank_names: &RankNames<'_>, findings: &mut Vec<Finding>) {
     let mut by_error: BTreeMap<(bool, &str), Vec<(&Communicator, &Rank)>> = BTreeMap::new();
     for communicator in &last.communicators {
         for rank in &communicator.ranks {
@@ -233,11 +238,11 @@ fn errors(last: &Status, rank_names: &RankNames<'_>, findings: &mut Vec<Finding>
         let numbers: BTreeSet<u32> = ranks
             .iter()
             .filter_map(|(communicator, rank)| {
-                rank_names.number(communicator, rank.rank, rank.place.as_ref())
+                rank_names.number_in_largest(communicator, rank.rank, rank.place.as_ref())
             })
             .collect();
         finding.ranks = numbers.into_iter().collect();
-        finding.hosts = hosts(ranks.iter().map(|(_, rank)| *rank));
+        finding.hosts = hosts_of_ranks(ranks.iter().map(|(_, rank)| *rank));
         finding.evidence =
             vec![Evidence { place: "RAS".to_owned(), text: sentence(&text), ..Evidence::default() }];
         finding.occurrences = ranks.len() as u64;
@@ -258,7 +263,7 @@ fn cause_of(error: &str) -> &'static str {
     }
 }
 
-fn hosts<'a>(ranks: impl Iterator<Item = &'a Rank>) -> Vec<String> {
+fn hosts_of_ranks<'a>(ranks: impl Iterator<Item = &'a Rank>) -> Vec<String> {
     let hosts: BTreeSet<String> =
         ranks.filter_map(|rank| rank.place.as_ref()).map(|place| place.host.clone()).collect();
     hosts.into_iter().collect()
@@ -297,7 +302,7 @@ fn find_unfinished_ranks(
     finding.ranks = now
         .missing
         .iter()
-        .filter_map(|rank| rank_names.number(now, rank.rank, rank.place.as_ref()))
+        .filter_map(|rank| rank_names.number_in_largest(now, rank.rank, rank.place.as_ref()))
         .collect();
     finding.source = Some(SOURCE.to_owned());
     Some(finding)
@@ -310,7 +315,11 @@ fn not_members(communicator: &Communicator, rank_names: &RankNames<'_>) -> Vec<S
 }
 
 /// Finds ranks outside a communicator in use by its other ranks.
-fn left(before: Option<&Communicator>, now: &Communicator, rank_names: &RankNames<'_>) -> Option<Finding> {
+fn find_ranks_that_left(
+    before: Option<&Communicator>,
+    now: &Communicator,
+    rank_names: &RankNames<'_>,
+) -> Option<Finding> {
     let is_used = now.ranks.iter().any(|rank| rank.state == Some(State::Running));
     let is_ending =
         now.ranks.iter().any(|rank| matches!(rank.state, Some(State::Finalize | State::Abort | State::Init)));
@@ -338,7 +347,7 @@ fn left(before: Option<&Communicator>, now: &Communicator, rank_names: &RankName
 }
 
 /// Finds aborted or destroyed communicators.
-fn ending(last: &Status, rank_names: &RankNames<'_>, others: &[Finding]) -> Vec<Finding> {
+fn find_ending_communicators(last: &Status, rank_names: &RankNames<'_>, others: &[Finding]) -> Vec<Finding> {
     let in_state = |wanted: State| -> Vec<String> {
         let all = last.communicators.iter().flat_map(|communicator| {
             let ranks = communicator.ranks.iter().filter(move |rank| rank.state == Some(wanted));

@@ -26,7 +26,7 @@ impl<'a> RankNames<'a> {
     }
 
     /// Returns the number of a rank in the largest communicator.
-    pub(super) fn number(
+    pub(super) fn number_in_largest(
         &self,
         communicator: &Communicator,
         rank: u32,
@@ -38,7 +38,7 @@ impl<'a> RankNames<'a> {
 
     /// Returns `rank 1 (GPU 0, process 4858 on 192.0.2.2)`.
     pub(super) fn name(&self, communicator: &Communicator, rank: u32, place: Option<&RankPlace>) -> String {
-        let number = self.number(communicator, rank, place);
+        let number = self.number_in_largest(communicator, rank, place);
         let name = match number {
             Some(number) => format!("rank {number}"),
             None => format!("rank {rank} of communicator {}", communicator.identity),
@@ -50,7 +50,7 @@ impl<'a> RankNames<'a> {
     }
 
     /// Returns ` in communicator 0x12 of 4 ranks`, or nothing for a single communicator.
-    pub(super) fn within(&self, identity: &Identity, size: u32) -> String {
+    pub(super) fn within_communicator(&self, identity: &Identity, size: u32) -> String {
         if self.has_several { format!(" in communicator {identity} of {size} ranks") } else { String::new() }
     }
 }

@@ -57,12 +57,12 @@ pub(super) fn first_mismatch(group: &GroupRecord<'_>) -> Option<Mismatch> {
         let operation = name(calls.first()?.1.first()?).to_owned();
         let properties: [(Property, Shown); 3] = [
             (Property::Operation, |entry| name(entry).to_owned()),
-            (Property::Size, size),
+            (Property::Size, shapes_text),
             (Property::Type, |entry| entry.input_dtypes.join(", ")),
         ];
         properties.into_iter().find_map(|(property, value)| {
             let is_comparable = property == Property::Operation || EQUAL_INPUTS.contains(&operation.as_str());
-            let same = |entries: &[&Entry]| key(entries, property);
+            let same = |entries: &[&Entry]| comparison_key(entries, property);
             if !is_comparable || calls.iter().all(|(_, entries)| same(entries) == same(calls[0].1)) {
                 return None;
             }
@@ -85,7 +85,7 @@ pub(super) fn name(entry: &Entry) -> &str {
 }
 
 /// Returns a text for comparison: equal properties have equal texts.
-fn key(entries: &[&Entry], property: Property) -> String {
+fn comparison_key(entries: &[&Entry], property: Property) -> String {
     let one = |entry: &&Entry| match property {
         Property::Operation => name(entry).to_owned(),
         // NCCL sees the number of elements, not the shape.
@@ -104,7 +104,7 @@ fn key(entries: &[&Entry], property: Property) -> String {
 }
 
 /// Returns the shapes: `[1024, 2]`.
-fn size(entry: &Entry) -> String {
+fn shapes_text(entry: &Entry) -> String {
     let shapes: Vec<String> = entry.input_sizes.iter().map(|dimensions| format!("{dimensions:?}")).collect();
     if shapes.is_empty() { "no input".to_owned() } else { shapes.join(", ") }
 }

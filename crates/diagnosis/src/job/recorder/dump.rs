@@ -139,17 +139,17 @@ impl From<String> for EntryState {
 ///
 /// # Errors
 /// The reason why the file cannot be read.
-pub fn read(path: &Path) -> Result<Dump, Malformed> {
-    parse(&input::read_regular_file(path, LARGEST_FILE).map_err(Malformed::new)?)
+pub fn read_dump(path: &Path) -> Result<Dump, Malformed> {
+    parse_dump(&input::read_regular_file(path, LARGEST_FILE).map_err(Malformed::new)?)
 }
 
 /// Reads a dump from bytes.
 ///
 /// # Errors
 /// The reason why it cannot be read.
-pub fn parse(bytes: &[u8]) -> Result<Dump, Malformed> {
+pub fn parse_dump(bytes: &[u8]) -> Result<Dump, Malformed> {
     if pickle::is_pickle(bytes) {
-        return pickle::read(bytes);
+        return pickle::read_pickle(bytes);
     }
     if bytes.is_empty() {
         return Err(Malformed::new("the file is empty: the process ended while it wrote the dump"));
@@ -181,7 +181,7 @@ pub fn rank_of(path: &Path) -> Option<u32> {
 }
 
 /// Returns the ranks of a group, from `[0, 1]`.
-pub(super) fn ranks(text: &str) -> Vec<u32> {
+pub(super) fn parse_ranks(text: &str) -> Vec<u32> {
     text.split(|character: char| !character.is_ascii_digit())
         .filter_map(|number| number.parse().ok())
         .collect()

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::dump::{Dump, Entry, EntryState, ranks};
+use super::dump::{Dump, Entry, EntryState, parse_ranks};
 
 /// The collectives of a process group.
 #[derive(Debug)]
@@ -60,11 +60,11 @@ impl RankRecord<'_> {
 }
 
 /// Sorts the operations of all dumps by process group.
-pub(super) fn collect(dumps: &BTreeMap<u32, Dump>) -> Vec<GroupRecord<'_>> {
+pub(super) fn collect_groups(dumps: &BTreeMap<u32, Dump>) -> Vec<GroupRecord<'_>> {
     let mut groups: BTreeMap<(String, String), GroupRecord<'_>> = BTreeMap::new();
     for (&rank, dump) in dumps {
         for (name, group) in &dump.pg_config {
-            let members: BTreeSet<u32> = ranks(&group.ranks).into_iter().collect();
+            let members: BTreeSet<u32> = parse_ranks(&group.ranks).into_iter().collect();
             // A rank also lists groups without itself as a member.
             if !members.is_empty() && !members.contains(&rank) {
                 continue;

@@ -22,7 +22,7 @@ pub(super) struct Conclusions {
 }
 
 /// Concludes from the collectives of all groups.
-pub(super) fn conclude(groups: &[GroupRecord<'_>], dumps: &BTreeMap<u32, Dump>) -> Conclusions {
+pub(super) fn conclude_from_groups(groups: &[GroupRecord<'_>], dumps: &BTreeMap<u32, Dump>) -> Conclusions {
     let mut conclusions = Conclusions::default();
     let mut late = Vec::new();
     for group in groups {
@@ -30,7 +30,7 @@ pub(super) fn conclude(groups: &[GroupRecord<'_>], dumps: &BTreeMap<u32, Dump>) 
             conclusions.findings.push(mismatch_finding(group, &mismatch));
         } else if let Some(absence) = not_arrived(group) {
             late.push((group, absence));
-        } else if let Some(finding) = stuck(group) {
+        } else if let Some(finding) = find_stuck_collective(group) {
             conclusions.findings.push(finding);
         }
     }
@@ -48,13 +48,13 @@ pub(super) fn conclude(groups: &[GroupRecord<'_>], dumps: &BTreeMap<u32, Dump>) 
                 text: format!("as a consequence: {}", finding.diagnosis),
                 ..Evidence::default()
             }),
-            None => conclusions.findings.push(circle(finding)),
+            None => conclusions.findings.push(mark_circle(finding)),
         }
     }
     conclusions.findings.extend(point_to_point(dumps));
     absent_dumps(groups, &mut conclusions);
     if conclusions.findings.is_empty() && conclusions.unseen.is_empty() {
-        conclusions.proof = proof(groups, dumps.len());
+        conclusions.proof = state_proof(groups, dumps.len());
     }
     conclusions
 }
@@ -94,7 +94,7 @@ fn mismatch_finding(group: &GroupRecord<'_>, mismatch: &Mismatch) -> Finding {
     let suspects = values.iter().skip(usize::from(!is_even)).flat_map(|(_, ranks)| ranks);
     finding.ranks = suspects.copied().collect::<BTreeSet<_>>().into_iter().collect();
     for (value, ranks) in values.iter().take(8) {
-        finding.evidence.extend(ranks.first().map(|&rank| place(group, rank, *sequence, value)));
+        finding.evidence.extend(ranks.first().map(|&rank| cite_place(group, rank, *sequence, value)));
     }
     finding.source = Some(SOURCE.to_owned());
     finding
@@ -172,16 +172,16 @@ fn absence_finding(group: &GroupRecord<'_>, absent: &Absent, groups: &[GroupReco
             true => "called, and not complete",
             false => "called",
         };
-        finding.evidence.push(place(group, rank, last, &format!("last collective {last} {state}")));
+        finding.evidence.push(cite_place(group, rank, last, &format!("last collective {last} {state}")));
     }
-    finding.evidence.extend(waiting.first().map(|&rank| place(group, rank, *sequence, "waits")));
+    finding.evidence.extend(waiting.first().map(|&rank| cite_place(group, rank, *sequence, "waits")));
     finding.ranks = roots;
     finding.source = Some(SOURCE.to_owned());
     finding
 }
 
 /// Changes the finding about a group with late ranks waiting in other groups that wait for them.
-fn circle(mut finding: Finding) -> Finding {
+fn mark_circle(mut finding: Finding) -> Finding {
     finding.rule = "recorder-circle".to_owned();
     finding.diagnosis.push_str(" These wait in another group at the same time.");
     finding.cause = Some("Ranks call the collectives of different groups in different orders.".to_owned());
@@ -189,7 +189,7 @@ fn circle(mut finding: Finding) -> Finding {
 }
 
 /// Finds an incomplete collective called by all ranks with a dump.
-fn stuck(group: &GroupRecord<'_>) -> Option<Finding> {
+fn find_stuck_collective(group: &GroupRecord<'_>) -> Option<Finding> {
     let (sequence, operation) = group
         .records
         .values()
@@ -242,7 +242,7 @@ fn stuck(group: &GroupRecord<'_>) -> Option<Finding> {
             Some("Look at the end of the log of these ranks, and give their dumps if they exist.".to_owned());
         finding.ranks = absent;
     }
-    finding.evidence.extend(open.first().map(|&rank| place(group, rank, sequence, "not complete")));
+    finding.evidence.extend(open.first().map(|&rank| cite_place(group, rank, sequence, "not complete")));
     finding.source = Some(SOURCE.to_owned());
     Some(finding)
 }
@@ -293,7 +293,7 @@ fn absent_dumps(groups: &[GroupRecord<'_>], conclusions: &mut Conclusions) {
     }
 }
 
-fn proof(groups: &[GroupRecord<'_>], dumps: usize) -> Option<String> {
+fn state_proof(groups: &[GroupRecord<'_>], dumps: usize) -> Option<String> {
     let count: usize = groups
         .iter()
         .filter_map(|group| group.records.values().map(|record| record.collectives.len()).max())
@@ -307,7 +307,7 @@ fn proof(groups: &[GroupRecord<'_>], dumps: usize) -> Option<String> {
 }
 
 /// Returns the place of a collective in the program.
-fn place(group: &GroupRecord<'_>, rank: u32, sequence: i64, text: &str) -> Evidence {
+fn cite_place(group: &GroupRecord<'_>, rank: u32, sequence: i64, text: &str) -> Evidence {
     let entry = group.records.get(&rank).and_then(|record| record.collectives.get(&sequence)?.first());
     let location = entry.and_then(|entry| entry.location.clone());
     Evidence {

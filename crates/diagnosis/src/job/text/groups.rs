@@ -29,7 +29,7 @@ impl Budget {
 /// Completes the one group without names: it has all ranks that are neither in another group nor absent.
 ///
 /// Returns false if the ranks of a group remain unknown.
-pub(super) fn complete<T>(
+pub(super) fn complete_groups<T>(
     groups: &mut [Group<T>],
     size: u32,
     absent: &BTreeSet<u32>,

@@ -86,7 +86,7 @@ pub(super) enum Fact {
 }
 
 /// Reads a line. Returns `None` for a line without a fact.
-pub(super) fn read(line: &str) -> Option<Line> {
+pub(super) fn read_line(line: &str) -> Option<Line> {
     let line = line.trim_end();
     match line {
         "INCOMPLETE" => return Some(Line::Heading(Heading::Silent)),
@@ -96,7 +96,7 @@ pub(super) fn read(line: &str) -> Option<Line> {
         _ => {}
     }
     if line.starts_with("  Rank ") {
-        return rank(line);
+        return parse_rank(line);
     }
     if let Some(rest) = line.strip_prefix("  Initialization error") {
         return rest.contains(" on ").then_some(Line::Topic(Topic::InitErrors));
@@ -105,10 +105,10 @@ pub(super) fn read(line: &str) -> Option<Line> {
         return rest.contains(" on ").then_some(Line::Topic(Topic::AsyncErrors));
     }
     counts_topic(line)
-        .or_else(|| group(line))
-        .or_else(|| process(line))
-        .or_else(|| communicator(line))
-        .or_else(|| general(line))
+        .or_else(|| parse_group(line))
+        .or_else(|| parse_process(line))
+        .or_else(|| parse_communicator(line))
+        .or_else(|| parse_general(line))
 }
 
 fn counts_topic(line: &str) -> Option<Line> {
@@ -118,35 +118,35 @@ fn counts_topic(line: &str) -> Option<Line> {
 }
 
 /// Reads `  Rank 1 has launched up to operation 5 -- GPU 0 managed by process 4858 on node 192.0.2.2`.
-fn rank(line: &str) -> Option<Line> {
-    static RANK: LazyLock<Regex> = LazyLock::new(|| pattern(r"^  Rank (\d+) (.*?)(?: ?-- (.*))?$"));
+fn parse_rank(line: &str) -> Option<Line> {
+    static RANK: LazyLock<Regex> = LazyLock::new(|| compile_pattern(r"^  Rank (\d+) (.*?)(?: ?-- (.*))?$"));
     static PLACE: LazyLock<Regex> = LazyLock::new(|| {
-        pattern(r"^GPU (-?\d+)(?: \(NVML (-?\d+)\))? managed by process (-?\d+) on node (\S*)$")
+        compile_pattern(r"^GPU (-?\d+)(?: \(NVML (-?\d+)\))? managed by process (-?\d+) on node (\S*)$")
     });
     let parts = RANK.captures(line)?;
     let place = parts.get(3).and_then(|place| PLACE.captures(place.as_str())).and_then(|place| {
-        let cuda_dev = number(&place, 1)?;
+        let cuda_dev = number_at(&place, 1)?;
         Some(RankPlace {
             host: place[4].to_owned(),
-            pid: number(&place, 3)?,
+            pid: number_at(&place, 3)?,
             cuda_dev,
-            nvml_dev: number(&place, 2).unwrap_or(cuda_dev),
+            nvml_dev: number_at(&place, 2).unwrap_or(cuda_dev),
         })
     });
     let said = parts[2].trim();
-    let fact = if said.is_empty() { None } else { Some(fact(said)?) };
-    Some(Line::Rank(number(&parts, 1)?, fact, place))
+    let fact = if said.is_empty() { None } else { Some(parse_fact(said)?) };
+    Some(Line::Rank(number_at(&parts, 1)?, fact, place))
 }
 
 /// Reads `  15 ranks have launched up to operation 6`.
-fn group(line: &str) -> Option<Line> {
-    static GROUP: LazyLock<Regex> = LazyLock::new(|| pattern(r"^  (\d+) ranks (.*)$"));
+fn parse_group(line: &str) -> Option<Line> {
+    static GROUP: LazyLock<Regex> = LazyLock::new(|| compile_pattern(r"^  (\d+) ranks (.*)$"));
     let parts = GROUP.captures(line)?;
-    Some(Line::Group(number(&parts, 1)?, fact(&parts[2])?))
+    Some(Line::Group(number_at(&parts, 1)?, parse_fact(&parts[2])?))
 }
 
 /// Reads a fact about one rank (`has ...`) or several (`have ...`).
-fn fact(text: &str) -> Option<Fact> {
+fn parse_fact(text: &str) -> Option<Fact> {
     let text = text.strip_prefix("has ").or_else(|| text.strip_prefix("have ")).unwrap_or(text);
     if text == "not launched any operations" {
         return Some(Fact::Launched(0));
@@ -163,59 +163,59 @@ fn fact(text: &str) -> Option<Fact> {
 }
 
 /// Reads `  Process 4603 on node 192.0.2.2 managing GPU 0`, and numbers of processes and ranks.
-fn process(line: &str) -> Option<Line> {
+fn parse_process(line: &str) -> Option<Line> {
     static PROCESS: LazyLock<Regex> =
-        LazyLock::new(|| pattern(r"^  Process (\d+) on node (\S*) managing GPUs? (.*)$"));
+        LazyLock::new(|| compile_pattern(r"^  Process (\d+) on node (\S*) managing GPUs? (.*)$"));
     static DEAD: LazyLock<Regex> =
-        LazyLock::new(|| pattern(r"^  (\d+) job process(?: is|es are) considered dead"));
+        LazyLock::new(|| compile_pattern(r"^  (\d+) job process(?: is|es are) considered dead"));
     static SILENT: LazyLock<Regex> =
-        LazyLock::new(|| pattern(r"^  Missing communicator data from (\d+) job process(?:es)?$"));
+        LazyLock::new(|| compile_pattern(r"^  Missing communicator data from (\d+) job process(?:es)?$"));
     static MISSING: LazyLock<Regex> =
-        LazyLock::new(|| pattern(r"^  Missing communicator data from (\d+) ranks?$"));
+        LazyLock::new(|| compile_pattern(r"^  Missing communicator data from (\d+) ranks?$"));
     static LIST: LazyLock<Regex> =
-        LazyLock::new(|| pattern(r"^  The (?:missing|unknown) ranks?: (\d+(?:,\d+)*)$"));
+        LazyLock::new(|| compile_pattern(r"^  The (?:missing|unknown) ranks?: (\d+(?:,\d+)*)$"));
     if let Some(parts) = PROCESS.captures(line) {
-        let pid = number(&parts, 1)?;
+        let pid = number_at(&parts, 1)?;
         return Some(Line::Process(Process { host: parts[2].to_owned(), pid, gpus: parts[3].to_owned() }));
     }
     if let Some(parts) = DEAD.captures(line) {
-        return Some(Line::DeadProcesses(number(&parts, 1)?));
+        return Some(Line::DeadProcesses(number_at(&parts, 1)?));
     }
     if let Some(parts) = SILENT.captures(line) {
-        return Some(Line::SilentProcesses(number(&parts, 1)?));
+        return Some(Line::SilentProcesses(number_at(&parts, 1)?));
     }
     if let Some(parts) = MISSING.captures(line) {
-        return Some(Line::MissingRanks(number(&parts, 1)?));
+        return Some(Line::MissingRanks(number_at(&parts, 1)?));
     }
     let parts = LIST.captures(line)?;
     Some(Line::MissingList(parts[1].split(',').filter_map(|rank| rank.parse().ok()).collect()))
 }
 
 /// Reads `#0-0 (b67645b31b895d33) MISMATCH`.
-fn communicator(line: &str) -> Option<Line> {
+fn parse_communicator(line: &str) -> Option<Line> {
     static COMMUNICATOR: LazyLock<Regex> =
-        LazyLock::new(|| pattern(r"^#(\d+)-\d+ \(([0-9a-f]{1,16})\) (?:INCOMPLETE|ERROR|MISMATCH)$"));
+        LazyLock::new(|| compile_pattern(r"^#(\d+)-\d+ \(([0-9a-f]{1,16})\) (?:INCOMPLETE|ERROR|MISMATCH)$"));
     let parts = COMMUNICATOR.captures(line)?;
-    Some(Line::Communicator { kind: number(&parts, 1)?, hash: u64::from_str_radix(&parts[2], 16).ok()? })
+    Some(Line::Communicator { kind: number_at(&parts, 1)?, hash: u64::from_str_radix(&parts[2], 16).ok()? })
 }
 
-fn general(line: &str) -> Option<Line> {
+fn parse_general(line: &str) -> Option<Line> {
     static VERSION: LazyLock<Regex> =
-        LazyLock::new(|| pattern(r"^NCCL version (\S+)(?: compiled with CUDA .*)?$"));
+        LazyLock::new(|| compile_pattern(r"^NCCL version (\S+)(?: compiled with CUDA .*)?$"));
     static CUDA: LazyLock<Regex> =
-        LazyLock::new(|| pattern(r"^CUDA runtime version (-?\d+), driver version (-?\d+)$"));
+        LazyLock::new(|| compile_pattern(r"^CUDA runtime version (-?\d+), driver version (-?\d+)$"));
     static COLLECTED: LazyLock<Regex> =
-        LazyLock::new(|| pattern(r"^(?:Communicators\.\.\.)? \((\d+\.\d+)s\)$"));
+        LazyLock::new(|| compile_pattern(r"^(?:Communicators\.\.\.)? \((\d+\.\d+)s\)$"));
     static TIMEOUTS: LazyLock<Regex> =
-        LazyLock::new(|| pattern(r"^  Encountered (\d+) communication timeouts? while gathering"));
+        LazyLock::new(|| compile_pattern(r"^  Encountered (\d+) communication timeouts? while gathering"));
     static KIND: LazyLock<Regex> = LazyLock::new(|| {
-        pattern(r"^ *\d+  +(\d+)  +\d+  +\d+(?:-\d+)?  +(\d+)  +\d+  +([A-Z]+)  +([A-Z,]+)$")
+        compile_pattern(r"^ *\d+  +(\d+)  +\d+  +\d+(?:-\d+)?  +(\d+)  +\d+  +([A-Z]+)  +([A-Z,]+)$")
     });
     if let Some(parts) = KIND.captures(line) {
         let errors = parts[4].split(',').filter(|error| *error != "OK").map(str::to_owned).collect();
         return Some(Line::Kind(Kind {
-            communicators: number(&parts, 1)?,
-            size: number(&parts, 2)?,
+            communicators: number_at(&parts, 1)?,
+            size: number_at(&parts, 2)?,
             state: State::of_name(&parts[3]),
             errors,
         }));
@@ -224,20 +224,20 @@ fn general(line: &str) -> Option<Line> {
         return Some(Line::Version(parts[1].to_owned()));
     }
     if let Some(parts) = CUDA.captures(line) {
-        return Some(Line::Cuda(number(&parts, 1)?, number(&parts, 2)?));
+        return Some(Line::Cuda(number_at(&parts, 1)?, number_at(&parts, 2)?));
     }
     if let Some(parts) = COLLECTED.captures(line) {
         return Some(Line::Collected(parts[1].to_owned()));
     }
-    Some(Line::Timeouts(number(&TIMEOUTS.captures(line)?, 1)?))
+    Some(Line::Timeouts(number_at(&TIMEOUTS.captures(line)?, 1)?))
 }
 
-fn number<T: std::str::FromStr>(parts: &Captures<'_>, index: usize) -> Option<T> {
+fn number_at<T: std::str::FromStr>(parts: &Captures<'_>, index: usize) -> Option<T> {
     parts.get(index)?.as_str().parse().ok()
 }
 
 /// Compiles a constant pattern.
 #[expect(clippy::unwrap_used, reason = "the patterns are constants, which the tests compile")]
-fn pattern(text: &str) -> Regex {
+fn compile_pattern(text: &str) -> Regex {
     Regex::new(text).unwrap()
 }

@@ -13,7 +13,7 @@ pub(super) struct Moment {
 
 impl Moment {
     /// Reads a time. Returns `None` for other forms, and for forms without the day.
-    pub(super) fn parse_time(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str) -> Option<Self> {
         Self::parse_dated(text).or_else(|| Self::of_month(text)).or_else(|| Self::with_weekday(text))
     }
 
@@ -65,8 +65,7 @@ mod tests {
             ("2026-11-24T13:42:01+09:00", "2026-11-24T13:42:00Z", None),
             ("1124 13:48:00.5", "2026-11-24 13:47:00", None),
         ] {
-            let difference =
-                Moment::parse_time(one).unwrap().seconds_since(&Moment::parse_time(other).unwrap());
+            let difference = Moment::parse(one).unwrap().seconds_since(&Moment::parse(other).unwrap());
             assert_eq!(difference, seconds, "{one} {other}");
         }
     }
@@ -82,7 +81,7 @@ mod tests {
             "2026-11-24 1:2:3é",
             "+124 13:48:00",
         ] {
-            assert_eq!(Moment::parse_time(text), None, "{text}");
+            assert_eq!(Moment::parse(text), None, "{text}");
         }
     }
 }

@@ -107,11 +107,10 @@ fn sort_cascades(cascades: &mut [Placed]) {
         (each.first_example().is_none(), each.first_example().map(|example| example.position))
     });
     let messages = cascades.iter().take_while(|each| each.first_example().is_some()).count();
-    let times =
-        cascades[..messages].iter().map(|each| Moment::parse_time(each.first_example()?.time.as_deref()?));
+    let times = cascades[..messages].iter().map(|each| Moment::parse(each.first_example()?.time.as_deref()?));
     let Some(times) = times.collect::<Option<Vec<Moment>>>() else { return };
     if times.windows(2).all(|pair| pair[0].seconds_since(&pair[1]).is_some()) {
-        let time = |each: &Placed| Moment::parse_time(each.first_example()?.time.as_deref()?);
+        let time = |each: &Placed| Moment::parse(each.first_example()?.time.as_deref()?);
         cascades[..messages].sort_by(|one, other| {
             let difference = time(one).zip(time(other)).and_then(|(one, other)| one.seconds_since(&other));
             difference.unwrap_or(0.0).total_cmp(&0.0)
@@ -149,7 +148,7 @@ fn compare_messages(job: &Job<'_>, one: &Example, other: &Example) -> Order {
 
 /// Returns the order of two messages by their times.
 fn by_time(job: &Job<'_>, one: &Example, other: &Example, tolerance_s: f64) -> Order {
-    let moment = |example: &Example| example.time.as_deref().and_then(Moment::parse_time);
+    let moment = |example: &Example| example.time.as_deref().and_then(Moment::parse);
     let Some((first, second)) = moment(one).zip(moment(other)) else { return Order::Open };
     let Some(difference) = first.seconds_since(&second) else { return Order::Open };
     let host = |example: &Example| job.process_of_message(example).map(|(host, _)| host);
@@ -198,7 +197,7 @@ fn rank_suspect(job: &Job<'_>, warning: &Example, cascade: Option<&Example>) -> 
             Some((1, warning.position.line.abs_diff(cascade.position.line)))
         }
         Order::Earlier => {
-            let moment = |example: &Example| example.time.as_deref().and_then(Moment::parse_time);
+            let moment = |example: &Example| example.time.as_deref().and_then(Moment::parse);
             let seconds = moment(cascade)?.seconds_since(&moment(warning)?)?;
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
             Some((2, (seconds * 1e3) as u64))
