@@ -74,7 +74,7 @@ pub fn examine_variables(
         .findings
         .extend(collection.settings.iter().filter_map(|setting| find_conflict(setting, collection)));
     examination.findings.extend(find_contradictions(&collection.settings));
-    examination.sort();
+    examination.sort_findings();
     examination.unseen = collection.unseen.clone();
     examination.unseen.extend(state_assumptions(&judged, situation, collection));
     examination.proof = state_proof(&judged, &examination, situation, collection);

@@ -68,7 +68,7 @@ pub fn compare_ranks(examination: &mut Examination, ranks: &[Snapshot]) {
     let others = findings_of_other_ranks(&examination.findings, ranks);
     examination.findings.extend(differences);
     examination.findings.extend(others);
-    examination.sort();
+    examination.sort_findings();
     if examination.findings.iter().any(|finding| finding.severity < Severity::Advice) {
         examination.proof.clear();
     }
@@ -92,7 +92,7 @@ fn findings_of_other_ranks(own: &[Finding], ranks: &[Snapshot]) -> Vec<Finding> 
     let finding = |(fault, members): (&RankFinding, Vec<&Snapshot>)| {
         let numbers: Vec<u32> = members.iter().map(|rank| rank.rank).collect();
         let hosts: BTreeSet<String> = members.iter().map(|rank| rank.host.clone()).collect();
-        let text = format!("on {}: {}", words::ranks(&numbers), fault.diagnosis);
+        let text = format!("on {}: {}", words::ranks_in_words(&numbers), fault.diagnosis);
         Finding {
             remedy: fault.remedy.clone(),
             source: fault.source.clone(),
@@ -143,7 +143,7 @@ fn find_difference(name: &str, ranks: &[Snapshot]) -> Option<Finding> {
     let described = groups.iter().map(|(value, members)| {
         let value = value.as_ref().map_or_else(|| "not set".to_owned(), |value| format!("`{value}`"));
         let ranks: Vec<u32> = members.iter().map(|rank| rank.rank).collect();
-        format!("{value} on {}", words::ranks(&ranks))
+        format!("{value} on {}", words::ranks_in_words(&ranks))
     });
     let text = format!("{name} differs between ranks: {}", described.collect::<Vec<_>>().join(", "));
     let mut numbers: Vec<u32> = odd.iter().map(|rank| rank.rank).collect();

@@ -5,7 +5,7 @@ use super::libraries::Kind;
 use super::purpose::Purpose;
 use crate::examination::{Body, Section};
 use crate::finding::{Finding, Severity};
-use crate::words::{counted, join_list, shown, sized};
+use crate::words::{counted, join_list, size_text, text_or_unknown};
 
 /// Result of a comparison.
 pub(super) struct Compared {
@@ -88,25 +88,27 @@ const HOST_PROPERTIES: [Property; 11] = [
     Property {
         name: "machine",
         severity: Severity::Advice,
-        value: |facts| shown(facts.system.product.as_ref()),
+        value: |facts| text_or_unknown(facts.system.product.as_ref()),
         remedy: "give the job hosts of one type",
     },
     Property {
         name: "kernel",
         severity: Severity::Advice,
-        value: |facts| shown(facts.system.kernel.as_ref()),
+        value: |facts| text_or_unknown(facts.system.kernel.as_ref()),
         remedy: INSTALL,
     },
     Property {
         name: "processors",
         severity: Severity::Advice,
-        value: |facts| shown(facts.system.processors),
+        value: |facts| text_or_unknown(facts.system.processors),
         remedy: "give the job hosts of one type",
     },
     Property {
         name: "memory",
         severity: Severity::Advice,
-        value: |facts| shown(facts.system.memory.map(|bytes| format!("{} GiB", bytes.div_ceil(8 << 30) * 8))),
+        value: |facts| {
+            text_or_unknown(facts.system.memory.map(|bytes| format!("{} GiB", bytes.div_ceil(8 << 30) * 8)))
+        },
         remedy: "look for a failed memory module: dmidecode -t memory; dmesg",
     },
     Property {
@@ -118,7 +120,7 @@ const HOST_PROPERTIES: [Property; 11] = [
     Property {
         name: "locked memory",
         severity: Severity::Degraded,
-        value: |facts| limit_text(facts, facts.system.limits.locked_memory, sized),
+        value: |facts| limit_text(facts, facts.system.limits.locked_memory, size_text),
         remedy: "set the same limits on all hosts: /etc/security/limits.conf",
     },
     Property {
@@ -130,7 +132,7 @@ const HOST_PROPERTIES: [Property; 11] = [
     Property {
         name: "/dev/shm",
         severity: Severity::Advice,
-        value: |facts| shown(facts.system.shm.size.map(sized)),
+        value: |facts| text_or_unknown(facts.system.shm.size.map(size_text)),
         remedy: "mount -o remount,size=... /dev/shm on the odd hosts",
     },
     Property {
@@ -145,7 +147,7 @@ const HOST_PROPERTIES: [Property; 11] = [
 ];
 
 fn driver_version(facts: &Facts) -> String {
-    shown(facts.gpus.driver.as_ref().or(facts.system.driver.version.as_ref()))
+    text_or_unknown(facts.gpus.driver.as_ref().or(facts.system.driver.version.as_ref()))
 }
 
 fn working_links(facts: &Facts) -> String {
@@ -270,10 +272,10 @@ fn find_difference(property: &Property, hosts: &[Facts], values: &[String]) -> O
         }
         None => format!("{}: no value is that of most hosts: {}", property.name, join_list(&named)),
     };
-    let mut finding = Finding::new("hosts-differ", property.severity, text).remedy(property.remedy);
+    let mut finding = Finding::new("hosts-differ", property.severity, text).with_remedy(property.remedy);
     finding.hosts = odd.iter().map(|(name, _)| (*name).to_owned()).collect();
     for (name, value) in odd.iter().take(8) {
-        finding = finding.seen(property.name, *value);
+        finding = finding.with_evidence(property.name, *value);
         if let Some(last) = finding.evidence.last_mut() {
             last.host = Some((*name).to_owned());
         }

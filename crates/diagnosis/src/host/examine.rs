@@ -91,7 +91,7 @@ fn examine_hosts(hosts: &[Facts], expected: Expected, rules: &Rules, purpose: Pu
         }
     }
     examination.facts = json!({ "hosts": hosts });
-    examination.sort();
+    examination.sort_findings();
     examination
 }
 
@@ -113,8 +113,8 @@ fn nothing_seen(hosts: Vec<String>, purpose: Purpose) -> Finding {
     if purpose == Purpose::HostMemory {
         let text = format!("memory and limits are not known on {}", join_list(&hosts));
         let mut finding = Finding::new("host-memory-unknown", Severity::Unknown, text)
-            .cause("/proc or /dev/shm cannot be read there, or /dev/shm is missing")
-            .remedy(
+            .with_cause("/proc or /dev/shm cannot be read there, or /dev/shm is missing")
+            .with_remedy(
                 "mount /proc and /dev/shm on these hosts: ls /proc/meminfo /proc/self/limits; df /dev/shm",
             );
         finding.hosts = hosts;
@@ -122,8 +122,10 @@ fn nothing_seen(hosts: Vec<String>, purpose: Purpose) -> Finding {
     }
     let text = format!("no GPU and no active RDMA device is seen on {}", join_list(&hosts));
     let mut finding = Finding::new("host-without-devices", Severity::Unknown, text)
-        .cause("the health of a host without visible devices cannot be told")
-        .remedy("nvidia-smi -L; rdma link; in a container give it the devices, or leave these hosts out");
+        .with_cause("the health of a host without visible devices cannot be told")
+        .with_remedy(
+            "nvidia-smi -L; rdma link; in a container give it the devices, or leave these hosts out",
+        );
     finding.hosts = hosts;
     finding
 }
@@ -217,14 +219,14 @@ fn fewer_than_expected(facts: &Facts, expected: Expected) -> Vec<Finding> {
     if let Some(wanted) = expected.gpus.filter(|wanted| gpus < *wanted) {
         findings.push(
             Finding::new("fewer-gpus-than-expected", Severity::Broken, format!("{} of {wanted} expected are usable", counted(gpus, "GPU")))
-                .remedy("nvidia-smi; dmesg | grep -E 'NVRM|Xid'; in a container: --gpus all, or nvidia.com/gpu in the pod's limits"),
+                .with_remedy("nvidia-smi; dmesg | grep -E 'NVRM|Xid'; in a container: --gpus all, or nvidia.com/gpu in the pod's limits"),
         );
     }
     let nics = facts.nics.iter().filter(|nic| nic.is_up()).count();
     if let Some(wanted) = expected.nics.filter(|wanted| nics < *wanted) {
         findings.push(
             Finding::new("fewer-nics-than-expected", Severity::Broken, format!("{} of {wanted} expected are up", counted(nics, "RDMA device")))
-                .remedy("rdma link; ibstat; in a container: --device=/dev/infiniband, or the device plugin's resource"),
+                .with_remedy("rdma link; ibstat; in a container: --device=/dev/infiniband, or the device plugin's resource"),
         );
     }
     findings

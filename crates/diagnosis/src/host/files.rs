@@ -5,7 +5,7 @@ use std::io::Read as _;
 use std::path::Path;
 use std::str::FromStr;
 
-use crate::words::natural;
+use crate::words::natural_key;
 
 /// Largest number of bytes read from a file. The kernel's files are shorter.
 const LONGEST: u64 = 4 << 20;
@@ -18,7 +18,7 @@ pub(crate) fn names_in_folder(folder: &Path) -> Vec<String> {
         .flatten()
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect();
-    names.sort_by_cached_key(|name| natural(name));
+    names.sort_by_cached_key(|name| natural_key(name));
     names
 }
 

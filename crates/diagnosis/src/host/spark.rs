@@ -6,7 +6,7 @@
 use super::facts::Facts;
 use super::nic::Nic;
 use crate::finding::{Finding, Severity};
-use crate::words::{join_list, shown, sized};
+use crate::words::{join_list, size_text, text_or_unknown};
 
 /// The port's speed in Gbit/s: NVIDIA's DGX Spark user guide.
 const RATE: f64 = 200.0;
@@ -45,12 +45,12 @@ pub(super) fn judge_spark(facts: &Facts) -> Vec<Finding> {
                 Severity::Advice,
                 format!(
                     "GPU and system share {} of free memory: measure up to {} (-e)",
-                    sized(available),
-                    sized(available / SHARE)
+                    size_text(available),
+                    size_text(available / SHARE)
                 ),
             )
-            .cause("a buffer larger than the free memory freezes the machine instead of failing")
-            .remedy("-e 16G, as in NVIDIA's guide, needs 32 GiB and more free on each machine"),
+            .with_cause("a buffer larger than the free memory freezes the machine instead of failing")
+            .with_remedy("-e 16G, as in NVIDIA's guide, needs 32 GiB and more free on each machine"),
         );
     }
     findings
@@ -79,9 +79,9 @@ fn halves_differ(halves: &[&Nic]) -> Option<Finding> {
             Severity::Degraded,
             format!("half of a port is down: {} is up, {} is not", join_list(&name(&up)), join_list(&name(&down))),
         )
-        .cause("each half carries about 100 of the port's 200 Gbit/s; its interface (enP2p...) is often left without configuration")
-        .remedy("bring the interfaces of both halves up, with an address each: netplan apply, ip link set INTERFACE up")
-        .source("https://build.nvidia.com/spark/connect-two-sparks")
+        .with_cause("each half carries about 100 of the port's 200 Gbit/s; its interface (enP2p...) is often left without configuration")
+        .with_remedy("bring the interfaces of both halves up, with an address each: netplan apply, ip link set INTERFACE up")
+        .with_source("https://build.nvidia.com/spark/connect-two-sparks")
     })
 }
 
@@ -93,7 +93,9 @@ fn find_slow_port(nic: &Nic) -> Option<Finding> {
             Severity::Degraded,
             format!("{} runs at {rate:.0} Gbit/s, and the port can do {RATE:.0}", nic.name),
         )
-        .remedy("use a QSFP56 cable for 200 Gbit/s between the machines; ethtool INTERFACE | grep Speed"),
+        .with_remedy(
+            "use a QSFP56 cable for 200 Gbit/s between the machines; ethtool INTERFACE | grep Speed",
+        ),
     )
 }
 
@@ -102,7 +104,7 @@ fn small_mtu(up: &[&Nic]) -> Option<Finding> {
         .iter()
         .flat_map(|nic| &nic.interfaces)
         .filter(|interface| interface.mtu.is_some_and(|mtu| mtu < MTU))
-        .map(|interface| format!("{} ({})", interface.name, shown(interface.mtu)))
+        .map(|interface| format!("{} ({})", interface.name, text_or_unknown(interface.mtu)))
         .collect();
     (!small.is_empty()).then(|| {
         Finding::new(
@@ -110,7 +112,7 @@ fn small_mtu(up: &[&Nic]) -> Option<Finding> {
             Severity::Degraded,
             format!("interfaces have an MTU below {MTU}: {}", join_list(&small)),
         )
-        .remedy("ip link set INTERFACE mtu 9000, for both halves, on both machines and in netplan")
+        .with_remedy("ip link set INTERFACE mtu 9000, for both halves, on both machines and in netplan")
     })
 }
 
@@ -126,7 +128,7 @@ fn without_address(up: &[&Nic]) -> Option<Finding> {
             Severity::Degraded,
             format!("devices have no IPv4 address, and NCCL cannot use them: {}", join_list(&names)),
         )
-        .remedy(
+        .with_remedy(
             "give the interfaces of both halves an address each, in different subnets: netplan, ip addr add",
         )
     })
@@ -144,8 +146,8 @@ fn left_out(facts: &Facts, up: &[&Nic]) -> Option<Finding> {
             Severity::Degraded,
             format!("NCCL_IB_HCA={wanted} leaves out devices that are up: {}", join_list(&out)),
         )
-        .cause("both halves of a port are needed for its 200 Gbit/s")
-        .remedy("unset NCCL_IB_HCA, or name both halves: NCCL_IB_HCA=rocep1s0f1,roceP2p1s0f1")
+        .with_cause("both halves of a port are needed for its 200 Gbit/s")
+        .with_remedy("unset NCCL_IB_HCA, or name both halves: NCCL_IB_HCA=rocep1s0f1,roceP2p1s0f1")
     })
 }
 

@@ -35,7 +35,7 @@ pub fn check_log(data: &[u8]) {
         }
     }
     for hit in &digest.hits {
-        assert!(rules.get(&hit.rule).is_some() && hit.count >= hit.examples.len() as u64);
+        assert!(rules.rule_by_id(&hit.rule).is_some() && hit.count >= hit.examples.len() as u64);
         assert!(hit.writers.iter().all(|writer| *writer < writers));
     }
     assert!(digest.unknown.iter().all(|unknown| unknown.count > 0 && !unknown.examples.is_empty()));

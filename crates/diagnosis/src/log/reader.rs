@@ -227,18 +227,18 @@ impl<'a> Reader<'a> {
     /// file before the message.
     fn cuda_call(&mut self, file: &[u8], message: &[u8], place: Place<'_>) {
         let text = [file.trim_ascii(), b" NCCL WARN ", message].concat();
-        if !self.note_hit_of(self.rules.find(&text, Origin::Nccl), message, place) {
+        if !self.note_hit_of(self.rules.find_rule(&text, Origin::Nccl), message, place) {
             self.messages.note_unknown_warning(message, place);
         }
     }
 
     /// Notes a warning of RAS, about connections other than the job's.
     fn of_ras(&mut self, message: &[u8], place: Place<'_>) {
-        let rule = self.rules.find(message, Origin::Nccl).filter(|rule| {
+        let rule = self.rules.find_rule(message, Origin::Nccl).filter(|rule| {
             let names = ["ras-", "harmless-ras"];
             names.iter().any(|name| rule.id.starts_with(name))
         });
-        if !self.note_hit_of(rule.or_else(|| self.rules.get("ras-fault")), message, place) {
+        if !self.note_hit_of(rule.or_else(|| self.rules.rule_by_id("ras-fault")), message, place) {
             self.messages.note_unknown_warning(message, place);
         }
     }
@@ -249,7 +249,7 @@ impl<'a> Reader<'a> {
         }
         let place = Place { position, writer: None, before: line };
         if self.quotes.is_quote(line)
-            && let Some(rule) = self.rules.find(line, Origin::Nccl)
+            && let Some(rule) = self.rules.find_rule(line, Origin::Nccl)
         {
             self.note_hit_of(Some(rule), line, place);
             return;
@@ -263,8 +263,8 @@ impl<'a> Reader<'a> {
         let rules = self.rules;
         let rule = self.answers.kept_rule(message, kind).unwrap_or_else(|| {
             let quote = if origin == Origin::Any { self.quotes.quoted_warning(message) } else { None };
-            let rule = quote.and_then(|quote| rules.find(quote, Origin::Nccl));
-            let rule = rule.or_else(|| rules.find(message, origin));
+            let rule = quote.and_then(|quote| rules.find_rule(quote, Origin::Nccl));
+            let rule = rule.or_else(|| rules.find_rule(message, origin));
             self.answers.keep_rule(message, kind, rule);
             rule
         });
@@ -306,14 +306,14 @@ impl<'a> Reader<'a> {
         let has_rules =
             !matches!(parsed, Message::Channel(_) | Message::Bulk | Message::Choice(..) | Message::Trees);
         if matches!(parsed, Message::Other | Message::Bulk) && !is_never_kept(message) {
-            let rule = if has_rules { self.rules.find(message, Origin::Nccl) } else { None };
+            let rule = if has_rules { self.rules.find_rule(message, Origin::Nccl) } else { None };
             self.answers.keep_rule(message, Kind::WithoutFacts, rule);
             self.note_hit_of(rule, message, place);
             return;
         }
         match (parsed, thread) {
             (Message::Trace(trace), Some(thread)) => {
-                let rule = self.rules.find(message, Origin::Nccl);
+                let rule = self.rules.find_rule(message, Origin::Nccl);
                 let is_of_end = rule.is_some_and(|rule| rule.role == Role::Harmless);
                 self.writers.note_trace(thread, trace, is_of_end, place.position);
             }

@@ -56,7 +56,7 @@ fn why_not(
     ask: impl Fn(&Hints) -> Result<Vec<Info>, fabric::Error>,
 ) -> Result<Vec<Reason>, fabric::Error> {
     let of_provider = ask(&Hints { provider: hints.provider.clone(), ..Hints::default() })?;
-    explain(hints, &of_provider, ask)
+    explain_excluded_providers(hints, &of_provider, ask)
 }
 
 fn texts(reasons: &[Reason]) -> Vec<String> {
@@ -154,7 +154,7 @@ fn why(wanted: &str, version: (u16, u16), registered: &[&str], library: &str, ho
         .map(|name| Registered { name: (*name).to_owned(), version: Version::new(1, 0) })
         .collect();
     let hints = hints(Some(wanted), None, &[]);
-    missing(&Facts {
+    explain_missing_provider(&Facts {
         hints: &hints,
         all: &offered(),
         of_provider: &answer(&hints).unwrap(),
@@ -393,16 +393,16 @@ fn a_variable_that_hides_providers_is_named() {
         host: &Host::default(),
         variable: Some("shm"),
     };
-    let found = missing(&known);
+    let found = explain_missing_provider(&known);
     assert!(says(&found, "FI_PROVIDER=shm", "unset FI_PROVIDER"), "{found:#?}");
     assert_eq!(found.len(), 1, "{found:#?}");
     known.variable = Some("shm,tcp");
-    assert!(!says(&missing(&known), "FI_PROVIDER", ""), "it has tcp in it");
+    assert!(!says(&explain_missing_provider(&known), "FI_PROVIDER", ""), "it has tcp in it");
     known.hints = &none;
     known.variable = Some("nonsense");
-    assert!(says(&missing(&known), "FI_PROVIDER=nonsense", "unset FI_PROVIDER"));
+    assert!(says(&explain_missing_provider(&known), "FI_PROVIDER=nonsense", "unset FI_PROVIDER"));
     known.variable = None;
-    assert!(says(&missing(&known), "offers nothing on this machine", "FI_LOG_LEVEL=warn"));
+    assert!(says(&explain_missing_provider(&known), "offers nothing on this machine", "FI_LOG_LEVEL=warn"));
     for (value, provider, expected) in [
         ("^tcp", "tcp", true),
         ("^shm,udp", "tcp", false),
@@ -411,20 +411,20 @@ fn a_variable_that_hides_providers_is_named() {
         ("tcp;ofi_rxm", "tcp;ofi_rxm", false),
         ("tcp2", "tcp", true),
     ] {
-        assert_eq!(hides(value, provider), expected, "{value} {provider}");
+        assert_eq!(hides_provider(value, provider), expected, "{value} {provider}");
     }
 }
 
 #[test]
 fn a_driver_that_is_loaded_is_not_to_be_loaded() {
     let bare = Machine::new();
-    let found = devices::verbs(&bare.read_host());
+    let found = devices::explain_verbs(&bare.read_host());
     assert!(says(&found, "no RDMA device", "modprobe mlx5_ib"), "{found:#?}");
     let loaded = bare.with_file("sys/module/mlx5_ib/refcnt", "0");
-    let found = devices::verbs(&loaded.read_host());
+    let found = devices::explain_verbs(&loaded.read_host());
     assert!(says(&found, "though the driver mlx5_ib is loaded", "rdma link"), "{found:#?}");
     assert!(!says(&found, "", "modprobe mlx5_ib"), "{found:#?}");
     let alone = loaded.with_file("sys/module/ib_core/parameters/netns_mode", "N\n");
-    let found = devices::verbs(&alone.read_host());
+    let found = devices::explain_verbs(&alone.read_host());
     assert!(says(&found, "netns exclusive", "--network=host"), "{found:#?}");
 }

@@ -15,7 +15,7 @@ use crate::words::counted;
 const CPU_CLASS: u32 = 0x06_8001;
 
 /// Reads the topology of the machine below a root folder. `driver` contains NVML's facts.
-pub fn read(root: &Path, driver: &Gpus) -> Topology {
+pub fn read_topology(root: &Path, driver: &Gpus) -> Topology {
     let functions = pci::read_functions(root);
     let on_bus: Vec<&Function> = functions.iter().filter(|function| function.is_gpu()).collect();
     let mut topology = Topology {
@@ -53,7 +53,7 @@ pub fn read(root: &Path, driver: &Gpus) -> Topology {
             format!("GPU{} is left out: the driver does not tell its place on the PCI bus", gpu.index)
         }));
     }
-    topology.nics = nics(root);
+    topology.nics = read_nics(root);
     note_what_is_hidden(&mut topology, functions.is_empty());
     topology
 }
@@ -72,7 +72,7 @@ fn known_gpu(root: &Path, functions: &[Function], told: &gpu::Gpu, all: &[gpu::G
         bus_id,
         name: Some(told.name.clone()),
         device: told.device,
-        place: place(&folder),
+        place: read_locality(&folder),
         pcie: PcieLink {
             gts: told.pcie.generation.and_then(transfer_rate).or(kernel.gts),
             width: lanes(told.pcie.width).or(kernel.width),
@@ -98,7 +98,7 @@ fn silent_gpu(root: &Path, index: u32, function: &Function) -> Gpu {
         bus_id: bus_id.clone(),
         name: model.map(|model| model.trim().to_owned()),
         device: Some(*device).filter(|number| *number > 0),
-        place: place(folder),
+        place: read_locality(folder),
         pcie: PcieLink::read_with_port(folder),
         ..Gpu::default()
     }
@@ -128,7 +128,7 @@ fn by_end(functions: &[Function], links: &[&gpu::Link], gpus: &[gpu::Gpu]) -> Ve
 }
 
 /// Returns RDMA devices. Without any, returns the network interfaces on the PCI bus, for sockets.
-fn nics(root: &Path) -> Vec<Nic> {
+fn read_nics(root: &Path) -> Vec<Nic> {
     let mut nics: Vec<Nic> = nic::read_nics(root).into_iter().map(|nic| rdma_nic(root, nic)).collect();
     if nics.is_empty() {
         let interfaces = names_in_folder(&root.join("sys/class/net"));
@@ -168,7 +168,13 @@ fn ethernet_nic(root: &Path, name: String) -> Option<Nic> {
 }
 
 fn on_bus(name: String, bus_id: Option<String>, folder: &Path) -> Nic {
-    Nic { name, bus_id, place: place(folder), pcie: PcieLink::read_with_port(folder), ..Nic::default() }
+    Nic {
+        name,
+        bus_id,
+        place: read_locality(folder),
+        pcie: PcieLink::read_with_port(folder),
+        ..Nic::default()
+    }
 }
 
 fn numa_nodes(root: &Path) -> Vec<NumaNode> {
@@ -187,7 +193,7 @@ fn numa_nodes(root: &Path) -> Vec<NumaNode> {
 }
 
 /// Returns the place of the PCI function in a folder.
-fn place(folder: &Path) -> Locality {
+fn read_locality(folder: &Path) -> Locality {
     let Ok(real) = folder.canonicalize() else { return Locality::default() };
     let mut ports = pci::bus_ids_in_path(&real);
     ports.pop();

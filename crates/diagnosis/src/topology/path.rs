@@ -48,7 +48,7 @@ pub struct Platform {
 
 impl Path {
     /// Classifies the path over PCIe between two places.
-    pub fn between(topology: &Topology, a: &Locality, b: &Locality) -> Self {
+    pub fn between_places(topology: &Topology, a: &Locality, b: &Locality) -> Self {
         if a.host != b.host {
             return Self::Net;
         }
@@ -91,12 +91,12 @@ impl Path {
     }
 
     /// Returns the letters in the legend, with one entry for all numbers of links.
-    pub fn class(self) -> String {
+    pub fn class_letters(self) -> String {
         if let Self::NvLink(_) = self { "NV#".to_owned() } else { self.letters() }
     }
 
     /// Returns the route in words.
-    pub fn meaning(self) -> &'static str {
+    pub fn route_in_words(self) -> &'static str {
         match self {
             Self::Same => "the device itself",
             Self::NvLink(_) => "# NVLinks, directly or through NVSwitch",
@@ -115,7 +115,7 @@ impl Path {
 
     /// Returns the transport chosen by NCCL 2.23 and later if no variable is set. (Before, P2P was permitted
     /// at any distance on CPUs of AMD.)
-    pub fn transport(self, pair: Pair, platform: Platform) -> &'static str {
+    pub fn transport_of_nccl(self, pair: Pair, platform: Platform) -> &'static str {
         const PCIE: &str = "P2P over PCIe, if the driver permits it; else SHM";
         match (self, pair) {
             (Self::Same, _) => "-",
@@ -198,8 +198,8 @@ mod tests {
             (place(Some(1), "pci0000:97", "r4"), Path::Sys),
             (place(None, "pci0000:97", "r4"), Path::Unknown),
         ] {
-            assert_eq!(Path::between(&topology, &gpu, &other), expected, "{other:?}");
-            assert_eq!(Path::between(&topology, &other, &gpu), expected, "{other:?}");
+            assert_eq!(Path::between_places(&topology, &gpu, &other), expected, "{other:?}");
+            assert_eq!(Path::between_places(&topology, &other, &gpu), expected, "{other:?}");
         }
     }
 
@@ -208,19 +208,19 @@ mod tests {
         let mut topology = two_sockets(false);
         topology.numa_nodes.pop();
         let (a, b) = (place(None, "pci0000:00", ""), place(None, "pci0001:00", ""));
-        assert_eq!(Path::between(&topology, &a, &b), Path::Node);
+        assert_eq!(Path::between_places(&topology, &a, &b), Path::Node);
     }
 
     #[test]
     fn nccl_knows_no_host_bridges() {
         let topology = two_sockets(true);
         let node = |id| place(id, "", "");
-        assert_eq!(Path::between(&topology, &node(Some(0)), &node(Some(0))), Path::Phb);
-        assert_eq!(Path::between(&topology, &node(Some(0)), &node(Some(1))), Path::Sys);
-        assert_eq!(Path::between(&topology, &node(None), &node(None)), Path::Phb);
-        assert_eq!(Path::between(&topology, &node(None), &node(Some(0))), Path::Sys);
+        assert_eq!(Path::between_places(&topology, &node(Some(0)), &node(Some(0))), Path::Phb);
+        assert_eq!(Path::between_places(&topology, &node(Some(0)), &node(Some(1))), Path::Sys);
+        assert_eq!(Path::between_places(&topology, &node(None), &node(None)), Path::Phb);
+        assert_eq!(Path::between_places(&topology, &node(None), &node(Some(0))), Path::Sys);
         let far = Locality { host: 1, ..node(Some(0)) };
-        assert_eq!(Path::between(&topology, &node(Some(0)), &far), Path::Net);
+        assert_eq!(Path::between_places(&topology, &node(Some(0)), &far), Path::Net);
     }
 
     #[test]
@@ -239,17 +239,17 @@ mod tests {
             (Path::Phb, Pair::GpuNic, grace, "GPUDirect RDMA through NVLink-C2C"),
             (Path::Sys, Pair::GpuNic, grace, "staged"),
         ] {
-            let text = path.transport(pair, platform);
+            let text = path.transport_of_nccl(pair, platform);
             assert!(text.starts_with(expected), "{path:?} {pair:?}: {text}");
         }
     }
 
     #[test]
     fn the_legend_does_not_take_node_for_another_host() {
-        assert!(Path::Node.meaning().contains("same NUMA node"));
-        assert!(Path::Sys.meaning().contains("between NUMA nodes"));
+        assert!(Path::Node.route_in_words().contains("same NUMA node"));
+        assert!(Path::Sys.route_in_words().contains("between NUMA nodes"));
         assert_eq!(
-            (Path::NvLink(18).letters(), Path::NvLink(18).class()),
+            (Path::NvLink(18).letters(), Path::NvLink(18).class_letters()),
             ("NV18".to_owned(), "NV#".to_owned())
         );
     }

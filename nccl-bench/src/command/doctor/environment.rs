@@ -125,7 +125,7 @@ impl Default for Arguments {
 pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError> {
     if arguments.ask {
         println!("{MARK}{}", serde_json::to_string(&Libraries::load()).map_err(anyhow_stop)?);
-        return Ok(Health::Healthy.code());
+        return Ok(Health::Healthy.exit_code());
     }
     if let Some(file) = &arguments.file {
         let (text, name) = read(file)?;
@@ -152,7 +152,7 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
     let examination = of_job(arguments, &Process::this_process(), &world, None)?;
     match world.rank() {
         0 => output::write(&arguments.output, &[examination]),
-        _ => Ok(Health::Healthy.code()),
+        _ => Ok(Health::Healthy.exit_code()),
     }
 }
 

@@ -74,7 +74,7 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
         world.set_limit(Some(Duration::from_secs(arguments.timeout + arguments.interval)));
         let hosts = gather_hosts(|| read(arguments, &rules), &world)?;
         if world.rank() > 0 {
-            return Ok(Health::Healthy.code());
+            return Ok(Health::Healthy.exit_code());
         }
         hosts
     } else {

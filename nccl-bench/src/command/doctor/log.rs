@@ -66,7 +66,7 @@ pub struct Arguments {
 /// Runs the command, and returns the health as exit code.
 pub fn run(arguments: &Arguments, _context: &Context<'_>) -> Result<u8, ExitError> {
     if output::is_left_to_rank_0() {
-        return Ok(Health::Healthy.code());
+        return Ok(Health::Healthy.exit_code());
     }
     arguments.output.check(&arguments.files)?;
     for file in &arguments.rules {

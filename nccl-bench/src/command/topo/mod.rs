@@ -60,7 +60,7 @@ impl Command for Topo {
         }
         let refused = |error: anyhow::Error| ExitError::refused(format!("{error:#}"));
         let read = Input::read(&arguments.files).map_err(refused)?;
-        let examination = topology::examine(read.topology.as_ref(), read.graphs.as_ref());
+        let examination = topology::examine_topology(read.topology.as_ref(), read.graphs.as_ref());
         let text = if arguments.json {
             let text = serde_json::to_string_pretty(&examination);
             text.map_err(|error| ExitError::refused(format!("the topology is not JSON: {error}")))? + "\n"

@@ -6,7 +6,7 @@ mod facts;
 use super::super::compare::majority;
 use super::{Gpu, Gpus, Problem};
 use crate::finding::{Action, Finding, Severity};
-use crate::words::{counted, join_list, shown, sized};
+use crate::words::{counted, join_list, size_text, text_or_unknown};
 
 pub(crate) use facts::{gpu_sections, prove_gpus};
 
@@ -45,19 +45,21 @@ fn find_nvml_problem(gpus: &Gpus, in_container: bool) -> Option<Finding> {
     Some(match gpus.problem.as_ref()? {
         Problem::Mismatch(error) => {
             broken("driver-library-mismatch", format!("NVML does not start: {error}"))
-                .cause("the driver's libraries were updated, and the kernel still runs the old module")
-                .remedy("reboot, or unload and load the module: rmmod nvidia_uvm nvidia && modprobe nvidia")
-                .action(Action::Reboot)
+                .with_cause("the driver's libraries were updated, and the kernel still runs the old module")
+                .with_remedy(
+                    "reboot, or unload and load the module: rmmod nvidia_uvm nvidia && modprobe nvidia",
+                )
+                .with_action(Action::Reboot)
         }
         Problem::Stuck(error) => broken("nvml-stuck", format!("NVML does not answer: {error}"))
-            .cause("a GPU or the driver hangs")
-            .remedy("look for Xid in dmesg; reboot the node")
-            .action(Action::Reboot),
+            .with_cause("a GPU or the driver hangs")
+            .with_remedy("look for Xid in dmesg; reboot the node")
+            .with_action(Action::Reboot),
         Problem::Failed(error) => broken("nvml-failed", format!("NVML fails: {error}"))
-            .remedy("nvidia-smi; dmesg | grep -E 'NVRM|Xid'"),
+            .with_remedy("nvidia-smi; dmesg | grep -E 'NVRM|Xid'"),
         Problem::NoDriver(error) if gpus.has_gpus() && !in_container => {
             broken("no-driver", format!("the host has NVIDIA GPUs on its PCI bus, and no driver: {error}"))
-                .remedy("modprobe nvidia; dmesg | grep NVRM says why it does not load")
+                .with_remedy("modprobe nvidia; dmesg | grep NVRM says why it does not load")
         }
         _ => return None,
     })
@@ -68,9 +70,9 @@ fn find_lost_gpus(gpus: &Gpus) -> Option<Finding> {
         gpus.lost.iter().map(|lost| format!("GPU {} ({})", lost.index, lost.error)).collect();
     (!names.is_empty()).then(|| {
         Finding::new("gpu-lost", Severity::Broken, format!("NVML cannot open {}", join_list(&names)))
-            .cause("the GPU fell off the bus, or needs a reset")
-            .remedy("dmesg | grep Xid; reboot the node; isolate it when it happens again")
-            .action(Action::Reboot)
+            .with_cause("the GPU fell off the bus, or needs a reset")
+            .with_remedy("dmesg | grep Xid; reboot the node; isolate it when it happens again")
+            .with_action(Action::Reboot)
     })
 }
 
@@ -83,12 +85,12 @@ fn fewer_than_on_bus(gpus: &Gpus, in_container: bool) -> Option<Finding> {
     let text = format!("NVML shows {}, and the driver serves {served} on the PCI bus", counted(seen, "GPU"));
     Some(if in_container {
         Finding::new("container-has-fewer-gpus", Severity::Advice, text)
-            .cause("this container was given a part of the host's GPUs")
+            .with_cause("this container was given a part of the host's GPUs")
     } else {
         Finding::new("gpu-missing", Severity::Broken, text)
-            .cause("GPUs could not be started, or their device files are missing")
-            .remedy("dmesg | grep -E 'NVRM|Xid'; ls -l /dev/nvidia*; reboot the node")
-            .action(Action::Reboot)
+            .with_cause("GPUs could not be started, or their device files are missing")
+            .with_remedy("dmesg | grep -E 'NVRM|Xid'; ls -l /dev/nvidia*; reboot the node")
+            .with_action(Action::Reboot)
     })
 }
 
@@ -111,9 +113,9 @@ fn find_needed_recovery(gpu: &Gpu) -> Option<Finding> {
     };
     Some(
         Finding::new("gpu-recovery-action", severity, format!("NVML asks for {text}: {}", describe_gpu(gpu)))
-            .cause("the driver recorded a fault of this GPU; dmesg | grep Xid names it")
-            .remedy(remedy)
-            .action(action),
+            .with_cause("the driver recorded a fault of this GPU; dmesg | grep Xid names it")
+            .with_remedy(remedy)
+            .with_action(action),
     )
 }
 
@@ -129,10 +131,12 @@ fn find_memory_errors(gpu: &Gpu) -> Vec<Finding> {
                 Severity::Broken,
                 format!("a row of memory could not be replaced: {}", describe_gpu(gpu)),
             )
-            .cause("the memory has no spare rows left where one is needed")
-            .remedy("take the node out of service, and have the GPU replaced (nvidia-smi -q -d ROW_REMAPPER)")
-            .action(Action::Isolate)
-            .source("https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/"),
+            .with_cause("the memory has no spare rows left where one is needed")
+            .with_remedy(
+                "take the node out of service, and have the GPU replaced (nvidia-smi -q -d ROW_REMAPPER)",
+            )
+            .with_action(Action::Isolate)
+            .with_source("https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/"),
         );
     }
     if rows.pending || gpu.pages.pending == Some(true) {
@@ -142,9 +146,9 @@ fn find_memory_errors(gpu: &Gpu) -> Vec<Finding> {
                 Severity::Degraded,
                 format!("memory waits for a reset to be replaced: {}", describe_gpu(gpu)),
             )
-            .cause("an uncorrected error was found; the row or page is replaced at the next reset")
-            .remedy(reset.clone())
-            .action(Action::Reset),
+            .with_cause("an uncorrected error was found; the row or page is replaced at the next reset")
+            .with_remedy(reset.clone())
+            .with_action(Action::Reset),
         );
     }
     if let Some(errors) = gpu.ecc.uncorrected.filter(|errors| *errors > 0) {
@@ -154,9 +158,9 @@ fn find_memory_errors(gpu: &Gpu) -> Vec<Finding> {
                 Severity::Degraded,
                 format!("{} since the driver was loaded: {}", counted_errors(errors), describe_gpu(gpu)),
             )
-            .cause("memory or caches of the GPU lose data")
-            .remedy(format!("{reset}; isolate the node when errors come back"))
-            .action(Action::Reset),
+            .with_cause("memory or caches of the GPU lose data")
+            .with_remedy(format!("{reset}; isolate the node when errors come back"))
+            .with_action(Action::Reset),
         );
     }
     if let (Some(now), Some(pending)) = (gpu.ecc.enabled, gpu.ecc.pending)
@@ -167,7 +171,7 @@ fn find_memory_errors(gpu: &Gpu) -> Vec<Finding> {
             if pending { "on" } else { "off" },
             describe_gpu(gpu)
         );
-        findings.push(Finding::new("ecc-change-pending", Severity::Advice, text).remedy(reset));
+        findings.push(Finding::new("ecc-change-pending", Severity::Advice, text).with_remedy(reset));
     }
     findings
 }
@@ -189,8 +193,8 @@ fn find_model_differences(gpus: &Gpus) -> Option<Finding> {
             Severity::Advice,
             format!("the host has different GPUs: {}", gpus.describe_models()),
         )
-        .cause("a collective runs at the speed of the slowest one")
-        .remedy("choose equal ones: CUDA_VISIBLE_DEVICES")
+        .with_cause("a collective runs at the speed of the slowest one")
+        .with_remedy("choose equal ones: CUDA_VISIBLE_DEVICES")
     })
 }
 
@@ -205,7 +209,7 @@ fn ecc_off(gpus: &Gpus) -> Option<Finding> {
             Severity::Degraded,
             format!("ECC is off, and on for the other GPUs: {}", join_list(&off)),
         )
-        .remedy("nvidia-smi -e 1 -i INDEX, then reset the GPU")
+        .with_remedy("nvidia-smi -e 1 -i INDEX, then reset the GPU")
     })
 }
 
@@ -215,7 +219,7 @@ fn find_slowed_gpus(gpus: &Gpus) -> Vec<Finding> {
             .devices
             .iter()
             .filter(|gpu| gpu.slowed.iter().any(|found| found == reason))
-            .map(|gpu| format!("{}, {} C", describe_gpu(gpu), shown(gpu.temperature)))
+            .map(|gpu| format!("{}, {} C", describe_gpu(gpu), text_or_unknown(gpu.temperature)))
             .collect();
         (!slow.is_empty()).then(|| {
             Finding::new(
@@ -223,9 +227,9 @@ fn find_slowed_gpus(gpus: &Gpus) -> Vec<Finding> {
                 Severity::Degraded,
                 format!("clocks are lowered ({reason}): {}", join_list(&slow)),
             )
-            .cause("the GPU is too hot, or its power supply asks for less load")
-            .remedy("see fans, air flow, power supplies: nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER")
-            .action(Action::Watch)
+            .with_cause("the GPU is too hot, or its power supply asks for less load")
+            .with_remedy("see fans, air flow, power supplies: nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER")
+            .with_action(Action::Watch)
         })
     });
     let mut findings: Vec<Finding> = faults.collect();
@@ -234,7 +238,7 @@ fn find_slowed_gpus(gpus: &Gpus) -> Vec<Finding> {
         .iter()
         .filter(|gpu| gpu.power_limit.zip(gpu.default_power_limit).is_some_and(|(now, usual)| now < usual))
         .map(|gpu| {
-            let watts = |milliwatts: Option<u32>| shown(milliwatts.map(|limit| limit / 1000));
+            let watts = |milliwatts: Option<u32>| text_or_unknown(milliwatts.map(|limit| limit / 1000));
             format!(
                 "{}: {} W of {} W",
                 describe_gpu(gpu),
@@ -250,7 +254,7 @@ fn find_slowed_gpus(gpus: &Gpus) -> Vec<Finding> {
                 Severity::Advice,
                 format!("the power limit is below the default: {}", join_list(&limited)),
             )
-            .remedy("nvidia-smi -pl WATTS, if it is not meant so"),
+            .with_remedy("nvidia-smi -pl WATTS, if it is not meant so"),
         );
     }
     findings
@@ -269,9 +273,9 @@ fn find_narrow_pcie(gpu: &Gpu) -> Option<Finding> {
     };
     Some(
         Finding::new("gpu-pcie-narrow", Severity::Degraded, text)
-            .cause("the connection was trained to less than GPU and slot can do")
-            .remedy("reseat the GPU or its riser; dmesg | grep -i pcie; reboot the node")
-            .action(Action::Reboot),
+            .with_cause("the connection was trained to less than GPU and slot can do")
+            .with_remedy("reseat the GPU or its riser; dmesg | grep -i pcie; reboot the node")
+            .with_action(Action::Reboot),
     )
 }
 
@@ -285,8 +289,8 @@ fn find_harmful_modes(gpus: &Gpus) -> Vec<Finding> {
     if !mig.is_empty() {
         findings.push(
             Finding::new("mig-on", Severity::Degraded, format!("MIG is on: {}", join_list(&mig)))
-                .cause("instances of a GPU have no peer-to-peer access, over NVLink or PCIe")
-                .remedy("nvidia-smi -mig 0 -i INDEX, then reset the GPU, if jobs need whole GPUs"),
+                .with_cause("instances of a GPU have no peer-to-peer access, over NVLink or PCIe")
+                .with_remedy("nvidia-smi -mig 0 -i INDEX, then reset the GPU, if jobs need whole GPUs"),
         );
     }
     let prohibited = those(&|gpu| gpu.compute_mode.as_deref() == Some("prohibited"));
@@ -297,7 +301,7 @@ fn find_harmful_modes(gpus: &Gpus) -> Vec<Finding> {
                 Severity::Broken,
                 format!("the compute mode forbids all work: {}", join_list(&prohibited)),
             )
-            .remedy("nvidia-smi -c DEFAULT -i INDEX"),
+            .with_remedy("nvidia-smi -c DEFAULT -i INDEX"),
         );
     }
     let exclusive = those(&|gpu| gpu.compute_mode.as_deref() == Some("exclusive process"));
@@ -308,7 +312,7 @@ fn find_harmful_modes(gpus: &Gpus) -> Vec<Finding> {
                 Severity::Advice,
                 format!("one process per GPU is allowed: {}", join_list(&exclusive)),
             )
-            .remedy("nvidia-smi -c DEFAULT -i INDEX, if several processes share a GPU"),
+            .with_remedy("nvidia-smi -c DEFAULT -i INDEX, if several processes share a GPU"),
         );
     }
     let states: Vec<&Option<bool>> = gpus.devices.iter().map(|gpu| &gpu.persistence).collect();
@@ -319,7 +323,7 @@ fn find_harmful_modes(gpus: &Gpus) -> Vec<Finding> {
                 Severity::Advice,
                 "persistence mode is off: the driver loads at the start of each job",
             )
-            .remedy("systemctl enable --now nvidia-persistenced, or nvidia-smi -pm 1"),
+            .with_remedy("systemctl enable --now nvidia-persistenced, or nvidia-smi -pm 1"),
         );
     }
     findings
@@ -331,8 +335,8 @@ fn find_running_processes(gpus: &Gpus) -> Option<Finding> {
         .iter()
         .flat_map(|gpu| gpu.processes.iter().map(move |process| (gpu, process)))
         .map(|(gpu, process)| {
-            let memory = process.memory.map_or_else(String::new, |bytes| format!(", {}", sized(bytes)));
-            format!("GPU {}: {} {}{memory}", gpu.index, process.pid, shown(process.name.as_ref()))
+            let memory = process.memory.map_or_else(String::new, |bytes| format!(", {}", size_text(bytes)));
+            format!("GPU {}: {} {}{memory}", gpu.index, process.pid, text_or_unknown(process.name.as_ref()))
         })
         .collect();
     (!used.is_empty()).then(|| {
@@ -341,7 +345,9 @@ fn find_running_processes(gpus: &Gpus) -> Option<Finding> {
             Severity::Advice,
             format!("other processes use the GPUs: {}", join_list(&used)),
         )
-        .cause("a job runs, or one ended and left processes behind; they take memory and time from the next")
-        .remedy("end what should not run: kill PID")
+        .with_cause(
+            "a job runs, or one ended and left processes behind; they take memory and time from the next",
+        )
+        .with_remedy("end what should not run: kill PID")
     })
 }

@@ -105,7 +105,7 @@ fn parse_logged(line: &[u8]) -> Option<(Option<f64>, &[u8])> {
 
 /// Adds a message to its kind, if it matters.
 fn take_message(messages: &mut KernelMessages, rules: &Rules, text: &[u8], time: Option<f64>) {
-    let rule = rules.find(text, Origin::Kernel);
+    let rule = rules.find_rule(text, Origin::Kernel);
     let number = error_of_gpu(text);
     if rule.is_none() && number.is_none() {
         return;

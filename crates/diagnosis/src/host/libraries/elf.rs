@@ -72,7 +72,7 @@ fn plugin_interfaces<'data>(object: &object::File<'data, &'data ReadCache<File>>
             })
         })
         .collect();
-    names.sort_by_cached_key(|name| crate::words::natural(name));
+    names.sort_by_cached_key(|name| crate::words::natural_key(name));
     names.dedup();
     names
 }

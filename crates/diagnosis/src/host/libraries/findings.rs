@@ -6,7 +6,7 @@ use super::super::system::System;
 use super::{Kind, Library, known};
 use crate::examination::{Body, Section};
 use crate::finding::{Finding, Severity};
-use crate::words::{join_list, shown, sized};
+use crate::words::{join_list, size_text, text_or_unknown};
 
 /// Returns findings about the libraries.
 pub(crate) fn judge_libraries(
@@ -52,15 +52,18 @@ fn same_version(libraries: &[Library]) -> Vec<Finding> {
                         format!(
                             "two builds of {} {} are here, and may behave differently",
                             one.name,
-                            shown(one.version.as_ref())
+                            text_or_unknown(one.version.as_ref())
                         ),
                     )
-                    .cause("a version number does not tell who built a library, or with which options")
-                    .remedy(
+                    .with_cause("a version number does not tell who built a library, or with which options")
+                    .with_remedy(
                         "use the same file on all hosts: LD_LIBRARY_PATH, or LD_PRELOAD for a Python wheel's",
                     )
-                    .seen(&one.path, format!("{}, {}", one.version_and_build(), sized(one.size)))
-                    .seen(&other.path, format!("{}, {}", other.version_and_build(), sized(other.size))),
+                    .with_evidence(&one.path, format!("{}, {}", one.version_and_build(), size_text(one.size)))
+                    .with_evidence(
+                        &other.path,
+                        format!("{}, {}", other.version_and_build(), size_text(other.size)),
+                    ),
                 );
             }
         }
@@ -89,8 +92,8 @@ fn several_nccl(libraries: &[Library]) -> Option<Finding> {
                 join_list(&others)
             ),
         )
-        .cause("Python packages bring their own library, which their programs load first")
-        .remedy("see which one a job loads: NCCL_DEBUG=VERSION, or grep libnccl /proc/PID/maps")
+        .with_cause("Python packages bring their own library, which their programs load first")
+        .with_remedy("see which one a job loads: NCCL_DEBUG=VERSION, or grep libnccl /proc/PID/maps")
     })
 }
 
@@ -106,8 +109,8 @@ fn find_driver_mismatch(libraries: &[Library], system: &System) -> Option<Findin
             Severity::Degraded,
             format!("{} is of driver {version}, and the kernel's module of {kernel}", library.path),
         )
-        .cause("the driver was updated without a reboot, or an image brings a library of its own")
-        .remedy("reboot the node; in a container remove the library from the image: the NVIDIA container toolkit mounts the host's")
+        .with_cause("the driver was updated without a reboot, or an image brings a library of its own")
+        .with_remedy("reboot the node; in a container remove the library from the image: the NVIDIA container toolkit mounts the host's")
     })
 }
 
@@ -116,8 +119,8 @@ fn without_plugin(libraries: &[Library]) -> Vec<Finding> {
     if libraries_of_kind(libraries, Kind::NetPlugin).next().is_none() {
         findings.push(
             Finding::new("no-net-plugin", Severity::Degraded, "there are EFA devices, and no network plugin of NCCL (libnccl-net*.so) was found")
-                .cause("without the plugin aws-ofi-nccl NCCL uses TCP, silently")
-                .remedy("install aws-ofi-nccl (the EFA installer has it: /opt/amazon/ofi-nccl), and add its folder to LD_LIBRARY_PATH"),
+                .with_cause("without the plugin aws-ofi-nccl NCCL uses TCP, silently")
+                .with_remedy("install aws-ofi-nccl (the EFA installer has it: /opt/amazon/ofi-nccl), and add its folder to LD_LIBRARY_PATH"),
         );
     } else if !libraries_of_kind(libraries, Kind::NetPlugin).any(|library| library.first) {
         let paths: Vec<&str> =
@@ -131,8 +134,8 @@ fn without_plugin(libraries: &[Library]) -> Vec<Finding> {
                     join_list(&paths)
                 ),
             )
-            .cause("NCCL loads the plugin by name, and uses TCP when it does not find it")
-            .remedy("add its folder to LD_LIBRARY_PATH, or set NCCL_NET_PLUGIN to its path"),
+            .with_cause("NCCL loads the plugin by name, and uses TCP when it does not find it")
+            .with_remedy("add its folder to LD_LIBRARY_PATH, or set NCCL_NET_PLUGIN to its path"),
         );
     }
     if libraries_of_kind(libraries, Kind::Libfabric).next().is_none() {
@@ -142,7 +145,7 @@ fn without_plugin(libraries: &[Library]) -> Vec<Finding> {
                 Severity::Degraded,
                 "there are EFA devices, and no libfabric was found",
             )
-            .remedy("install the EFA software (/opt/amazon/efa), and add its folder to LD_LIBRARY_PATH"),
+            .with_remedy("install the EFA software (/opt/amazon/efa), and add its folder to LD_LIBRARY_PATH"),
         );
     }
     findings
@@ -162,7 +165,7 @@ fn not_loadable(libraries: &[Library]) -> Option<Finding> {
             Severity::Advice,
             format!("files cannot be loaded here: {}", join_list(&names)),
         )
-        .remedy("remove them from the search path, or install the library for this processor")
+        .with_remedy("remove them from the search path, or install the library for this processor")
     })
 }
 
@@ -181,7 +184,7 @@ pub(crate) fn library_sections(libraries: &[Library]) -> Vec<Section> {
                 Some(problem) => problem.clone(),
                 None => format!(
                     "{}{}",
-                    shown(library.version.as_ref()),
+                    text_or_unknown(library.version.as_ref()),
                     library.suffix.as_deref().unwrap_or_default()
                 ),
             },
@@ -189,7 +192,7 @@ pub(crate) fn library_sections(libraries: &[Library]) -> Vec<Section> {
                 .build_id
                 .as_ref()
                 .map_or_else(|| "-".to_owned(), |id| id.get(..12).unwrap_or(id).to_owned()),
-            sized(library.size),
+            size_text(library.size),
             library.path.clone(),
             library.found.clone(),
             interfaces.join(" "),

@@ -67,13 +67,11 @@ pub(super) fn known_faults(libraries: &[Library], nics: &[Nic]) -> Option<Findin
     let versions: Vec<String> = names.iter().map(|(name, _)| name.clone()).collect();
     let text = format!("{} of {}", counted(faults.len(), "known fault"), versions.join(", "));
     let finding = Finding { versions, ..Finding::new("known-faults", Severity::Advice, text) }
-        .cause("each appears under conditions that depend on the job")
-        .remedy("see the table of known faults");
-    Some(
-        names
-            .iter()
-            .fold(finding, |finding, (_, library)| finding.seen(&library.path, library.version_and_build())),
-    )
+        .with_cause("each appears under conditions that depend on the job")
+        .with_remedy("see the table of known faults");
+    Some(names.iter().fold(finding, |finding, (_, library)| {
+        finding.with_evidence(&library.path, library.version_and_build())
+    }))
 }
 
 /// Returns the table of known faults.
@@ -109,17 +107,17 @@ pub(super) fn find_version_conflicts(libraries: &[Library], gpus: &Gpus, nics: &
             named.iter().filter(|(_, is)| *is).filter_map(|(one, _)| Some(one.as_ref()?.library)).collect();
         // A library outside the loader's path may stay unused, as may the plugin without EFA.
         let is_used = named.iter().all(|library| library.first) && (has_efa || conflict.plugin.is_none());
-        let severity = if is_used { conflict.severity(false) } else { Severity::Advice };
+        let severity = if is_used { conflict.severity_for(false) } else { Severity::Advice };
         let finding = Finding::new(conflict.id.clone(), severity, conflict.effect.clone())
-            .remedy(conflict.remedy.clone())
-            .source(&conflict.source);
+            .with_remedy(conflict.remedy.clone())
+            .with_source(&conflict.source);
         let finding = match &conflict.conditions[..] {
             [] => finding,
-            conditions => finding.cause(format!("if: {}", conditions.join("; "))),
+            conditions => finding.with_cause(format!("if: {}", conditions.join("; "))),
         };
-        named
-            .iter()
-            .fold(finding, |finding, library| finding.seen(&library.path, library.version_and_build()))
+        named.iter().fold(finding, |finding, library| {
+            finding.with_evidence(&library.path, library.version_and_build())
+        })
     };
-    Conflicts::built_in().among(&together).into_iter().map(finding).collect()
+    Conflicts::built_in().conflicts_among(&together).into_iter().map(finding).collect()
 }

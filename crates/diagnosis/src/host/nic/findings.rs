@@ -5,7 +5,7 @@ use super::super::counters::{self, Counter};
 use super::{Nic, Port};
 use crate::examination::{Body, Section};
 use crate::finding::{Action, Finding, Severity};
-use crate::words::{counted, join_list, plural, shown};
+use crate::words::{counted, join_list, plural, text_or_unknown};
 
 /// Smallest speed in Gbit/s for checks of the MTU. The value is our own judgement.
 const FAST: f64 = 100.0;
@@ -128,14 +128,14 @@ fn efa_count(nics: &[Nic], product: Option<&str>) -> Option<Finding> {
                 plural(there, "is", "are")
             ),
         )
-        .cause(
+        .with_cause(
             "the instance was launched with fewer EFA interfaces, or the container was given fewer devices",
         )
-        .remedy(
+        .with_remedy(
             "launch with an EFA interface on each network card; in Kubernetes request all \
              (vpc.amazonaws.com/efa) in the pod's limits",
         )
-        .source("https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html")
+        .with_source("https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html")
     })
 }
 
@@ -152,10 +152,10 @@ fn none_up(nics: &[Nic], needed: bool) -> Option<Finding> {
     let finding = Finding::new("no-nic-up", severity, format!("no RDMA device is up: {}", join_list(&names)));
     Some(if initialized {
         finding
-            .cause("the link is up, and no subnet manager has configured the port (INIT)")
-            .remedy("start a subnet manager, or connect the port to the managed fabric: sminfo; ibstat")
+            .with_cause("the link is up, and no subnet manager has configured the port (INIT)")
+            .with_remedy("start a subnet manager, or connect the port to the managed fabric: sminfo; ibstat")
     } else {
-        finding.remedy("see the cable, the switch port and the interface: rdma link; ip link; dmesg")
+        finding.with_remedy("see the cable, the switch port and the interface: rdma link; ip link; dmesg")
     })
 }
 
@@ -169,8 +169,8 @@ fn find_inactive_port(nics: &[Nic], nic: &Nic, port: &Port) -> Option<Finding> {
     if port.state == "INIT" {
         return Some(
             Finding::new("port-not-configured", Severity::Degraded, format!("{name} is in state INIT"))
-                .cause("the link is up, and no subnet manager has configured the port")
-                .remedy("see that the subnet manager runs and reaches the port: sminfo; ibdiagnet"),
+                .with_cause("the link is up, and no subnet manager has configured the port")
+                .with_remedy("see that the subnet manager runs and reaches the port: sminfo; ibdiagnet"),
         );
     }
     let alike: Vec<&Nic> = nics
@@ -191,7 +191,7 @@ fn find_inactive_port(nics: &[Nic], nic: &Nic, port: &Port) -> Option<Finding> {
         "Polling" => "connect the cable, or enable the port at the switch",
         _ => "see the cable, the switch port and the kernel's messages: dmesg | grep -i mlx5",
     };
-    Some(Finding::new("port-down", severity, text).remedy(remedy).action(Action::Watch))
+    Some(Finding::new("port-down", severity, text).with_remedy(remedy).with_action(Action::Watch))
 }
 
 /// Returns findings about active devices slower than others of the same kind and board.
@@ -218,8 +218,8 @@ fn find_rate_differences(nics: &[Nic]) -> Vec<Finding> {
                         nic.name, port.number, port.rate
                     ),
                 )
-                .cause("the link was trained to a lower speed, or fewer lanes")
-                .remedy("reseat or replace the cable or transceiver; mlxlink -d DEVICE shows why"),
+                .with_cause("the link was trained to a lower speed, or fewer lanes")
+                .with_remedy("reseat or replace the cable or transceiver; mlxlink -d DEVICE shows why"),
             );
         }
     }
@@ -242,10 +242,10 @@ fn find_narrow_pcie(nic: &Nic) -> Option<Finding> {
                 nic.name
             ),
         )
-        .cause("a slot or riser with fewer lanes, or a connection that was trained to fewer")
-        .remedy(format!(
+        .with_cause("a slot or riser with fewer lanes, or a connection that was trained to fewer")
+        .with_remedy(format!(
             "see the slot and reseat the card: lspci -vvs {} | grep -E 'LnkCap|LnkSta'",
-            shown(nic.pci.as_ref())
+            text_or_unknown(nic.pci.as_ref())
         ))
     })
 }
@@ -258,7 +258,9 @@ fn find_small_mtu(nics: &[Nic]) -> Option<Finding> {
         .flat_map(|nic| {
             let small =
                 nic.interfaces.iter().filter(|interface| interface.mtu.is_some_and(|mtu| mtu < ROCE_MTU));
-            small.map(move |interface| format!("{} ({}: {})", nic.name, interface.name, shown(interface.mtu)))
+            small.map(move |interface| {
+                format!("{} ({}: {})", nic.name, interface.name, text_or_unknown(interface.mtu))
+            })
         })
         .collect();
     (!small.is_empty()).then(|| {
@@ -267,9 +269,9 @@ fn find_small_mtu(nics: &[Nic]) -> Option<Finding> {
             Severity::Degraded,
             format!("RoCE devices of 100 Gbit/s and more have a small MTU: {}", join_list(&small)),
         )
-        .cause("the RDMA MTU of 4096 needs an Ethernet MTU of 4200 or more; with 1500 it is 1024")
-        .remedy("ip link set INTERFACE mtu 9000, on both sides and on the switch")
-        .source("NVIDIA networking support, MTU Considerations for RoCE based Applications")
+        .with_cause("the RDMA MTU of 4096 needs an Ethernet MTU of 4200 or more; with 1500 it is 1024")
+        .with_remedy("ip link set INTERFACE mtu 9000, on both sides and on the switch")
+        .with_source("NVIDIA networking support, MTU Considerations for RoCE based Applications")
     })
 }
 
@@ -286,8 +288,10 @@ fn without_address(nics: &[Nic]) -> Option<Finding> {
             Severity::Advice,
             format!("active RoCE devices have no IPv4 address for RoCE v2: {}", join_list(&names)),
         )
-        .cause("their interfaces have no IPv4 address, or it is not visible in this network namespace")
-        .remedy("give their interfaces addresses (ip addr add), or leave the devices out (NCCL_IB_HCA=^NAME)")
+        .with_cause("their interfaces have no IPv4 address, or it is not visible in this network namespace")
+        .with_remedy(
+            "give their interfaces addresses (ip addr add), or leave the devices out (NCCL_IB_HCA=^NAME)",
+        )
     })
 }
 
@@ -320,9 +324,9 @@ pub(crate) fn fixed_gid(nics: &[Nic], environment: &[(String, String)]) -> Optio
     };
     Some(
         Finding::new("roce-gid-index", severity, format!("NCCL_IB_GID_INDEX={index} {text}"))
-            .cause("NCCL takes the entry as it is; the order of the table differs between ports, hosts and containers")
-            .remedy("unset NCCL_IB_GID_INDEX: NCCL 2.21 and later choose the entry; show_gids lists them")
-            .source("NCCL src/transport/net_ib.cc, ncclIbGetGidIndex"),
+            .with_cause("NCCL takes the entry as it is; the order of the table differs between ports, hosts and containers")
+            .with_remedy("unset NCCL_IB_GID_INDEX: NCCL 2.21 and later choose the entry; show_gids lists them")
+            .with_source("NCCL src/transport/net_ib.cc, ncclIbGetGidIndex"),
     )
 }
 
@@ -338,15 +342,15 @@ fn find_growing_counters(counters: &[Counter]) -> Vec<Finding> {
         .map(|(name, meaning, grown)| {
             let devices: Vec<String> = grown
                 .iter()
-                .map(|counter| format!("{} +{}", counter.device, shown(counter.growth)))
+                .map(|counter| format!("{} +{}", counter.device, text_or_unknown(counter.growth)))
                 .collect();
             Finding::new(
                 "nic-counter-grows",
                 meaning.severity,
                 format!("{name} grows: {}: {}", meaning.text, join_list(&devices)),
             )
-            .remedy(meaning.remedy)
-            .action(Action::Watch)
+            .with_remedy(meaning.remedy)
+            .with_action(Action::Watch)
         })
         .collect()
 }
@@ -404,7 +408,7 @@ pub(crate) fn nic_sections(nics: &[Nic], counters: &[Counter]) -> Vec<Section> {
 
 fn port_row(nic: &Nic, port: &Port) -> Vec<String> {
     let interfaces: Vec<&str> = nic.interfaces.iter().map(|interface| interface.name.as_str()).collect();
-    let mtu: Vec<String> = nic.interfaces.iter().map(|interface| shown(interface.mtu)).collect();
+    let mtu: Vec<String> = nic.interfaces.iter().map(|interface| text_or_unknown(interface.mtu)).collect();
     let or_none = |text: String| if text.is_empty() { "-".to_owned() } else { text };
     vec![
         nic.name.clone(),
@@ -416,8 +420,8 @@ fn port_row(nic: &Nic, port: &Port) -> Vec<String> {
         or_none(interfaces.join(" ")),
         or_none(mtu.join(" ")),
         or_none(port.ipv4_addresses().join(" ")),
-        shown(nic.pci.as_ref()),
-        shown(nic.numa),
-        shown(nic.firmware.as_ref()),
+        text_or_unknown(nic.pci.as_ref()),
+        text_or_unknown(nic.numa),
+        text_or_unknown(nic.firmware.as_ref()),
     ]
 }

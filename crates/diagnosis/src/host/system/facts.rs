@@ -2,7 +2,7 @@
 
 use super::System;
 use crate::examination::{Body, Section};
-use crate::words::{shown, sized};
+use crate::words::{size_text, text_or_unknown};
 
 /// Returns the table of the facts.
 pub(crate) fn system_section(system: &System) -> Section {
@@ -25,17 +25,24 @@ pub(crate) fn system_section(system: &System) -> Section {
                 .collect::<Vec<_>>()
                 .join(" "),
         ),
-        ("virtual machine", shown(system.virtual_machine.map(|is| if is { "yes" } else { "no" }))),
-        ("container", shown(system.container.as_ref())),
-        ("kernel", shown(system.kernel.as_ref())),
-        ("processors", format!("{} of {}", shown(system.allowed_processors), shown(system.processors))),
+        ("virtual machine", text_or_unknown(system.virtual_machine.map(|is| if is { "yes" } else { "no" }))),
+        ("container", text_or_unknown(system.container.as_ref())),
+        ("kernel", text_or_unknown(system.kernel.as_ref())),
+        (
+            "processors",
+            format!(
+                "{} of {}",
+                text_or_unknown(system.allowed_processors),
+                text_or_unknown(system.processors)
+            ),
+        ),
         ("NUMA nodes", system.numa_nodes.to_string()),
         (
             "memory",
             format!(
                 "{} available of {}",
-                shown(system.available.map(sized)),
-                shown(system.memory.map(sized))
+                text_or_unknown(system.available.map(size_text)),
+                text_or_unknown(system.memory.map(size_text))
             ),
         ),
         (
@@ -52,23 +59,27 @@ pub(crate) fn system_section(system: &System) -> Section {
             "nvidia_peermem, gdrdrv",
             format!("{}, {}", loaded_text(system.driver.peermem), loaded_text(system.driver.gdrdrv)),
         ),
-        ("locked memory", or_unlimited(limits.locked_memory, &sized)),
-        ("stack", or_unlimited(limits.stack, &sized)),
+        ("locked memory", or_unlimited(limits.locked_memory, &size_text)),
+        ("stack", or_unlimited(limits.stack, &size_text)),
         ("open files", or_unlimited(limits.open_files, &plain)),
         ("processes", or_unlimited(limits.processes, &plain)),
         (
             "/dev/shm",
-            format!("{} free of {}", shown(system.shm.free.map(sized)), shown(system.shm.size.map(sized))),
+            format!(
+                "{} free of {}",
+                text_or_unknown(system.shm.free.map(size_text)),
+                text_or_unknown(system.shm.size.map(size_text))
+            ),
         ),
         (
             "huge pages",
-            shown(
+            text_or_unknown(
                 system
                     .huge_pages
-                    .map(|(total, free, size)| format!("{free} free of {total}, {} each", sized(size))),
+                    .map(|(total, free, size)| format!("{free} free of {total}, {} each", size_text(size))),
             ),
         ),
-        ("memory of the control group", shown(system.group.memory.map(sized))),
+        ("memory of the control group", text_or_unknown(system.group.memory.map(size_text))),
         ("IOMMU", if modes.is_empty() { "-".to_owned() } else { modes.join(", ") }),
     ];
     let facts = facts.into_iter().filter(|(_, value)| !value.is_empty() && value != "-");

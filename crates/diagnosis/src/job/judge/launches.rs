@@ -9,7 +9,7 @@ use super::progress::{
 use super::words::RankNames;
 use crate::finding::{Evidence, Finding, Severity};
 use crate::job::status::{Communicator, Format, Status};
-use crate::words::{join_list, plural, sentence};
+use crate::words::{capitalize, join_list, plural};
 
 const SOURCE: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html";
 
@@ -151,7 +151,7 @@ fn build_finding(
             if is_certain { Severity::Broken } else { Severity::Unknown },
             format!(
                 "{} {has} not launched {awaited}{within}, which {ahead_count} {} for, and {still}.",
-                sentence(&roots),
+                capitalize(&roots),
                 plural(ahead_count, "rank launched and waits", "ranks launched and wait"),
             ),
             "It is busy or blocked outside of NCCL (loading data, a checkpoint, an exception), or it waits \
@@ -164,7 +164,7 @@ fn build_finding(
             Severity::Unknown,
             format!(
                 "{} {} launched {awaited}{within}, which {} of {size} ranks have not, and {still}.",
-                sentence(&ahead),
+                capitalize(&ahead),
                 plural(ahead_count, "has", "have"),
                 stand.behind.len(),
             ),
@@ -404,7 +404,7 @@ fn describe_partial_progress(
     let mut finding = Finding::new(
         "job-partly-still",
         Severity::Unknown,
-        sentence(&format!(
+        capitalize(&format!(
             "{} launched nothing in {seconds}, while {} of {} ranks did.",
             join_list(&names),
             progress.count_moving(),

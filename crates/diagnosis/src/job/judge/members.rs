@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::words::RankNames;
 use crate::finding::{Action, Evidence, Finding, Severity};
 use crate::job::status::{Absence, Communicator, REMOTE_ERROR, Rank, State, Status};
-use crate::words::{join_list, plural, sentence};
+use crate::words::{capitalize, join_list, plural};
 
 const SOURCE: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html";
 
@@ -95,7 +95,7 @@ fn absence_finding(
         (_, Severity::Broken) => format!("{} not answer the other processes", plural(count, "does", "do")),
         _ => "did not answer the other processes once".to_owned(),
     };
-    let mut finding = Finding::new(rule, severity, sentence(&format!("{} {said}.", join_list(&names))));
+    let mut finding = Finding::new(rule, severity, capitalize(&format!("{} {said}.", join_list(&names))));
     finding.cause = Some(match absence {
         Absence::Dead => "The process has ended (killed, out of memory, an exception), or its host is unreachable.",
         _ => "The process has ended or is stopped (SIGSTOP, debugger, frozen container), or its host is overloaded.",
@@ -219,7 +219,7 @@ fn add_reported_errors(last: &Status, rank_names: &RankNames<'_>, findings: &mut
             root.severity = Severity::Broken;
             root.evidence.push(Evidence {
                 place: "RAS".to_owned(),
-                text: sentence(&text),
+                text: capitalize(&text),
                 ..Evidence::default()
             });
             continue;
@@ -228,7 +228,7 @@ fn add_reported_errors(last: &Status, rank_names: &RankNames<'_>, findings: &mut
             true => ("job-init-error", "while the communicator was made"),
             false => ("job-async-error", "in a running communicator"),
         };
-        let mut finding = Finding::new(rule, Severity::Broken, sentence(&format!("{text} {when}.")));
+        let mut finding = Finding::new(rule, Severity::Broken, capitalize(&format!("{text} {when}.")));
         finding.cause = Some(cause_of(error).to_owned());
         finding.remedy = Some(
             "Look at the first WARN line in the log of these ranks (`nccl-bench doctor log FILE`); without \
@@ -244,7 +244,7 @@ fn add_reported_errors(last: &Status, rank_names: &RankNames<'_>, findings: &mut
         finding.ranks = numbers.into_iter().collect();
         finding.hosts = hosts_of_ranks(ranks.iter().map(|(_, rank)| *rank));
         finding.evidence =
-            vec![Evidence { place: "RAS".to_owned(), text: sentence(&text), ..Evidence::default() }];
+            vec![Evidence { place: "RAS".to_owned(), text: capitalize(&text), ..Evidence::default() }];
         finding.occurrences = ranks.len() as u64;
         finding.source = Some(SOURCE.to_owned());
         findings.push(finding);
@@ -331,7 +331,7 @@ fn find_ranks_that_left(
     let mut finding = Finding::new(
         "job-rank-left",
         Severity::Unknown,
-        sentence(&format!(
+        capitalize(&format!(
             "{} {} not in communicator {} of {} ranks, which the other ranks still have.",
             join_list(&names),
             plural(names.len(), "is", "are"),
@@ -362,7 +362,7 @@ fn find_ending_communicators(last: &Status, rank_names: &RankNames<'_>, others: 
         let severity = if is_cascade { Severity::Advice } else { Severity::Unknown };
         let text =
             format!("{} {} called ncclCommAbort.", join_list(&aborted), plural(aborted.len(), "has", "have"));
-        let mut finding = Finding::new("job-aborted", severity, sentence(&text));
+        let mut finding = Finding::new("job-aborted", severity, capitalize(&text));
         finding.cause = Some(
             "The program ends the job after an error, a timeout of a watchdog, or on purpose.".to_owned(),
         );
@@ -376,7 +376,7 @@ fn find_ending_communicators(last: &Status, rank_names: &RankNames<'_>, others: 
             join_list(&ending),
             plural(ending.len(), "is", "are")
         );
-        findings.push(Finding::new("job-ending", Severity::Advice, sentence(&text)));
+        findings.push(Finding::new("job-ending", Severity::Advice, capitalize(&text)));
     }
     findings
 }

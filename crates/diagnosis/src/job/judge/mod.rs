@@ -49,7 +49,7 @@ pub fn examine_job(watch: &Watch) -> Examination {
         "first": watch.first.status,
         "second": watch.second.as_ref().ok().map(|poll| &poll.status),
     });
-    examination.sort();
+    examination.sort_findings();
     examination
 }
 

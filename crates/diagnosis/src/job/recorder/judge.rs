@@ -6,7 +6,7 @@ use super::compare::{Mismatch, Property, first_mismatch, name};
 use super::dump::{Dump, EntryState};
 use super::groups::GroupRecord;
 use crate::finding::{Evidence, Finding, Severity};
-use crate::words::{ranks as ranks_in_words, sentence};
+use crate::words::{capitalize, ranks_in_words};
 
 const SOURCE: &str = "https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html";
 
@@ -149,7 +149,7 @@ fn absence_finding(group: &GroupRecord<'_>, absent: &Absent, groups: &[GroupReco
     let mut finding = Finding::new(
         "recorder-not-arrived",
         Severity::Broken,
-        sentence(&format!(
+        capitalize(&format!(
             "{} {has} not called {operation} {sequence} of {}, in which {} {wait}.",
             ranks_in_words(&roots),
             group.title(),
@@ -233,7 +233,7 @@ fn find_stuck_collective(group: &GroupRecord<'_>) -> Option<Finding> {
     } else {
         let (has, verb) = if absent.len() == 1 { ("has", "it") } else { ("have", "one of them") };
         finding.rule = "recorder-dump-missing".to_owned();
-        finding.diagnosis.push_str(&format!(" {} {has} no dump.", sentence(&ranks_in_words(&absent))));
+        finding.diagnosis.push_str(&format!(" {} {has} no dump.", capitalize(&ranks_in_words(&absent))));
         finding.cause = Some(format!(
             "Probably {verb} ended before the dump was written (an exception, a crash), and the others wait \
              for it; or the file was not given."
@@ -289,7 +289,7 @@ fn absent_dumps(groups: &[GroupRecord<'_>], conclusions: &mut Conclusions) {
         let has = if absent.len() == 1 { "has" } else { "have" };
         let text =
             format!("{} {has} no dump: not given, or ended before it was written.", ranks_in_words(&absent));
-        conclusions.unseen.push(sentence(&text));
+        conclusions.unseen.push(capitalize(&text));
     }
 }
 

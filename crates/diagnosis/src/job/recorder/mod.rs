@@ -52,7 +52,7 @@ pub fn examine_dumps(paths: &[PathBuf]) -> Examination {
     }
     let mut examination = judge_dumps(&dumps);
     examination.findings.extend(unread);
-    examination.sort();
+    examination.sort_findings();
     examination
 }
 
@@ -103,7 +103,7 @@ pub fn judge_dumps(dumps: &BTreeMap<u32, Dump>) -> Examination {
         .push("The dumps are of the time when they were written; operations before the oldest record are not in them.".to_owned());
     examination.sections = vec![dumps_section(dumps), groups_section(&groups)];
     examination.facts = facts_as_json(dumps, &groups);
-    examination.sort();
+    examination.sort_findings();
     examination
 }
 

@@ -21,7 +21,7 @@ pub(super) fn find_reported_checks(job: &Job<'_>, rules: &Rules) -> Vec<Placed> 
     for line in &job.digest.diagnostics {
         let is_told = || {
             let message = format!("[{}] {}", line.status, line.text);
-            rules.find(message.as_bytes(), Origin::Nccl).is_some()
+            rules.find_rule(message.as_bytes(), Origin::Nccl).is_some()
         };
         if !line.status.is_empty() && line.status != "OK" && !is_told() {
             let check = line.text.split_once(':').map_or("", |(check, _)| check);

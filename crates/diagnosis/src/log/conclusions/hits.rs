@@ -63,7 +63,7 @@ impl Placed {
 
 /// Returns the findings of the hits and of the unknown warnings.
 pub(super) fn find_known_messages(job: &Job<'_>, rules: &Rules) -> Vec<Placed> {
-    let known = job.digest.hits.iter().filter_map(|hit| rules.get(&hit.rule).map(|rule| (hit, rule)));
+    let known = job.digest.hits.iter().filter_map(|hit| rules.rule_by_id(&hit.rule).map(|rule| (hit, rule)));
     let mut found: Vec<Placed> = known.filter_map(|(hit, rule)| from_hit(job, hit, rule)).collect();
     found.extend(job.digest.unknown.iter().map(|unknown| {
         let text = unknown.examples.first().map(|example| example.text.trim().to_owned()).unwrap_or_default();
@@ -150,7 +150,7 @@ fn is_of_network(example: &Example) -> bool {
 pub(super) fn absorb_network(job: &Job<'_>, rules: &Rules, fallback: &mut Finding, found: &mut Vec<Placed>) {
     let is_network = |each: &mut Placed| each.is_of_network && each.finding.severity != Severity::Advice;
     let mut reports: Vec<Placed> = found.extract_if(.., is_network).collect();
-    let known = job.digest.hits.iter().filter_map(|hit| rules.get(&hit.rule).map(|rule| (hit, rule)));
+    let known = job.digest.hits.iter().filter_map(|hit| rules.rule_by_id(&hit.rule).map(|rule| (hit, rule)));
     let confirmations =
         known.filter(|(hit, rule)| rule.role == Role::Confirmation && rule_applies(job, hit, rule));
     reports

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::finding::Evidence;
 use crate::log::digest::{Communicator, Digest, Example, Position, Writer};
-pub(super) use crate::words::{counted as count, ranks as ranks_in_words};
+pub(super) use crate::words::{counted as count, ranks_in_words};
 
 /// Largest number of examined groups of processes.
 const GROUPS: usize = 64;

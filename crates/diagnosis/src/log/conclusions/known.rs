@@ -80,7 +80,7 @@ pub(super) fn find_known_faults(job: &Job<'_>) -> Vec<Placed> {
         collect_known_faults(job).0.into_iter().partition(|known| !known.fault.conditions.is_empty());
     found.extend(certain.into_iter().map(|Known { name, fault, .. }| {
         // The job of the log ran with it.
-        let severity = fault.severity(true).max(Severity::Degraded);
+        let severity = fault.severity_for(true).max(Severity::Degraded);
         Placed::without_line(Finding {
             remedy: Some(fault.remedy.clone()),
             source: Some(fault.source.clone()),
@@ -138,7 +138,7 @@ fn find_version_conflicts(job: &Job<'_>) -> Vec<Placed> {
             libfabric: writer.libfabric.as_ref(),
             driver: driver.as_ref(),
         };
-        for conflict in Conflicts::built_in().among(&together) {
+        for conflict in Conflicts::built_in().conflicts_among(&together) {
             found.entry(&conflict.id).or_insert((conflict, Vec::new())).1.push(index);
         }
     }

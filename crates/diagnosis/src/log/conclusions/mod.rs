@@ -81,7 +81,7 @@ pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
         examination.unseen.extend(proof.into_iter().map(|text| format!("{text}; not all jobs have a proof")));
     }
     examination.facts = serde_json::json!({ "jobs": facts });
-    examination.sort();
+    examination.sort_findings();
     examination
 }
 
@@ -124,7 +124,7 @@ fn of_job(digest: &Digest, rules: &Rules) -> Examination {
     examination.sections = facts::log_sections(&job, ways.as_ref());
     examination.sections.extend(known::known_faults_section(&job));
     examination.facts = facts::facts_as_json(digest, ways.as_ref());
-    examination.sort();
+    examination.sort_findings();
     examination
 }
 

@@ -1,8 +1,8 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use super::super::examine;
-use super::super::matrix::matrix;
+use super::super::examine_topology;
+use super::super::matrix::topology_matrix;
 use super::*;
 use crate::host::gpu::Problem;
 
@@ -77,7 +77,7 @@ impl Machine {
     }
 
     fn read(&self, driver: &Gpus) -> Topology {
-        read(self.0.path(), driver)
+        read_topology(self.0.path(), driver)
     }
 }
 
@@ -122,7 +122,7 @@ fn letters(topology: &Topology) -> Vec<String> {
     let row = |row: &Vec<crate::examination::Cell>| {
         row.iter().map(|cell| cell.text.as_str()).collect::<Vec<_>>().join(" ")
     };
-    matrix(topology).cells.iter().map(row).collect()
+    topology_matrix(topology).cells.iter().map(row).collect()
 }
 
 #[test]
@@ -157,8 +157,8 @@ fn two_sockets_with_switches_have_all_classes_of_paths() {
     );
     assert_eq!(topology.gpus[0].pcie.short_text(), "Gen5 x16");
     assert_eq!(topology.gpus[3].place.cpus.as_deref(), Some("16-31"));
-    assert_eq!(topology.gpus[0].place.switches(), ["0000:18:00.0"]);
-    assert_eq!(topology.gpus[1].place.switches(), ["0000:18:00.0", "0000:1d:00.0"]);
+    assert_eq!(topology.gpus[0].place.pcie_switches(), ["0000:18:00.0"]);
+    assert_eq!(topology.gpus[1].place.pcie_switches(), ["0000:18:00.0", "0000:1d:00.0"]);
 }
 
 #[test]
@@ -176,12 +176,12 @@ fn the_driver_tells_numbers_links_and_hidden_gpus() {
     let topology = machine.read(&Gpus { devices, lost, ..Gpus::default() });
     assert_eq!(topology.gpus[0].label, "GPU0");
     assert_eq!(topology.gpus[0].place.numa, Some(1));
-    assert_eq!(matrix(&topology).cells[0][1].text, "NV17");
+    assert_eq!(topology_matrix(&topology).cells[0][1].text, "NV17");
     assert_eq!(topology.gpus[1].inactive_nvlinks, 1);
     assert!(topology.unseen.contains(&"the driver does not answer about GPU2: lost".to_owned()));
     let hidden = "1 of 4 NVIDIA GPUs on the PCI bus are not given to this process";
     assert!(topology.unseen.iter().any(|unseen| unseen.starts_with(hidden)), "{:?}", topology.unseen);
-    let examination = examine(Some(&topology), None);
+    let examination = examine_topology(Some(&topology), None);
     let rules: Vec<&str> = examination.findings.iter().map(|finding| finding.rule.as_str()).collect();
     assert!(rules.contains(&"nvlink-count-differs"), "{rules:?}");
 }
@@ -247,7 +247,7 @@ fn a_virtual_machine_without_switches_says_so() {
     let flat =
         "PCIe switches cannot be seen: the virtual machine shows all devices directly at the host bridge";
     assert!(topology.unseen.iter().any(|unseen| unseen.starts_with(flat)), "{:?}", topology.unseen);
-    let examination = examine(Some(&topology), None);
+    let examination = examine_topology(Some(&topology), None);
     assert!(examination.findings.is_empty(), "{:?}", examination.findings);
 }
 
@@ -269,7 +269,7 @@ fn links_are_limited_by_the_port_above() {
         topology.nics.iter().map(|nic| (nic.pcie.width, nic.pcie.max_width)).collect();
     assert_eq!(links, [(Some(4), Some(4)), (Some(8), Some(16)), (None, None)]);
     assert_eq!(topology.unseen, ["the PCIe link of 1 NIC cannot be seen (the first is mlx5_2)"]);
-    let findings = examine(Some(&topology), None).findings;
+    let findings = examine_topology(Some(&topology), None).findings;
     let widths: Vec<&str> = findings
         .iter()
         .filter(|finding| finding.rule == "pcie-width")

@@ -221,7 +221,7 @@ fn ask(
         let found = discover(&hints)?;
         if found.is_empty() {
             let of_provider = discover(&Hints { provider: hints.provider.clone(), ..Hints::default() })?;
-            reasons = reasons::missing(&reasons::Facts {
+            reasons = reasons::explain_missing_provider(&reasons::Facts {
                 hints: &hints,
                 all: &all,
                 of_provider: &of_provider,
@@ -231,7 +231,7 @@ fn ask(
                 host: &host,
                 variable,
             });
-            reasons.extend(reasons::explain(&hints, &of_provider, discover)?);
+            reasons.extend(reasons::explain_excluded_providers(&hints, &of_provider, discover)?);
         }
         entries = Some(found);
     }

@@ -4,7 +4,7 @@ use super::super::super::counters;
 use super::super::{Access, Gpu, Gpus};
 use super::FAULTS;
 use crate::examination::{Body, Cell, Grade, Matrix, Section};
-use crate::words::{counted, shown, sized};
+use crate::words::{counted, size_text, text_or_unknown};
 
 /// Returns statements about visibly working GPUs, or none if a GPU could not be read.
 pub(crate) fn prove_gpus(gpus: &Gpus) -> Vec<String> {
@@ -112,25 +112,29 @@ fn gpu_row(gpu: &Gpu) -> Vec<String> {
     });
     let of = |now: Option<u32>, most: Option<u32>| match (now, most) {
         (Some(now), Some(most)) if now != most => format!("{now} of {most}"),
-        (now, _) => shown(now),
+        (now, _) => text_or_unknown(now),
     };
     vec![
         gpu.index.to_string(),
         gpu.name.clone(),
-        shown(gpu.pci.as_ref()),
+        text_or_unknown(gpu.pci.as_ref()),
         format!("gen {} x{}", of(pcie.generation, pcie.max_generation), of(pcie.width, pcie.max_width)),
-        shown(gpu.memory.map(sized)),
+        text_or_unknown(gpu.memory.map(size_text)),
         match gpu.ecc.enabled {
             Some(false) => "off".to_owned(),
-            _ => format!("{} ({} in all)", shown(gpu.ecc.uncorrected), shown(gpu.ecc.lifetime_uncorrected)),
+            _ => format!(
+                "{} ({} in all)",
+                text_or_unknown(gpu.ecc.uncorrected),
+                text_or_unknown(gpu.ecc.lifetime_uncorrected)
+            ),
         },
-        shown(rows),
+        text_or_unknown(rows),
         of(gpu.clock, gpu.max_clock),
         slowed,
-        shown(gpu.temperature),
-        shown(gpu.power.map(|power| power / 1000)),
+        text_or_unknown(gpu.temperature),
+        text_or_unknown(gpu.power.map(|power| power / 1000)),
         links,
-        shown(recovery),
+        text_or_unknown(recovery),
         gpu.processes.len().to_string(),
     ]
 }
