@@ -9,7 +9,7 @@ use serde_json::json;
 use super::collection::Collection;
 use super::files::judge_missing_file;
 use super::judge::{Judged, Verdict, judge_variable};
-use super::knowledge::Kind;
+use super::knowledge::VerdictKind;
 use super::names;
 use super::network::Network;
 use super::pairs::find_contradictions;
@@ -42,14 +42,14 @@ pub fn examine_variables(
         .iter()
         .map(|setting| {
             let mut judged = judge_variable(setting, situation, &is_set);
-            let unjudged = judged.verdicts.iter_mut().filter(|verdict| verdict.kind == Kind::Unjudged);
+            let unjudged = judged.verdicts.iter_mut().filter(|verdict| verdict.kind == VerdictKind::Unjudged);
             for verdict in unjudged.filter(|_| collection.is_measured) {
                 verdict.severity = None;
             }
             // A bad value explains most of the missing names in it.
             let bad = judged
                 .worst_verdict()
-                .filter(|worst| worst.kind == Kind::Invalid)
+                .filter(|worst| worst.kind == VerdictKind::Invalid)
                 .and_then(|worst| worst.severity);
             let on_host = match collection.without_file.contains(&setting.name) {
                 true => Some(judge_missing_file(setting)),
@@ -59,7 +59,7 @@ pub fn examine_variables(
                 // Facts of the host are more exact than a rule.
                 judged.verdicts.retain(|rule| {
                     let is_worse = rule.severity.is_some_and(|severity| Some(severity) < verdict.severity);
-                    rule.kind == Kind::Invalid || is_worse
+                    rule.kind == VerdictKind::Invalid || is_worse
                 });
                 judged.verdicts.push(verdict);
                 judged.verdicts.sort_by_key(|verdict| verdict.severity.unwrap_or(Severity::Advice));
@@ -96,7 +96,9 @@ pub fn examine_variables(
 /// other variables. `is_set` returns true for a variable that is set.
 pub fn find_harm(setting: &Setting, situation: &Situation, is_set: &dyn Fn(&str) -> bool) -> Vec<Finding> {
     let mut judged = judge_variable(setting, situation, is_set);
-    judged.verdicts.retain(|verdict| matches!(verdict.kind, Kind::Harmful | Kind::Misspelt | Kind::Invalid));
+    judged.verdicts.retain(|verdict| {
+        matches!(verdict.kind, VerdictKind::Harmful | VerdictKind::Misspelt | VerdictKind::Invalid)
+    });
     findings_of(&judged)
 }
 
@@ -281,8 +283,8 @@ fn judgement_word(judged: &Judged) -> String {
     let Some(worst) = judged.worst_verdict() else { return String::new() };
     match (worst.severity, worst.kind) {
         // The proof also says so.
-        (Some(Severity::Advice), Kind::Harmful) => "questionable".to_owned(),
-        (Some(_), kind) | (None, kind @ Kind::Plain) => kind.word_for_people().to_owned(),
+        (Some(Severity::Advice), VerdictKind::Harmful) => "questionable".to_owned(),
+        (Some(_), kind) | (None, kind @ VerdictKind::Plain) => kind.word_for_people().to_owned(),
         (None, kind) => format!("{}: {}", kind.word_for_people(), worst.reason),
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Deserializer, Map, Value};
 
 use super::setting::{Location, is_collected};
-use super::submission::{Origin, Submission};
+use super::submission::{SettingOrigin, Submission};
 
 /// An annotation of kubectl with an older state of the whole object, as text.
 const OLD_STATE: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -58,7 +58,7 @@ impl<'a> Walk<'a> {
         if let Some(name) = name {
             let place = self.next_place(name);
             match (object.get("value").and_then(scalar_text), object.contains_key("valueFrom")) {
-                (Some(value), _) => all.set_variable(name, &value, place, Origin::Entry),
+                (Some(value), _) => all.set_variable(name, &value, place, SettingOrigin::Entry),
                 (None, true) => all.note_value_elsewhere(name, &place),
                 (None, false) => all.note_missing_value(name, &place),
             }
@@ -75,7 +75,7 @@ impl<'a> Walk<'a> {
             match scalar_text(value).filter(|_| is_collected(key)) {
                 Some(value) => {
                     let place = self.next_place(key);
-                    all.set_variable(key, &value, place, Origin::Entry);
+                    all.set_variable(key, &value, place, SettingOrigin::Entry);
                 }
                 None => self.take_value(value, all),
             }
@@ -87,7 +87,7 @@ impl<'a> Walk<'a> {
         match text.split_once('=') {
             Some((name, value)) if is_collected(name) => {
                 let place = self.next_place(name);
-                all.set_variable(name, value, place, Origin::Command);
+                all.set_variable(name, value, place, SettingOrigin::Command);
             }
             None if previous == "-x" && is_collected(text) => {
                 let place = self.next_place(text);

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use serde::Serialize;
 
 use super::bad_value::BadValue;
-use super::knowledge::{self, Form, Kind, Rule, Variable};
-use super::names::{self, Absence, Component, Content, Name};
+use super::knowledge::{self, Form, Variable, VariableRule, VerdictKind};
+use super::names::{self, Name, NotInVersion, ValueForm, VariableReader};
 use super::number;
 use super::setting::Setting;
 use super::situation::Situation;
@@ -17,7 +17,7 @@ use crate::finding::Severity;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Verdict {
     /// The verdict.
-    pub kind: Kind,
+    pub kind: VerdictKind,
     /// Effect on the health, or `None` if there is nothing to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub severity: Option<Severity>,
@@ -90,7 +90,7 @@ pub(super) fn judge_variable(
     verdicts.extend(rule.map(verdict_of_rule));
     if verdicts.is_empty() {
         verdicts.push(match name {
-            Some(name) if name.content == Content::Text && knowledge.is_none_or(checks_nothing) => {
+            Some(name) if name.content == ValueForm::Text && knowledge.is_none_or(checks_nothing) => {
                 verdict_of_unjudged(name)
             }
             _ => verdict_of_plain(name, setting),
@@ -106,7 +106,7 @@ pub(super) fn judge_variable(
     }
 }
 
-impl Kind {
+impl VerdictKind {
     /// Returns the effect on the health, for rules without one.
     fn default_severity(self) -> Option<Severity> {
         match self {
@@ -150,14 +150,16 @@ fn normalize_value<'a>(name: Option<&Name>, knowledge: Option<&Variable>, value:
     let form = knowledge.and_then(|variable| variable.form);
     let is_number = form == Some(Form::Number)
         || form.is_none()
-            && name.is_some_and(|name| name.component == Component::Nccl && name.content == Content::Number);
+            && name.is_some_and(|name| {
+                name.component == VariableReader::Nccl && name.content == ValueForm::Number
+            });
     match number::read_whole_number(value).filter(|_| is_number) {
         Some(number) => Cow::Owned(number.to_string()),
         None => Cow::Borrowed(value),
     }
 }
 
-fn verdict_of_rule(rule: &Rule) -> Verdict {
+fn verdict_of_rule(rule: &VariableRule) -> Verdict {
     Verdict {
         kind: rule.verdict,
         severity: rule.severity.or_else(|| rule.verdict.default_severity()),
@@ -174,23 +176,23 @@ fn verdict_of_bad_value(name: &Name, fault: BadValue) -> Verdict {
     Verdict { kind, severity: Some(severity), rule: "variable-value".to_owned(), reason, remedy, source }
 }
 
-fn verdict_of_absence(name: &Name, absence: &Absence, situation: &Situation) -> Verdict {
+fn verdict_of_absence(name: &Name, absence: &NotInVersion, situation: &Situation) -> Verdict {
     let component = name.component.name();
     let version =
         name.component.version_in_use(situation).map_or_else(String::new, |version| format!(" {version}"));
     let (reason, remedy) = match absence {
-        Absence::Since(since) => (
+        NotInVersion::Since(since) => (
             format!("{component}{version} does not read it: it came with {since}"),
             format!("use {component} {since} or later, or unset {}", name.name),
         ),
-        Absence::Until(until) => (
+        NotInVersion::Until(until) => (
             format!("{component}{version} does not read it: {until} was the last version that did"),
             format!("unset {}", name.name),
         ),
     };
     Verdict {
-        kind: Kind::OtherVersion,
-        severity: Kind::OtherVersion.default_severity(),
+        kind: VerdictKind::OtherVersion,
+        severity: VerdictKind::OtherVersion.default_severity(),
         rule: "variable-of-another-version".to_owned(),
         reason,
         remedy: Some(remedy),
@@ -203,7 +205,7 @@ fn judge_unlisted_variable(name: &str, situation: &Situation) -> Verdict {
     let family = knowledge::find_family(name);
     if let Some(family) = family.filter(|family| family.reads_name(name)) {
         return Verdict {
-            kind: Kind::Foreign,
+            kind: VerdictKind::Foreign,
             severity: None,
             rule: "variable-of-another-program".to_owned(),
             reason: family.meaning.clone(),
@@ -220,8 +222,8 @@ fn judge_unlisted_variable(name: &str, situation: &Situation) -> Verdict {
     };
     if let Some(nearest) = nearest {
         return Verdict {
-            kind: Kind::Misspelt,
-            severity: Kind::Misspelt.default_severity(),
+            kind: VerdictKind::Misspelt,
+            severity: VerdictKind::Misspelt.default_severity(),
             rule: "variable-misspelt".to_owned(),
             reason: format!("nothing reads {name}: did you mean {nearest}?"),
             remedy: Some(format!("rename it to {nearest}, or unset it")),
@@ -230,7 +232,7 @@ fn judge_unlisted_variable(name: &str, situation: &Situation) -> Verdict {
     }
     let (severity, reason) = explain_unknown_name(name, situation);
     Verdict {
-        kind: Kind::Unknown,
+        kind: VerdictKind::Unknown,
         severity: Some(severity),
         rule: "variable-unknown".to_owned(),
         reason,
@@ -269,8 +271,8 @@ fn explain_unknown_name(name: &str, situation: &Situation) -> (Severity, String)
 
 fn verdict_of_unjudged(name: &Name) -> Verdict {
     Verdict {
-        kind: Kind::Unjudged,
-        severity: Kind::Unjudged.default_severity(),
+        kind: VerdictKind::Unjudged,
+        severity: VerdictKind::Unjudged.default_severity(),
         rule: "variable-unjudged".to_owned(),
         reason: format!("{} reads it, and nothing here can check its value", name.component.name()),
         remedy: Some(format!("compare it with the documentation of {}", name.component.name())),
@@ -290,7 +292,7 @@ fn verdict_of_plain(name: Option<&'static Name>, setting: &Setting) -> Verdict {
         None => format!("no rule is about {}", setting.value),
     };
     Verdict {
-        kind: Kind::Plain,
+        kind: VerdictKind::Plain,
         severity: None,
         rule: "variable-known".to_owned(),
         reason,

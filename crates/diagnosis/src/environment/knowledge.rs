@@ -21,7 +21,7 @@ pub(super) const FILES: [(&str, &str); 4] = [
 /// The judgement about a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum VerdictKind {
     /// It must be set here.
     Needed,
     /// A sound choice.
@@ -93,11 +93,11 @@ pub(super) struct Variable {
     pub ranks: Ranks,
     /// Rules. The first rule that holds is taken.
     #[serde(default)]
-    pub rule: Vec<Rule>,
+    pub rule: Vec<VariableRule>,
     /// Values with the right verdict, for the test.
     #[serde(default)]
     #[cfg_attr(not(test), expect(dead_code, reason = "for the test"))]
-    pub example: Vec<Example>,
+    pub example: Vec<VariableExample>,
 }
 
 /// The form of a value.
@@ -155,7 +155,7 @@ pub(crate) fn must_be_equal(name: &str) -> bool {
 /// A judgement with its conditions.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Rule {
+pub(super) struct VariableRule {
     pub id: String,
     /// Pattern of the whole value, with any case.
     #[serde(default, deserialize_with = "deserialize_pattern")]
@@ -171,7 +171,7 @@ pub(super) struct Rule {
     pub rdma: Option<bool>,
     /// A further variable that must be set.
     pub with: Option<String>,
-    pub verdict: Kind,
+    pub verdict: VerdictKind,
     pub severity: Option<Severity>,
     pub reason: String,
     pub remedy: Option<String>,
@@ -182,14 +182,14 @@ pub(super) struct Rule {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(not(test), expect(dead_code, reason = "for the test"))]
-pub(super) struct Example {
+pub(super) struct VariableExample {
     pub value: String,
     pub nccl: Option<String>,
     pub plugin: Option<String>,
     pub libfabric: Option<String>,
     pub platform: Option<String>,
     pub with: Option<String>,
-    pub verdict: Kind,
+    pub verdict: VerdictKind,
     pub severity: Option<Severity>,
     /// Words of the reason.
     pub says: Option<String>,
@@ -277,7 +277,7 @@ pub(super) fn find_family(name: &str) -> Option<&'static Family> {
     KNOWLEDGE.families.iter().find(|family| family.names.is_match(name))
 }
 
-impl Rule {
+impl VariableRule {
     /// Returns true if all conditions hold.
     pub(super) fn all_conditions_hold(
         &self,

@@ -30,7 +30,7 @@ pub use collection::Collection;
 pub use examine::{Answer, examine_variables, find_harm};
 pub use judge::{Judged, Verdict};
 pub(crate) use knowledge::must_be_equal;
-pub use knowledge::{Kind, Reading, look_up_own_variable};
+pub use knowledge::{Reading, VerdictKind, look_up_own_variable};
 pub use network::Network;
 pub use process::Process;
 pub use ranks::{RankFinding, Snapshot, compare_ranks};

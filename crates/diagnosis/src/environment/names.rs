@@ -11,7 +11,7 @@ const TABLE: &str = include_str!("../../knowledge/variables/names.csv");
 
 /// Software that reads a variable, by its name in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Component {
+pub(super) enum VariableReader {
     Nccl,
     Plugin,
     Libfabric,
@@ -21,7 +21,7 @@ pub(super) enum Component {
 
 /// The form of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Content {
+pub(super) enum ValueForm {
     Number,
     Flag,
     Text,
@@ -31,8 +31,8 @@ pub(super) enum Content {
 #[derive(Clone, Debug)]
 pub(super) struct Name {
     pub name: &'static str,
-    pub component: Component,
-    pub content: Content,
+    pub component: VariableReader,
+    pub content: ValueForm,
     since: Option<Version>,
     until: Option<Version>,
     pub is_documented: bool,
@@ -40,7 +40,7 @@ pub(super) struct Name {
 
 /// Reason why a version does not read a variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Absence {
+pub(super) enum NotInVersion {
     /// It came with this version.
     Since(Version),
     /// This version was the last with it.
@@ -92,7 +92,7 @@ pub(super) fn find_misspelt(wrong: &str) -> Option<&'static Name> {
             && known.len() > MAX_AMBIGUOUS_LEN
             && known.len().abs_diff(upper.len()) <= limit
             // Open MPI has parameters of similar names.
-            && name.component != Component::Other("open-mpi")
+            && name.component != VariableReader::Other("open-mpi")
     };
     let near =
         NAMES.values().filter(may_be).map(|name| (strsim::damerau_levenshtein(name.name, &upper), name));
@@ -103,22 +103,22 @@ pub(super) fn find_misspelt(wrong: &str) -> Option<&'static Name> {
 
 impl Name {
     /// Returns the reason why the version in use does not read it, or `None` if it does.
-    pub(super) fn reason_of_absence(&self, situation: &Situation) -> Option<Absence> {
+    pub(super) fn reason_of_absence(&self, situation: &Situation) -> Option<NotInVersion> {
         let version = match self.component {
-            Component::Nccl => situation.nccl_version(),
-            Component::Plugin => situation.plugin_version(),
-            Component::Libfabric => situation.libfabric_version(),
-            Component::Other(_) => return None,
+            VariableReader::Nccl => situation.nccl_version(),
+            VariableReader::Plugin => situation.plugin_version(),
+            VariableReader::Libfabric => situation.libfabric_version(),
+            VariableReader::Other(_) => return None,
         };
         match (&self.since, &self.until) {
-            (Some(since), _) if version < *since => Some(Absence::Since(since.clone())),
-            (_, Some(until)) if version > *until => Some(Absence::Until(until.clone())),
+            (Some(since), _) if version < *since => Some(NotInVersion::Since(since.clone())),
+            (_, Some(until)) if version > *until => Some(NotInVersion::Until(until.clone())),
             _ => None,
         }
     }
 }
 
-impl Component {
+impl VariableReader {
     /// Returns its name for people.
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -166,15 +166,15 @@ fn parse_name(line: &'static str) -> Option<Name> {
     Some(Name {
         name,
         component: match component {
-            "nccl" => Component::Nccl,
-            "aws-ofi-nccl" => Component::Plugin,
-            "libfabric" => Component::Libfabric,
-            other => Component::Other(other),
+            "nccl" => VariableReader::Nccl,
+            "aws-ofi-nccl" => VariableReader::Plugin,
+            "libfabric" => VariableReader::Libfabric,
+            other => VariableReader::Other(other),
         },
         content: match content {
-            "number" => Content::Number,
-            "flag" => Content::Flag,
-            _ => Content::Text,
+            "number" => ValueForm::Number,
+            "flag" => ValueForm::Flag,
+            _ => ValueForm::Text,
         },
         since: version(since),
         until: version(until),
@@ -207,12 +207,12 @@ mod tests {
     fn versions_of_names_are_those_of_the_sources() {
         let nccl = |version: &str| Situation { nccl: parse_version(version).ok(), ..Situation::default() };
         let absence = |name: &str, version: &str| find_name(name).unwrap().reason_of_absence(&nccl(version));
-        let since = |version: &str| Some(Absence::Since(parse_version(version).unwrap()));
+        let since = |version: &str| Some(NotInVersion::Since(parse_version(version).unwrap()));
         assert_eq!(absence("NCCL_ENV_PLUGIN", "2.28.3"), since("2.28.7"));
         assert_eq!(absence("NCCL_ENV_PLUGIN", "2.28.7"), None);
         assert_eq!(absence("NCCL_CONF_FILE", "2.22.3"), since("2.23.4"));
         assert_eq!(absence("NCCL_CUMEM_ENABLE", "2.17.1"), since("2.18.1"));
-        assert_eq!(absence("NCCL_MNNVL", "2.21.5"), Some(Absence::Until(Version::new(2, 20, 5))));
+        assert_eq!(absence("NCCL_MNNVL", "2.21.5"), Some(NotInVersion::Until(Version::new(2, 20, 5))));
         assert_eq!(absence("NCCL_MNNVL", "2.20.5"), None);
         assert_eq!(absence("NCCL_IB_HCA", "2.18.1"), None);
         assert_eq!(absence("NCCL_RUN_DIAGNOSTICS", "2.30.7"), since("2.31.2"));

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::judge::Verdict;
-use super::knowledge::Kind;
+use super::knowledge::VerdictKind;
 use super::setting::Setting;
 use super::situation::Situation;
 use crate::finding::Severity;
@@ -72,7 +72,7 @@ impl Network {
              nodes cannot reach"
         );
         Some(Verdict {
-            kind: Kind::Harmful,
+            kind: VerdictKind::Harmful,
             severity: Some(Severity::Degraded),
             rule: "socket-interface-link-local".to_owned(),
             reason,
@@ -98,7 +98,7 @@ impl Network {
         }
         let own = self.interfaces.join(", ");
         Some(Verdict {
-            kind: Kind::Harmful,
+            kind: VerdictKind::Harmful,
             severity: Some(Severity::Degraded),
             rule: "fabric-interface-missing".to_owned(),
             reason: format!(
@@ -113,7 +113,7 @@ impl Network {
         let list = List::parse(value)?;
         if self.devices.is_empty() {
             return Some(Verdict {
-                kind: Kind::NoEffect,
+                kind: VerdictKind::NoEffect,
                 severity: Some(Severity::Advice),
                 rule: "hca-without-device".to_owned(),
                 reason:
@@ -143,7 +143,7 @@ impl Network {
             );
             let remedy = format!("set NCCL_IB_HCA={},{half}", used.join(","));
             return Some(Verdict {
-                kind: Kind::Harmful,
+                kind: VerdictKind::Harmful,
                 severity: Some(Severity::Degraded),
                 rule: "hca-half-of-a-port".to_owned(),
                 reason,
@@ -162,7 +162,7 @@ impl Network {
             used.iter().copied().filter(|own| own.len() > wanted.len() && own.starts_with(*wanted)).collect();
         let verb = if list.excludes { "excludes" } else { "selects" };
         Some(Verdict {
-            kind: Kind::Harmful,
+            kind: VerdictKind::Harmful,
             severity: Some(Severity::Degraded),
             rule: "hca-prefix".to_owned(),
             reason: format!("names are prefixes: `{wanted}` {verb} {} as well", also.join(", ")),
@@ -236,7 +236,7 @@ impl<'a> List<'a> {
 
 fn broken_verdict(rule: &str, reason: String, remedy: Option<String>) -> Verdict {
     Verdict {
-        kind: Kind::Harmful,
+        kind: VerdictKind::Harmful,
         severity: Some(Severity::Broken),
         rule: rule.to_owned(),
         reason,

@@ -55,7 +55,7 @@ pub(super) struct Submission {
 
 /// Kind of text with an assignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum SettingOrigin {
     /// An entry of `env:`, or a mapping.
     Entry,
     /// A command or its arguments.
@@ -64,7 +64,7 @@ pub(super) enum Origin {
 
 /// An entry of a list `env:` of YAML.
 #[derive(Default)]
-struct Entry {
+struct EnvEntry {
     indent: usize,
     name: Option<(String, Location)>,
     value: Option<String>,
@@ -81,7 +81,7 @@ impl Submission {
             && !text.contains("<<")
             && !text.contains("set -a")
             && !text.contains("allexport");
-        let mut entry = Entry::default();
+        let mut entry = EnvEntry::default();
         for (number, line) in (1..).zip(text.lines()) {
             let place = Location { name: file.to_owned(), line: Some(number) };
             let trimmed = line.trim();
@@ -99,7 +99,7 @@ impl Submission {
     }
 
     /// Takes a key of an entry of `env:`. Returns true for a line with nothing but the name of a variable.
-    fn take_entry_key(&mut self, line: &str, place: &Location, entry: &mut Entry) -> bool {
+    fn take_entry_key(&mut self, line: &str, place: &Location, entry: &mut EnvEntry) -> bool {
         let body = line.trim_start();
         let rest = body.strip_prefix("- ").map_or(body, str::trim_start);
         let indent = line.len() - rest.len();
@@ -133,11 +133,11 @@ impl Submission {
         false
     }
 
-    fn finish_entry(&mut self, entry: &mut Entry) {
-        let Entry { name, value, is_elsewhere, .. } = std::mem::take(entry);
+    fn finish_entry(&mut self, entry: &mut EnvEntry) {
+        let EnvEntry { name, value, is_elsewhere, .. } = std::mem::take(entry);
         let Some((name, place)) = name.filter(|(name, _)| is_collected(name)) else { return };
         match value {
-            Some(value) => self.set_variable(&name, &value, place, Origin::Entry),
+            Some(value) => self.set_variable(&name, &value, place, SettingOrigin::Entry),
             None if is_elsewhere => self.note_value_elsewhere(&name, &place),
             None => self.note_missing_value(&name, &place),
         }
@@ -173,10 +173,11 @@ impl Submission {
             } else if is_printed(before) {
                 self.note_print(name, after, place);
             } else if let Some(value) = assigned_value(before, after, in_list, self.is_env) {
-                let origin = if after.starts_with('=') { Origin::Command } else { Origin::Entry };
+                let origin =
+                    if after.starts_with('=') { SettingOrigin::Command } else { SettingOrigin::Entry };
                 self.set_variable(name, &value, place.clone(), origin);
                 from = line.len() - after.len() + consumed_length(after, &value);
-                if origin == Origin::Command {
+                if origin == SettingOrigin::Command {
                     self.note_export(name, before, &line[from..], place);
                     self.note_cut_value(name, before, &value, &line[from..], place);
                 }
@@ -188,7 +189,7 @@ impl Submission {
                     name,
                     &parse_shell_word(after.trim_start()),
                     place.clone(),
-                    Origin::Command,
+                    SettingOrigin::Command,
                 );
             } else if before.split_whitespace().next() == Some("export") {
                 self.unexported.retain(|(own, _)| own != name);
@@ -219,7 +220,7 @@ impl Submission {
                     true => parse_scalar(value),
                     false => parse_scalar(value.split(',').next().unwrap_or_default()),
                 };
-                return self.set_variable(name, &value, place.clone(), Origin::Entry);
+                return self.set_variable(name, &value, place.clone(), SettingOrigin::Entry);
             }
             is_elsewhere |= value_of_key(text, "valueFrom").is_some();
             offset += part.len();
@@ -232,7 +233,7 @@ impl Submission {
     }
 
     /// Sets a variable.
-    pub(super) fn set_variable(&mut self, name: &str, value: &str, place: Location, origin: Origin) {
+    pub(super) fn set_variable(&mut self, name: &str, value: &str, place: Location, origin: SettingOrigin) {
         if value.contains('$') || value.contains('`') || value.contains("{{") {
             self.note_unseen(format!("{name} ({place}) is computed when the text is used"));
             return;
@@ -240,12 +241,12 @@ impl Submission {
         let setting = Setting::new(name, value, place);
         // Variables passed on by mpirun are in effect in the ranks, independent of the order in the text.
         let is_passed = self.is_mpi_job && self.passed.contains(name);
-        if origin == Origin::Command {
+        if origin == SettingOrigin::Command {
             self.passed.insert(name.to_owned());
         }
         match self.settings.iter_mut().find(|own| own.name == name) {
             Some(own) if own.value == setting.value => {}
-            Some(_) if is_passed && origin == Origin::Entry => self.overridden.push(setting),
+            Some(_) if is_passed && origin == SettingOrigin::Entry => self.overridden.push(setting),
             Some(own) => self.overridden.push(std::mem::replace(own, setting)),
             None => self.settings.push(setting),
         }

@@ -1,7 +1,7 @@
 //! The knowledge on its examples, common claims, and whole examinations.
 
 use super::judge::judge_variable;
-use super::knowledge::{self, FILES, File, Kind};
+use super::knowledge::{self, FILES, File, VerdictKind};
 use super::names;
 use super::*;
 use crate::examination::{Body, Examination, Health};
@@ -32,8 +32,11 @@ fn judged(name: &str, value: &str, situation: &Situation) -> Verdict {
 
 #[test]
 fn efa_is_not_asked_for_on_a_host_without_devices() {
-    for (rdma, kind) in [(None, Kind::Redundant), (Some(true), Kind::Redundant), (Some(false), Kind::Harmful)]
-    {
+    for (rdma, kind) in [
+        (None, VerdictKind::Redundant),
+        (Some(true), VerdictKind::Redundant),
+        (Some(false), VerdictKind::Harmful),
+    ] {
         let machine = Situation { rdma, ..Situation::default() };
         assert_eq!(judged("FI_PROVIDER", "efa", &machine).kind, kind, "{rdma:?}");
     }
@@ -105,7 +108,7 @@ fn false_claims_are_set_right() {
     let p4d = situation(Some("2.27.3"), Some("1.16.2"), Some("2.1.0"), Some("p4d.24xlarge"));
     let plain = situation(Some("2.28.9"), None, None, None);
     let spark = situation(Some("2.28.9"), None, None, Some("spark"));
-    use Kind::{Debugging, Harmful, Misspelt, NoEffect, OtherVersion, Redundant, Tuning, Useful};
+    use VerdictKind::{Debugging, Harmful, Misspelt, NoEffect, OtherVersion, Redundant, Tuning, Useful};
     for (name, value, machine, kind, words) in [
         // "FI_PROVIDER=efa, FI_EFA_USE_DEVICE_RDMA=1 and NCCL_PROTO=simple are needed for EFA"
         ("FI_PROVIDER", "efa", &p5, Redundant, "falls back to TCP sockets"),
@@ -156,7 +159,7 @@ fn false_claims_are_set_right() {
 #[test]
 fn unknown_names_are_told_from_those_of_other_versions_and_programs() {
     let old = situation(Some("2.28.9"), None, None, None);
-    assert_eq!(judged("NCCL_FOO_BAR_BAZ", "1", &old).kind, Kind::Unknown);
+    assert_eq!(judged("NCCL_FOO_BAR_BAZ", "1", &old).kind, VerdictKind::Unknown);
     assert_eq!(
         judged("NCCL_SOCKET_IFACE", "eth0", &old).reason,
         "nothing reads NCCL_SOCKET_IFACE: did you mean NCCL_SOCKET_IFNAME?"
@@ -165,15 +168,15 @@ fn unknown_names_are_told_from_those_of_other_versions_and_programs() {
         judged("NCCL_IB_OOO_RQ", "1", &old).reason,
         "NCCL 2.28.9 does not read it: it came with 2.30.3"
     );
-    assert_eq!(judged("NCCL_TREE_THRESHOLD", "0", &old).kind, Kind::OtherVersion);
+    assert_eq!(judged("NCCL_TREE_THRESHOLD", "0", &old).kind, VerdictKind::OtherVersion);
     for (wrong, meant) in
         [("NCCL_BENCH_TIMEOT", "NCCL_BENCH_TIMEOUT"), ("NCCL_TESTS_SPLT", "NCCL_TESTS_SPLIT")]
     {
         let verdict = judged(wrong, "1", &old);
-        assert_eq!(verdict.kind, Kind::Misspelt);
+        assert_eq!(verdict.kind, VerdictKind::Misspelt);
         assert_eq!(verdict.reason, format!("nothing reads {wrong}: did you mean {meant}?"));
     }
-    assert_eq!(judged("NCCL_BENCH_COLOUR", "1", &old).kind, Kind::Unknown);
+    assert_eq!(judged("NCCL_BENCH_COLOUR", "1", &old).kind, VerdictKind::Unknown);
     for harmless in [
         "NCCL_BENCH_TIMEOUT",
         "NCCL_VERSION",
@@ -189,7 +192,7 @@ fn unknown_names_are_told_from_those_of_other_versions_and_programs() {
     assert_eq!(judged("NCCL_FOO_BAR_BAZ", "1", &newer).severity, Some(Severity::Unknown));
     assert_eq!(judged("FI_SOMETHING_NEW", "1", &old).severity, Some(Severity::Advice));
     assert_eq!(judged("TORCH_NCCL_NEW_THING_X", "1", &old).severity, Some(Severity::Advice));
-    assert_eq!(judged("TORCH_NCCL_DUMP_ON_TIMEOUTS", "1", &old).kind, Kind::Misspelt);
+    assert_eq!(judged("TORCH_NCCL_DUMP_ON_TIMEOUTS", "1", &old).kind, VerdictKind::Misspelt);
     assert_eq!(judged("OFI_NCCL_WHATEVER_IT_IS", "1", &old).severity, Some(Severity::Degraded));
 }
 

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use semver::Version;
 
 use super::bad_value::BadValue;
-use super::knowledge::{Form, Kind, Variable};
+use super::knowledge::{Form, Variable, VerdictKind};
 use super::list::{check_devices, check_list};
-use super::names::{Component, Content, Name};
+use super::names::{Name, ValueForm, VariableReader};
 use super::number::{self, Number};
 use crate::finding::Severity;
 
@@ -36,7 +36,8 @@ pub(super) fn check_value(
     }?;
     let remedy = fault.remedy.or_else(|| Some(describe_allowed_values(name.name, knowledge)));
     let fault = BadValue { remedy, ..fault };
-    let severity = knowledge.and_then(|variable| variable.invalid).filter(|_| fault.kind == Kind::Invalid);
+    let severity =
+        knowledge.and_then(|variable| variable.invalid).filter(|_| fault.kind == VerdictKind::Invalid);
     Some(match severity {
         Some(severity) if fault.severity != Severity::Advice => BadValue { severity, ..fault },
         _ => fault,
@@ -60,21 +61,20 @@ fn describe_allowed_values(name: &str, knowledge: Option<&Variable>) -> String {
 /// Checks a value by its type in the table of names.
 fn of_content(name: &Name, value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
     match (name.component, name.content) {
-        (Component::Nccl, Content::Number | Content::Flag) | (Component::Libfabric, Content::Number) => {
-            check_number(name.component, value, set)
-        }
-        (Component::Libfabric, Content::Flag) => libfabric_flag(value, set),
+        (VariableReader::Nccl, ValueForm::Number | ValueForm::Flag)
+        | (VariableReader::Libfabric, ValueForm::Number) => check_number(name.component, value, set),
+        (VariableReader::Libfabric, ValueForm::Flag) => libfabric_flag(value, set),
         // -1 turns it off.
-        (Component::Plugin, Content::Number) => {
+        (VariableReader::Plugin, ValueForm::Number) => {
             plugin_number(value, &[], name.name == "OFI_NCCL_EAGER_MAX_SIZE")
         }
-        (Component::Plugin, Content::Flag) => plugin_number(value, &["true", "false"], false),
+        (VariableReader::Plugin, ValueForm::Flag) => plugin_number(value, &["true", "false"], false),
         _ => None,
     }
 }
 
 fn of_form(
-    component: Component,
+    component: VariableReader,
     variable: &Variable,
     form: Form,
     value: &str,
@@ -112,11 +112,15 @@ fn of_form(
 }
 
 /// Checks a number of a component that reads it with `strtoll` or `strtol`.
-fn check_number(component: Component, value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
+fn check_number(
+    component: VariableReader,
+    value: &str,
+    set: &dyn Fn(&str) -> Option<String>,
+) -> Option<BadValue> {
     let word = value.trim().to_ascii_lowercase();
     let reader = component.name();
     match number::read_number(value) {
-        Number::None if word.is_empty() && component == Component::Nccl => {
+        Number::None if word.is_empty() && component == VariableReader::Nccl => {
             Some(BadValue::advice("it is empty, which counts as not set".to_owned(), None))
         }
         Number::None if word.is_empty() => {
@@ -130,7 +134,7 @@ fn check_number(component: Component, value: &str, set: &dyn Fn(&str) -> Option<
             let reason = format!("{reader} reads numbers only: `{value}` counts as 0, not as what was meant");
             Some(BadValue::invalid(reason, right))
         }
-        Number::TooLarge if component == Component::Nccl => {
+        Number::TooLarge if component == VariableReader::Nccl => {
             Some(BadValue::invalid(format!("{value} is too large: NCCL uses the default"), None))
         }
         Number::TooLarge => Some(BadValue::invalid(format!("{value} is too large"), None)),

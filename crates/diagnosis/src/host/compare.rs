@@ -1,7 +1,7 @@
 //! Comparison of the hosts of a job: the odd host, with the value of the majority.
 
 use super::facts::Facts;
-use super::libraries::Kind;
+use super::libraries::LibraryKind;
 use super::purpose::Purpose;
 use crate::examination::{Body, Section};
 use crate::finding::{Finding, Severity};
@@ -16,7 +16,7 @@ pub(super) struct Compared {
 }
 
 /// A property of hosts, for comparison.
-struct Property {
+struct HostProperty {
     /// Its name in the table.
     name: &'static str,
     /// Effect of a difference.
@@ -31,39 +31,44 @@ const INSTALL: &str = "install the same version on all hosts";
 const IMAGE: &str = "use one image, and one LD_LIBRARY_PATH, on all hosts";
 
 /// Properties of hosts with GPUs in use.
-const GPU_PROPERTIES: [Property; 7] = [
-    Property {
+const GPU_PROPERTIES: [HostProperty; 7] = [
+    HostProperty {
         name: "GPUs",
         severity: Severity::Degraded,
         value: |facts| facts.gpus.describe_models(),
         remedy: "nvidia-smi -L on the odd hosts; dmesg | grep Xid",
     },
-    Property { name: "NVIDIA driver", severity: Severity::Degraded, value: driver_version, remedy: INSTALL },
-    Property {
+    HostProperty {
+        name: "NVIDIA driver",
+        severity: Severity::Degraded,
+        value: driver_version,
+        remedy: INSTALL,
+    },
+    HostProperty {
         name: "NVLinks up",
         severity: Severity::Degraded,
         value: working_links,
         remedy: "nvidia-smi nvlink -s; reset the GPUs, or reboot the host",
     },
-    Property {
+    HostProperty {
         name: "ECC",
         severity: Severity::Degraded,
         value: ecc_state,
         remedy: "nvidia-smi -e 1, then reset the GPUs",
     },
-    Property {
+    HostProperty {
         name: "NCCL",
         severity: Severity::Degraded,
-        value: |facts| library_identity(facts, Kind::Nccl),
+        value: |facts| library_identity(facts, LibraryKind::Nccl),
         remedy: IMAGE,
     },
-    Property {
+    HostProperty {
         name: "network plugin",
         severity: Severity::Degraded,
-        value: |facts| library_identity(facts, Kind::NetPlugin),
+        value: |facts| library_identity(facts, LibraryKind::NetPlugin),
         remedy: IMAGE,
     },
-    Property {
+    HostProperty {
         name: "NVLink cluster",
         severity: Severity::Advice,
         value: gpu_cluster,
@@ -72,38 +77,38 @@ const GPU_PROPERTIES: [Property; 7] = [
 ];
 
 /// Properties of all hosts.
-const HOST_PROPERTIES: [Property; 11] = [
-    Property {
+const HOST_PROPERTIES: [HostProperty; 11] = [
+    HostProperty {
         name: "RDMA devices up",
         severity: Severity::Degraded,
         value: devices_up,
         remedy: "rdma link; ibstat on the odd hosts",
     },
-    Property {
+    HostProperty {
         name: "RDMA firmware",
         severity: Severity::Advice,
         value: firmware_versions,
         remedy: "update the firmware of the odd hosts: mlxfwmanager",
     },
-    Property {
+    HostProperty {
         name: "machine",
         severity: Severity::Advice,
         value: |facts| text_or_unknown(facts.system.product.as_ref()),
         remedy: "give the job hosts of one type",
     },
-    Property {
+    HostProperty {
         name: "kernel",
         severity: Severity::Advice,
         value: |facts| text_or_unknown(facts.system.kernel.as_ref()),
         remedy: INSTALL,
     },
-    Property {
+    HostProperty {
         name: "processors",
         severity: Severity::Advice,
         value: |facts| text_or_unknown(facts.system.processors),
         remedy: "give the job hosts of one type",
     },
-    Property {
+    HostProperty {
         name: "memory",
         severity: Severity::Advice,
         value: |facts| {
@@ -111,31 +116,31 @@ const HOST_PROPERTIES: [Property; 11] = [
         },
         remedy: "look for a failed memory module: dmidecode -t memory; dmesg",
     },
-    Property {
+    HostProperty {
         name: "libfabric",
         severity: Severity::Degraded,
-        value: |facts| library_identity(facts, Kind::Libfabric),
+        value: |facts| library_identity(facts, LibraryKind::Libfabric),
         remedy: IMAGE,
     },
-    Property {
+    HostProperty {
         name: "locked memory",
         severity: Severity::Degraded,
         value: |facts| limit_text(facts, facts.system.limits.locked_memory, size_text),
         remedy: "set the same limits on all hosts: /etc/security/limits.conf",
     },
-    Property {
+    HostProperty {
         name: "open files",
         severity: Severity::Advice,
         value: |facts| limit_text(facts, facts.system.limits.open_files, |files| files.to_string()),
         remedy: "set the same limits on all hosts: /etc/security/limits.conf",
     },
-    Property {
+    HostProperty {
         name: "/dev/shm",
         severity: Severity::Advice,
         value: |facts| text_or_unknown(facts.system.shm.size.map(size_text)),
         remedy: "mount -o remount,size=... /dev/shm on the odd hosts",
     },
-    Property {
+    HostProperty {
         name: "IOMMU",
         severity: Severity::Advice,
         value: |facts| {
@@ -186,7 +191,7 @@ fn firmware_versions(facts: &Facts) -> String {
 }
 
 /// Returns the library of the loader, or else the first one found.
-fn library_identity(facts: &Facts, kind: Kind) -> String {
+fn library_identity(facts: &Facts, kind: LibraryKind) -> String {
     let mut all = facts.libraries.iter().filter(|library| library.kind == kind && library.problem.is_none());
     let first = all.clone().find(|library| library.first).or_else(|| all.next());
     first.map_or_else(|| "none".to_owned(), super::libraries::Library::version_and_build)
@@ -247,7 +252,7 @@ fn comparison_row(name: &str, values: &[String]) -> Vec<String> {
     ]
 }
 
-fn find_difference(property: &Property, hosts: &[Facts], values: &[String]) -> Option<Finding> {
+fn find_difference(property: &HostProperty, hosts: &[Facts], values: &[String]) -> Option<Finding> {
     let all: Vec<&str> = values.iter().map(String::as_str).collect();
     if all.windows(2).all(|pair| pair[0] == pair[1]) {
         return None;

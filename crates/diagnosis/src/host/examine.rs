@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::facts::Facts;
 use super::gpu;
-use super::libraries::Kind;
+use super::libraries::LibraryKind;
 use super::purpose::Purpose;
 use super::{compare, kernel, libraries, nic, spark, system};
 use crate::examination::{Examination, Section};
@@ -22,15 +22,15 @@ pub struct Expected {
 }
 
 /// Examines hosts: each one, and, if there are several, all compared.
-pub fn judge_hosts(hosts: &[Facts], expected: Expected, rules: &Rules) -> Examination {
-    examine_hosts(hosts, expected, rules, Purpose::Devices)
+pub fn examine_hosts(hosts: &[Facts], expected: Expected, rules: &Rules) -> Examination {
+    examine_for_purpose(hosts, expected, rules, Purpose::Devices)
 }
 
 /// Examines hosts for a job between buffers in host memory: the checks of GPUs do not apply, and absent GPUs
 /// cause no doubt.
 pub fn examine_for_host_memory(hosts: &[Facts], rules: &Rules) -> Examination {
     let judged: Vec<Facts> = hosts.iter().map(without_gpus).collect();
-    let mut examination = examine_hosts(&judged, Expected::default(), rules, Purpose::HostMemory);
+    let mut examination = examine_for_purpose(&judged, Expected::default(), rules, Purpose::HostMemory);
     examination
         .not_applicable
         .push("GPUs, NVLinks and NCCL: only host memory and the network are used".to_owned());
@@ -41,19 +41,19 @@ pub fn examine_for_host_memory(hosts: &[Facts], rules: &Rules) -> Examination {
 /// Returns the facts without GPUs, their driver and NCCL: devices, libraries and messages of the kernel.
 fn without_gpus(facts: &Facts) -> Facts {
     let mut facts = Facts { gpus: gpu::Gpus::default(), ..facts.clone() };
-    facts.libraries.retain(|library| matches!(library.kind, Kind::Libfabric | Kind::Verbs));
+    facts.libraries.retain(|library| matches!(library.kind, LibraryKind::Libfabric | LibraryKind::Verbs));
     facts.messages.kinds.retain(|message| !kernel::is_about_gpus(message));
     facts
 }
 
-fn examine_hosts(hosts: &[Facts], expected: Expected, rules: &Rules, purpose: Purpose) -> Examination {
+fn examine_for_purpose(hosts: &[Facts], expected: Expected, rules: &Rules, purpose: Purpose) -> Examination {
     let mut examination = Examination::new("host");
     let several = hosts.len() > 1;
     let mut blind = Vec::new();
     let mut known_faults: Vec<Section> = Vec::new();
     for facts in hosts {
         let name = several.then(|| facts.system.name.clone());
-        let parts = Parts::examine_host(facts, expected, several, rules, purpose);
+        let parts = HostParts::examine_host(facts, expected, several, rules, purpose);
         let named = |text: String| match &name {
             Some(name) => format!("{name}: {text}"),
             None => text,
@@ -150,7 +150,7 @@ fn add_finding(findings: &mut Vec<Finding>, finding: Finding) {
 
 /// The parts of one host's examination.
 #[derive(Default)]
-struct Parts {
+struct HostParts {
     proof: Vec<String>,
     unseen: Vec<String>,
     findings: Vec<Finding>,
@@ -159,7 +159,7 @@ struct Parts {
     known_faults: Option<Section>,
 }
 
-impl Parts {
+impl HostParts {
     fn examine_host(
         facts: &Facts,
         expected: Expected,

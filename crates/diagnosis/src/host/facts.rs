@@ -85,7 +85,7 @@ impl Facts {
     /// Reads all facts, and the counters again after the interval.
     pub fn read(source: &Source, rules: &Rules) -> Self {
         let root = &source.root;
-        let reading = source.nvml.then(gpu::nvml::Reading::start_reading);
+        let reading = source.nvml.then(gpu::nvml::NvmlReading::start_reading);
         let mut facts = Self {
             nics: nic::read_nics(root),
             counters: nic::read_all_counters(root),

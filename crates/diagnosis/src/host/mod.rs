@@ -1,4 +1,4 @@
-//! Facts about hosts, and conclusions: [`Facts::read`] reads the facts of this host, [`judge_hosts`] judges them.
+//! Facts about hosts, and conclusions: [`Facts::read`] reads the facts of this host, [`examine_hosts`] judges them.
 
 mod compare;
 pub mod counters;
@@ -22,7 +22,7 @@ mod tests;
 
 use std::{fs, io};
 
-pub use examine::{Expected, examine_for_host_memory, judge_hosts};
+pub use examine::{Expected, examine_for_host_memory, examine_hosts};
 pub use facts::{Facts, Source};
 
 /// Returns the kernel's estimate of the bytes available without swapping (`MemAvailable` of `/proc/meminfo`).

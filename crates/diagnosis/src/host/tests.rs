@@ -5,8 +5,8 @@ mod memory;
 use std::path::Path;
 
 use super::counters::Counter;
-use super::gpu::{Fabric, Gpu, Lost, Problem, Rows};
-use super::libraries::{Kind, Library};
+use super::gpu::{Fabric, Gpu, LostGpu, Problem, Rows};
+use super::libraries::{Library, LibraryKind};
 use super::pci::OnPci;
 use super::sample::{Machine, efa_container, efa_host, eight_gpus, infiniband_host};
 use super::*;
@@ -19,7 +19,7 @@ fn facts(root: &Path) -> Facts {
 }
 
 fn examined(hosts: &[Facts]) -> Examination {
-    judge_hosts(hosts, Expected::default(), &Rules::default())
+    examine_hosts(hosts, Expected::default(), &Rules::default())
 }
 
 fn rules(examination: &Examination) -> Vec<(&str, Severity)> {
@@ -45,7 +45,7 @@ fn an_empty_machine_cannot_be_told_and_says_why() {
         );
     }
     let expected = Expected { gpus: Some(8), nics: Some(1) };
-    let examination = judge_hosts(&[facts(machine.root())], expected, &Rules::default());
+    let examination = examine_hosts(&[facts(machine.root())], expected, &Rules::default());
     assert_eq!(examination.health(), Health::Broken);
     assert_eq!(examination.findings[0].diagnosis, "0 GPUs of 8 expected are usable");
     assert_eq!(examination.findings[1].diagnosis, "0 RDMA devices of 1 expected are up");
@@ -73,8 +73,8 @@ fn links_that_nvml_refuses_to_tell_are_unseen() {
 /// Each fault alone, in the facts of a healthy host.
 #[test]
 fn faults_of_gpus_are_found() {
-    type Fault = (&'static str, Severity, Action, fn(&mut Facts));
-    let faults: [Fault; 16] = [
+    type GpuFault = (&'static str, Severity, Action, fn(&mut Facts));
+    let faults: [GpuFault; 16] = [
         ("row-remap-failed", Severity::Broken, Action::Isolate, |facts| {
             gpu(facts).rows = Some(Rows { failed: true, ..Rows::default() })
         }),
@@ -108,7 +108,7 @@ fn faults_of_gpus_are_found() {
             gpu(facts).compute_mode = Some("prohibited".to_owned())
         }),
         ("gpu-lost", Severity::Broken, Action::Reboot, |facts| {
-            facts.gpus.lost.push(Lost { index: 8, error: "GPU is lost".to_owned() });
+            facts.gpus.lost.push(LostGpu { index: 8, error: "GPU is lost".to_owned() });
         }),
     ];
     for (rule, severity, action, change) in faults {
@@ -182,7 +182,7 @@ fn a_card_without_a_link_is_a_fault_only_where_a_network_is_needed() {
         facts
     };
     let severity = |hosts: &[Facts], nics| {
-        let examination = judge_hosts(hosts, Expected { gpus: None, nics }, &Rules::default());
+        let examination = examine_hosts(hosts, Expected { gpus: None, nics }, &Rules::default());
         examination.findings.iter().find(|finding| finding.rule == "no-nic-up").map(|found| found.severity)
     };
     let single = examined(&[host("vm")]);
@@ -350,7 +350,7 @@ fn equal_findings_of_hosts_are_one() {
 
 fn library(version: &str, build: &str) -> Library {
     Library {
-        kind: Kind::Nccl,
+        kind: LibraryKind::Nccl,
         name: "libnccl.so.2".to_owned(),
         path: format!("/opt/{build}/libnccl.so.2"),
         file: format!("/opt/{build}/libnccl.so.{version}"),
@@ -399,8 +399,8 @@ fn known_faults_and_conflicts_of_the_loaded_libraries_are_told() {
     facts.libraries = vec![
         library("2.30.7", "cc"),
         library("2.28.9", "aa"),
-        other(Kind::NetPlugin, "libnccl-net.so", "1.13.0", true),
-        other(Kind::Libfabric, "libfabric.so.1", "1.20.0", true),
+        other(LibraryKind::NetPlugin, "libnccl-net.so", "1.13.0", true),
+        other(LibraryKind::Libfabric, "libfabric.so.1", "1.20.0", true),
     ];
     let conflict = |facts: &Facts| {
         let examination = examined(std::slice::from_ref(facts));

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::malformed::Malformed;
 use super::status::{
-    Absence, Communicator, Format, Identity, MissingRank, Processes, Rank, RankPlace, State, Status,
+    Absence, Format, Identity, JobCommunicator, MissingRank, Processes, Rank, RankPlace, State, Status,
     error_name,
 };
 
@@ -55,7 +55,7 @@ fn add_missing_comma(text: &str) -> Cow<'_, str> {
     MISSING_COMMA.replace_all(text, "$1,$2")
 }
 
-fn convert_communicator(entry: CommunicatorEntry) -> Result<Communicator, Malformed> {
+fn convert_communicator(entry: CommunicatorEntry) -> Result<JobCommunicator, Malformed> {
     let hash = parse_hexadecimal(&entry.hash)
         .ok_or_else(|| Malformed::new(format!("`{}` is no hash of a communicator", entry.hash)))?;
     let mut ranks: Vec<Rank> = entry.ranks.into_iter().map(convert_rank).collect();
@@ -64,7 +64,7 @@ fn convert_communicator(entry: CommunicatorEntry) -> Result<Communicator, Malfor
     missing.sort_by_key(|rank| rank.rank);
     let missing_count = u32::try_from(missing.len()).unwrap_or(u32::MAX);
     let identity = Identity { hash, secondary: entry.secondary_hash };
-    Ok(Communicator { ranks, missing, missing_count, ..Communicator::new(identity, entry.size) })
+    Ok(JobCommunicator { ranks, missing, missing_count, ..JobCommunicator::new(identity, entry.size) })
 }
 
 fn convert_rank(entry: RankEntry) -> Rank {
@@ -109,11 +109,11 @@ struct Document {
     timestamp: Option<String>,
     communicators: Vec<CommunicatorEntry>,
     #[serde(default)]
-    ras: Collection,
+    ras: CollectionEntry,
 }
 
 #[derive(Default, Deserialize)]
-struct Collection {
+struct CollectionEntry {
     collection_time_sec: Option<f64>,
     #[serde(default)]
     timeouts_count: u64,

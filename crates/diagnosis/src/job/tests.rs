@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::client::{Failure, Poll, Tries, Unanswered};
+use super::client::{ClientFailure, Poll, Tries, Unanswered};
 use super::status::{Absence, Format, State, Status};
 use super::watch::{Selection, Watch};
 use super::{answer, judge};
@@ -365,7 +365,7 @@ fn a_rank_that_is_missing_in_the_first_answer_proves_no_progress() {
 #[test]
 fn a_job_that_ends_between_the_answers_cannot_tell() {
     let at = Instant::now();
-    let failure = Failure::NotListening(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
+    let failure = ClientFailure::NotListening(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
     let examination = judge::examine_job(&Watch {
         address: "localhost:28028".to_owned(),
         first: Poll { status: read("2.30.7-ok.1.json"), at, tries: Tries::default() },

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::faults::check_entry;
 use super::file::{
-    Fault as Problem, FileError, OneOrMore, check_version, locate_fault, parse_range, parse_toml,
+    FieldFault as Problem, FileError, OneOrMore, check_version, locate_fault, parse_range, parse_toml,
 };
 use crate::finding::Severity;
 

@@ -6,8 +6,8 @@ use semver::{Version, VersionReq};
 use serde::{Deserialize, Serialize};
 
 use super::file::{
-    Fault as Problem, FileError, OneOrMore, check_id, check_text, check_version, locate_fault, parse_range,
-    parse_toml,
+    FieldFault as Problem, FileError, OneOrMore, check_id, check_text, check_version, locate_fault,
+    parse_range, parse_toml,
 };
 use crate::finding::Severity;
 

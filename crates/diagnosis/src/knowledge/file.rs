@@ -73,7 +73,7 @@ struct RuleEntry {
 }
 
 /// A fault of one field, without its place.
-pub(super) type Fault = (&'static str, String);
+pub(super) type FieldFault = (&'static str, String);
 
 /// Reads a file of rules.
 pub(super) fn read_rules(file: &str, text: &str) -> Result<Vec<Rule>, FileError> {
@@ -123,7 +123,7 @@ pub(super) fn check_version(file: &str, text: &str, version: u32) -> Result<(), 
 }
 
 /// Adds file, line and entry to a fault.
-pub(super) fn locate_fault(file: &str, text: &str, id: &str, (field, problem): Fault) -> FileError {
+pub(super) fn locate_fault(file: &str, text: &str, id: &str, (field, problem): FieldFault) -> FileError {
     let quoted = format!("\"{id}\"");
     let start = text
         .lines()
@@ -147,7 +147,7 @@ pub(super) fn locate_fault(file: &str, text: &str, id: &str, (field, problem): F
 }
 
 /// Parses a range of versions, each with an operator: `>=2.28.3, <2.30.7`.
-pub(super) fn parse_range(field: &'static str, text: Option<&str>) -> Result<Option<VersionReq>, Fault> {
+pub(super) fn parse_range(field: &'static str, text: Option<&str>) -> Result<Option<VersionReq>, FieldFault> {
     let Some(text) = text else { return Ok(None) };
     let example = "write a range as `>=2.28.3, <2.30.7`, or one version as `=2.29.2`";
     let range = VersionReq::parse(text).map_err(|error| (field, format!("{error}; {example}")))?;
@@ -160,7 +160,7 @@ pub(super) fn parse_range(field: &'static str, text: Option<&str>) -> Result<Opt
 }
 
 /// Checks a name: small letters, digits and single hyphens.
-pub(super) fn check_id(id: &str) -> Result<(), Fault> {
+pub(super) fn check_id(id: &str) -> Result<(), FieldFault> {
     let word = |word: &str| {
         !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
     };
@@ -171,7 +171,7 @@ pub(super) fn check_id(id: &str) -> Result<(), Fault> {
 }
 
 /// Checks that a text is not empty.
-pub(super) fn check_text(field: &'static str, text: &str) -> Result<(), Fault> {
+pub(super) fn check_text(field: &'static str, text: &str) -> Result<(), FieldFault> {
     match text.trim().is_empty() {
         true => Err((field, "must not be empty".to_owned())),
         false => Ok(()),
@@ -179,7 +179,7 @@ pub(super) fn check_text(field: &'static str, text: &str) -> Result<(), Fault> {
 }
 
 /// Converts an entry, and checks it.
-fn convert_rule(entry: RuleEntry) -> Result<Rule, Fault> {
+fn convert_rule(entry: RuleEntry) -> Result<Rule, FieldFault> {
     check_id(&entry.id)?;
     let contains = entry.contains.into_vec();
     if contains.is_empty() || contains.iter().any(|words| words.len() < SHORTEST) {
@@ -224,9 +224,9 @@ fn convert_rule(entry: RuleEntry) -> Result<Rule, Fault> {
 
 /// Checks pattern and example lines of a rule by itself. The check is slow, so a test checks the compiled-in
 /// rules.
-pub(super) fn check_lines(rule: &Rule) -> Result<(), Fault> {
+pub(super) fn check_lines(rule: &Rule) -> Result<(), FieldFault> {
     if let Some(pattern) = &rule.pattern {
-        pattern.check_pattern().map_err(|error| ("pattern", format!("not a regular expression: {error}")))?;
+        pattern.check().map_err(|error| ("pattern", format!("not a regular expression: {error}")))?;
     }
     if rule.matches.is_empty() {
         return Err((
@@ -244,7 +244,7 @@ pub(super) fn check_lines(rule: &Rule) -> Result<(), Fault> {
 }
 
 /// Checks that the severity fits the role.
-fn check_role(role: Role, severity: Severity) -> Result<(), Fault> {
+fn check_role(role: Role, severity: Severity) -> Result<(), FieldFault> {
     let allowed: &[Severity] = match role {
         Role::Root => &[Severity::Broken, Severity::Degraded, Severity::Unknown],
         Role::Cascade => &[Severity::Broken, Severity::Degraded],

@@ -130,7 +130,7 @@ impl Pattern {
     }
 
     /// Compiles the pattern, and returns its fault.
-    pub(super) fn check_pattern(&self) -> Result<(), regex::Error> {
+    pub(super) fn check(&self) -> Result<(), regex::Error> {
         self.build_regex().map(drop)
     }
 

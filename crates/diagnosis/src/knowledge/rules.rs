@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use memchr::memmem::Finder;
 
 pub use super::file::FileError;
-use super::file::{Fault, check_lines, locate_fault, read_rules};
+use super::file::{FieldFault, check_lines, locate_fault, read_rules};
 pub use super::rule::{Origin, Pattern, Rule};
 use super::words::Words;
 
@@ -84,7 +84,7 @@ impl Rules {
     }
 
     /// Checks that the search finds a rule for its own lines, and for none of its excluded lines.
-    pub(super) fn check_search(&self, rule: &Rule) -> Result<(), Fault> {
+    pub(super) fn check_search(&self, rule: &Rule) -> Result<(), FieldFault> {
         let find = |line| {
             self.find_rule(rule.message_of_example(line).as_bytes(), rule.origin)
                 .map_or("none", |found| &found.id)

@@ -8,7 +8,7 @@ pub(super) const MOST_RANKS: u32 = 1 << 20;
 
 /// A channel from one rank to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Channel<'a> {
+pub(super) struct RankChannel<'a> {
     /// Number of the channel.
     pub(super) number: u32,
     /// 0 for collectives, 1 for send and receive.
@@ -37,9 +37,9 @@ pub(super) enum Via<'a> {
 
 /// Content of a line after `Channel `.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Line<'a> {
+pub(super) enum ChannelLine<'a> {
     /// A channel between two ranks.
-    Channel(Channel<'a>),
+    Channel(RankChannel<'a>),
     /// The order of a ring.
     Ring(Vec<u32>),
     /// The order of a ring, cut by NCCL or without ranks.
@@ -47,7 +47,7 @@ pub(super) enum Line<'a> {
 }
 
 /// Reads the text after `Channel `.
-pub(super) fn parse_channel(rest: &[u8]) -> Option<Line<'_>> {
+pub(super) fn parse_channel(rest: &[u8]) -> Option<ChannelLine<'_>> {
     let (number, rest) = text::parse_small_number(rest)?;
     let (index, rest) = match rest.strip_prefix(b"/") {
         Some(rest) => text::parse_small_number(rest)?,
@@ -79,7 +79,15 @@ pub(super) fn parse_channel(rest: &[u8]) -> Option<Line<'_>> {
         Some(end) => (&rest[..end], ranks_at_end(&rest[end..])),
         None => (rest, None),
     };
-    Some(Line::Channel(Channel { number, index, from, to, is_receive, via: parse_via(rest), ranks }))
+    Some(ChannelLine::Channel(RankChannel {
+        number,
+        index,
+        from,
+        to,
+        is_receive,
+        via: parse_via(rest),
+        ranks,
+    }))
 }
 
 /// Returns the position of the bracket after the number of a device, a number of few digits.
@@ -93,9 +101,9 @@ fn ranks_at_end(text: &[u8]) -> Option<u32> {
 }
 
 /// Reads `0 1 2 3`. NCCL cuts long orders, and writes `...` at their end.
-fn parse_ring(rest: &[u8]) -> Option<Line<'_>> {
+fn parse_ring(rest: &[u8]) -> Option<ChannelLine<'_>> {
     if rest.ends_with(b"...") {
-        return Some(Line::CutRing);
+        return Some(ChannelLine::CutRing);
     }
     let mut order = Vec::with_capacity(rest.len() / 2 + 1);
     for word in rest.split(|byte| *byte == b' ').filter(|word| !word.is_empty()) {
@@ -104,7 +112,7 @@ fn parse_ring(rest: &[u8]) -> Option<Line<'_>> {
             _ => return None,
         }
     }
-    Some(if order.is_empty() { Line::CutRing } else { Line::Ring(order) })
+    Some(if order.is_empty() { ChannelLine::CutRing } else { ChannelLine::Ring(order) })
 }
 
 fn parse_via(text: &[u8]) -> Via<'_> {
@@ -161,9 +169,9 @@ impl Via<'_> {
 mod tests {
     use super::*;
 
-    fn channel(line: &str) -> Channel<'_> {
+    fn channel(line: &str) -> RankChannel<'_> {
         match parse_channel(line.strip_prefix("Channel ").unwrap().as_bytes()) {
-            Some(Line::Channel(channel)) => channel,
+            Some(ChannelLine::Channel(channel)) => channel,
             other => panic!("{line}: {other:?}"),
         }
     }
@@ -208,9 +216,9 @@ mod tests {
 
     #[test]
     fn rings_are_read_unless_they_are_cut() {
-        assert_eq!(parse_channel(b"00/02 : 0 1 2 3"), Some(Line::Ring(vec![0, 1, 2, 3])));
-        assert_eq!(parse_channel(b"00/24 :    0   1  10"), Some(Line::Ring(vec![0, 1, 10])));
-        assert_eq!(parse_channel(b"00/24 :    0   1  1..."), Some(Line::CutRing));
+        assert_eq!(parse_channel(b"00/02 : 0 1 2 3"), Some(ChannelLine::Ring(vec![0, 1, 2, 3])));
+        assert_eq!(parse_channel(b"00/24 :    0   1  10"), Some(ChannelLine::Ring(vec![0, 1, 10])));
+        assert_eq!(parse_channel(b"00/24 :    0   1  1..."), Some(ChannelLine::CutRing));
         for wrong in
             ["", "x", "00", "00/0 : 0[0", "00/0 : 0[0] -> ", "00/0 : 0[0] -> 1[0] [send] v", "00/0 : a"]
         {

@@ -13,7 +13,7 @@ const BEGINNINGS: [&[u8]; 2] = [b"{\"log\":\"", b"{\"log\": \""];
 /// A line of Docker's driver `json-file`: `{"log":"text\n","stream":"stderr","time":"..."}`, with its members
 /// in any order.
 #[derive(Deserialize)]
-struct Record<'a> {
+struct DockerRecord<'a> {
     #[serde(borrow)]
     log: Cow<'a, str>,
 }
@@ -44,9 +44,9 @@ fn clean_into<'a>(line: &[u8], is_json: bool, scratch: &'a mut Vec<u8>) -> &'a [
     &scratch[..end]
 }
 
-/// Extracts the text of a [`Record`]. Returns false for other JSON.
+/// Extracts the text of a [`DockerRecord`]. Returns false for other JSON.
 fn unwrap_json(line: &[u8], out: &mut Vec<u8>) -> bool {
-    if let Ok(record) = serde_json::from_slice::<Record<'_>>(line) {
+    if let Ok(record) = serde_json::from_slice::<DockerRecord<'_>>(line) {
         // The text stays one line.
         let is_end = |byte: u8| matches!(byte, b'\n' | b'\r');
         out.extend(record.log.bytes().map(|byte| if is_end(byte) { b' ' } else { byte }));

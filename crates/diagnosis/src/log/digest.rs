@@ -107,7 +107,7 @@ pub struct Writer {
     pub bootstrap: Option<String>,
     /// Traced result codes of the first failures, at most [`FAILURES`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub failures: Vec<Failure>,
+    pub failures: Vec<CallFailure>,
     /// True after a traced error of an operation or of a group of operations.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub operation_failed: bool,
@@ -128,7 +128,7 @@ pub const FAILURES: usize = 4;
 
 /// A result code, traced through NCCL's functions (`misc/socket.cc:635 -> 6`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Failure {
+pub struct CallFailure {
     /// File and line of NCCL's source in the first trace, closest to the cause.
     pub place: String,
     /// File and line in the last trace.
@@ -424,13 +424,17 @@ fn serialize_pairs<S: serde::Serializer>(
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
-    struct Pair<'a> {
+    struct ConnectionEntry<'a> {
         from: u32,
         to: u32,
         #[serde(flatten)]
         connection: &'a Connection,
     }
-    serializer.collect_seq(connections.iter().map(|(&(from, to), connection)| Pair { from, to, connection }))
+    serializer.collect_seq(connections.iter().map(|(&(from, to), connection)| ConnectionEntry {
+        from,
+        to,
+        connection,
+    }))
 }
 
 /// Serializes transports as a list, since JSON has no structures as keys.

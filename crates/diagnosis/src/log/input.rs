@@ -137,7 +137,7 @@ fn decode_stream<'a>(mut stream: impl Read + 'a) -> io::Result<Box<dyn Read + 'a
     Ok(if is_gzip {
         Box::new(Described("gzip", MultiGzDecoder::new(BufReader::with_capacity(BUFFER, whole))))
     } else if is_zstd {
-        Box::new(Described("zstd", Frames::new(BufReader::with_capacity(BUFFER, whole))))
+        Box::new(Described("zstd", ZstdFrames::new(BufReader::with_capacity(BUFFER, whole))))
     } else {
         Box::new(whole)
     })
@@ -162,7 +162,7 @@ impl<R: Read> Read for Described<R> {
 }
 
 /// Frames of zstd, one after the other.
-struct Frames<R> {
+struct ZstdFrames<R> {
     source: R,
     decoder: FrameDecoder,
     is_open: bool,
@@ -173,7 +173,7 @@ struct Frames<R> {
 /// An empty last block, and a checksum: with it the decoder returns its data of a frame without an end.
 const END: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
 
-impl<R: BufRead> Frames<R> {
+impl<R: BufRead> ZstdFrames<R> {
     fn new(source: R) -> Self {
         let mut decoder = FrameDecoder::new();
         decoder.set_max_window_size(WINDOW);
@@ -219,7 +219,7 @@ impl<R: BufRead> Frames<R> {
     }
 }
 
-impl<R: BufRead> Read for Frames<R> {
+impl<R: BufRead> Read for ZstdFrames<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             if !self.is_open {

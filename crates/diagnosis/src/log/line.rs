@@ -24,7 +24,7 @@ pub(super) enum Level {
 
 /// The writer in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Source<'a> {
+pub(super) struct LineSource<'a> {
     /// All of it, with the thread: `vm:12:14 [0]`.
     pub(super) key: &'a [u8],
     /// Host name.
@@ -40,11 +40,11 @@ pub(super) struct Source<'a> {
 
 /// A part of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Entry<'a> {
+pub(super) enum LinePart<'a> {
     /// A line of NCCL.
     Nccl {
         /// The writer.
-        source: Option<Source<'a>>,
+        source: Option<LineSource<'a>>,
         /// The level.
         level: Level,
         /// The text after the prefix.
@@ -72,7 +72,7 @@ pub(super) struct Splitter {
 struct Mark<'a> {
     /// Start of the writer, or of `NCCL` without one.
     start: usize,
-    source: Option<Source<'a>>,
+    source: Option<LineSource<'a>>,
     level: Level,
     /// Start of `NCCL`.
     nccl: usize,
@@ -81,7 +81,7 @@ struct Mark<'a> {
 }
 
 /// Parts of a line: one, or more if lines were written into each other.
-pub(super) struct Parts<'a> {
+pub(super) struct LineParts<'a> {
     line: &'a [u8],
     /// Start of the part.
     start: usize,
@@ -90,7 +90,7 @@ pub(super) struct Parts<'a> {
     is_begun: bool,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> LineParts<'a> {
     pub(super) fn from_line(line: &'a [u8]) -> Self {
         Self { line, start: 0, mark: None, is_begun: false }
     }
@@ -101,8 +101,8 @@ impl<'a> Parts<'a> {
     pub(super) fn next(
         &mut self,
         splitter: &Splitter,
-        glued: impl Fn(&Source<'a>) -> Option<usize>,
-    ) -> Option<Entry<'a>> {
+        glued: impl Fn(&LineSource<'a>) -> Option<usize>,
+    ) -> Option<LinePart<'a>> {
         let mark = match self.mark.take() {
             Some(mark) => mark,
             None if self.is_begun => return None,
@@ -116,7 +116,7 @@ impl<'a> Parts<'a> {
         };
         let next = splitter.find_mark(self.line, mark.message, true, &glued);
         let end = next.as_ref().map_or(self.line.len(), |next| next.start);
-        let entry = Entry::Nccl {
+        let entry = LinePart::Nccl {
             source: mark.source,
             level: mark.level,
             message: self.line[mark.message..end].trim_ascii(),
@@ -141,7 +141,7 @@ impl Splitter {
         line: &'a [u8],
         from: usize,
         is_torn: bool,
-        glued: impl Fn(&Source<'a>) -> Option<usize>,
+        glued: impl Fn(&LineSource<'a>) -> Option<usize>,
     ) -> Option<Mark<'a>> {
         let (nccl, level, message) = self.find_level(line, from)?;
         let without = Mark { start: nccl, source: None, level, nccl, message };
@@ -191,21 +191,21 @@ impl Splitter {
     }
 
     /// Returns the content of a line without a level.
-    pub(super) fn without_mark<'a>(&self, line: &'a [u8]) -> Entry<'a> {
+    pub(super) fn without_mark<'a>(&self, line: &'a [u8]) -> LinePart<'a> {
         // `NCCL version 2.28.9+cuda13.0`, `RCCL version 2.18.3+hip5.7`.
         if let Some(found) = self.version.find(line)
             && let [before @ .., b'N' | b'R'] = &line[..found]
             && matches!(before, [] | [.., b' ' | b':' | b'>' | b'\r' | b'"' | b'|'])
             && line.get(found + 12).is_some_and(u8::is_ascii_digit)
         {
-            return Entry::Version(&line[found + 12..]);
+            return LinePart::Version(&line[found + 12..]);
         }
-        Entry::Other(line)
+        LinePart::Other(line)
     }
 }
 
 /// Returns the writer in the text before `NCCL INFO`, and its position there.
-fn parse_source(header: &[u8], level: Level) -> Option<(Source<'_>, usize)> {
+fn parse_source(header: &[u8], level: Level) -> Option<(LineSource<'_>, usize)> {
     let header = header.trim_ascii_end();
     if header.last() == Some(&b']') && level == Level::Info {
         return source_before(header, header.len(), level);
@@ -223,7 +223,7 @@ fn parse_source(header: &[u8], level: Level) -> Option<(Source<'_>, usize)> {
 }
 
 /// Returns the writer before this end: `host:pid:tid [0]`, `host:pid:tid`, `host:pid`.
-fn source_before(header: &[u8], end: usize, level: Level) -> Option<(Source<'_>, usize)> {
+fn source_before(header: &[u8], end: usize, level: Level) -> Option<(LineSource<'_>, usize)> {
     let (device, has_device, rest) = match header[..end].strip_suffix(b"]") {
         Some(rest) => {
             let (device, rest) = number_at_end(rest)?;
@@ -250,7 +250,7 @@ fn source_before(header: &[u8], end: usize, level: Level) -> Option<(Source<'_>,
         return None;
     }
     let start = rest.len() - length;
-    let source = Source {
+    let source = LineSource {
         key: &header[start..end],
         host: &rest[start..],
         pid,

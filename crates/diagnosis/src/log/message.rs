@@ -11,7 +11,7 @@ use super::trace::{self, Retry, Trace};
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Message<'a> {
     /// A channel, or the order of a ring.
-    Channel(channel::Line<'a>),
+    Channel(channel::ChannelLine<'a>),
     /// A line of many, without facts of its own and without rules: rings and trees of a rank, calls.
     Bulk,
     /// Algorithm and protocol of an operation.
@@ -33,7 +33,7 @@ pub(super) enum Message<'a> {
     /// A variable, its value, and true if a plugin set it.
     Variable(&'a [u8], &'a [u8], bool),
     /// A fact about the process.
-    Fact(Fact<'a>),
+    Fact(ProcessFact<'a>),
     /// A result code on its way through NCCL's functions.
     Trace(Trace<'a>),
     /// A repeated attempt to connect.
@@ -44,7 +44,7 @@ pub(super) enum Message<'a> {
 
 /// A fact about a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fact<'a> {
+pub(super) enum ProcessFact<'a> {
     /// Version of NCCL.
     Nccl(&'a [u8]),
     /// Commit of NCCL's build.
@@ -114,11 +114,11 @@ pub(super) fn parse_message(message: &[u8]) -> Message<'_> {
         b'T' if message.starts_with(b"Tree ") => Message::Bulk,
         b'I' if message.starts_with(b"Init timings") => init_timings(message),
         b'B' if message.starts_with(b"Bootstrap") => parse_bootstrap(message),
-        b'U' => parse_fact(message, b"Using network ", Fact::Network),
+        b'U' => parse_fact(message, b"Using network ", ProcessFact::Network),
         b'N' => parse_network(message),
         b'c' if message.starts_with(b"comm 0x") => parse_shape(message),
         b'c' => match message.strip_prefix(b"cudaDriverVersion ").and_then(parse_small_number) {
-            Some((version, _)) => Message::Fact(Fact::Driver(version)),
+            Some((version, _)) => Message::Fact(ProcessFact::Driver(version)),
             None => Message::Other,
         },
         b'0'..=b'9' => parse_numbers(message),
@@ -137,7 +137,11 @@ impl<'a> Message<'a> {
     }
 }
 
-fn parse_fact<'a>(message: &'a [u8], prefix: &[u8], fact: impl Fn(&'a [u8]) -> Fact<'a>) -> Message<'a> {
+fn parse_fact<'a>(
+    message: &'a [u8],
+    prefix: &[u8],
+    fact: impl Fn(&'a [u8]) -> ProcessFact<'a>,
+) -> Message<'a> {
     message.strip_prefix(prefix).map_or(Message::Other, |rest| Message::Fact(fact(rest.trim_ascii())))
 }
 
@@ -151,7 +155,7 @@ fn of_connections(message: &[u8]) -> Message<'_> {
 fn parse_network(message: &[u8]) -> Message<'_> {
     if let Some(rest) = message.strip_prefix(b"NET/") {
         if let Some(devices) = rest.strip_prefix(b"IB : Using").or(rest.strip_prefix(b"Socket : Using")) {
-            return Message::Fact(Fact::Devices(devices));
+            return Message::Fact(ProcessFact::Devices(devices));
         }
         if let Some(rest) = rest.strip_prefix(b"OFI ") {
             return of_plugin(rest);
@@ -161,8 +165,8 @@ fn parse_network(message: &[u8]) -> Message<'_> {
         }
         return Message::Other;
     }
-    parse_fact(message, b"NCCL version ", Fact::Nccl)
-        .or_else(|| parse_fact(message, b"NCCL git version ", Fact::Commit))
+    parse_fact(message, b"NCCL version ", ProcessFact::Nccl)
+        .or_else(|| parse_fact(message, b"NCCL git version ", ProcessFact::Commit))
         .or_else(|| parse_variable(message))
 }
 
@@ -171,14 +175,14 @@ fn of_plugin(rest: &[u8]) -> Message<'_> {
     // Versions before 1.7.1 write `Using aws-ofi-nccl 1.5.0aws`.
     let loaded = rest.strip_prefix(b"Initializing aws-ofi-nccl ");
     if let Some(version) = loaded.or_else(|| rest.strip_prefix(b"Using aws-ofi-nccl ")) {
-        return Message::Fact(Fact::Plugin(version));
+        return Message::Fact(ProcessFact::Plugin(version));
     }
     if let Some(version) = rest.strip_prefix(b"Using Libfabric version ") {
-        return Message::Fact(Fact::Libfabric(version));
+        return Message::Fact(ProcessFact::Libfabric(version));
     }
     let efa = [&b"Setting provider_filter to efa"[..], b"Configuring AWS-specific options"];
     if efa.iter().any(|text| rest.starts_with(text)) || is_aws(rest) {
-        return Message::Fact(Fact::Efa);
+        return Message::Fact(ProcessFact::Efa);
     }
     if let Some(assignment) = text_between(rest, b"Adding ", b" to environment")
         && let Some(equal) = memchr::memchr(b'=', assignment)
@@ -277,8 +281,8 @@ fn parse_bootstrap(message: &[u8]) -> Message<'_> {
     if let Some(phases) = message.strip_prefix(b"Bootstrap timings ") {
         return Message::BootstrapTimings(phases);
     }
-    parse_fact(message, b"Bootstrap : Using ", Fact::Bootstrap)
-        .or_else(|| parse_fact(message, b"Bootstrap: Using ", Fact::Bootstrap))
+    parse_fact(message, b"Bootstrap : Using ", ProcessFact::Bootstrap)
+        .or_else(|| parse_fact(message, b"Bootstrap: Using ", ProcessFact::Bootstrap))
 }
 
 /// Reads `Init timings - ncclCommInitRank: rank 0 nranks 2 total 0.07 (kernels 0.00, ...)`. The name is

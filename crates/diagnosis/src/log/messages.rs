@@ -47,12 +47,12 @@ pub(super) struct Messages {
     pub(super) watchdog: Watchdog,
     writers: usize,
     /// Warnings, variables, lists and lines dropped at a limit.
-    pub(super) lost: Lost,
+    pub(super) lost: LostMessages,
 }
 
 /// Numbers of dropped items.
 #[derive(Debug, Default)]
-pub(super) struct Lost {
+pub(super) struct LostMessages {
     pub(super) unknown: u64,
     pub(super) hits: u64,
     pub(super) variables: u64,
@@ -187,7 +187,12 @@ impl Messages {
     }
 }
 
-fn add_writer(writer: Option<usize>, writers: &mut BTreeSet<usize>, total: &mut usize, lost: &mut Lost) {
+fn add_writer(
+    writer: Option<usize>,
+    writers: &mut BTreeSet<usize>,
+    total: &mut usize,
+    lost: &mut LostMessages,
+) {
     let Some(writer) = writer else { return };
     if *total < WRITERS {
         *total += usize::from(writers.insert(writer));

@@ -55,10 +55,10 @@ impl Paths {
 }
 
 /// A path in such a line: bus ids of both GPUs, and NCCL's name of the path.
-type Path<'a> = (&'a str, &'a str, &'a str);
+type LoggedPath<'a> = (&'a str, &'a str, &'a str);
 
 /// Returns the paths from a GPU to the other GPUs of its system. A message of another kind has none.
-fn parse_paths(message: &str) -> Vec<Path<'_>> {
+fn parse_paths(message: &str) -> Vec<LoggedPath<'_>> {
     let Some((from, others)) = message.split_once(" :").filter(|(from, _)| from.starts_with("GPU/")) else {
         return Vec::new();
     };

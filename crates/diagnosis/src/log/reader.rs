@@ -6,14 +6,14 @@ use std::io::Read;
 use memchr::memmem;
 use semver::Version;
 
-use super::answers::{Answers, Kind};
-use super::channel::{Channel, Line};
+use super::answers::{Answers, MessageKind};
+use super::channel::{ChannelLine, RankChannel};
 use super::clean::clean_line;
 use super::communicators::Communicators;
 use super::digest::{Digest, Input, Position, Writer};
-use super::headers::{Headers, INFO, Known};
+use super::headers::{Headers, INFO, KnownWriter};
 use super::input;
-use super::line::{Entry, Level, Parts, Splitter};
+use super::line::{Level, LinePart, LineParts, Splitter};
 use super::message::{self, Message};
 use super::messages::{Messages, Place};
 use super::path::Paths;
@@ -117,7 +117,7 @@ impl<'a> Reader<'a> {
         };
         let Some((nccl, level, message)) = first else {
             return match self.splitter.without_mark(line) {
-                Entry::Version(text) => {
+                LinePart::Version(text) => {
                     self.note_version(text);
                     // `DistBackendError: NCCL error in: ..., NCCL version 2.28.9`.
                     self.read_other_line(line, position);
@@ -140,7 +140,7 @@ impl<'a> Reader<'a> {
             Some((_, known)) => Some(known),
             None => self.headers.kept_writer(header),
         };
-        if let Some(Known { thread, start, .. }) =
+        if let Some(KnownWriter { thread, start, .. }) =
             known.filter(|known| known.forgotten == self.writers.forgotten)
         {
             match thread {
@@ -157,18 +157,18 @@ impl<'a> Reader<'a> {
             }
             return true;
         }
-        let mut parts = Parts::from_line(line);
+        let mut parts = LineParts::from_line(line);
         let mut is_of_nccl = true;
         while let Some(entry) = parts.next(&self.splitter, |source| self.writers.glued_length(source)) {
             match entry {
-                Entry::Nccl { source, level, message, before, file } => {
+                LinePart::Nccl { source, level, message, before, file } => {
                     // Calls and diagnostics do not name the device, a part of a writer's identity.
                     let source = source.filter(|_| matches!(level, Level::Info | Level::Warn | Level::Error));
                     let thread =
                         source.and_then(|source| self.writers.thread_index(&source, position, message));
                     if is_single && source.is_some_and(|source| source.is_whole) {
                         let (forgotten, start) = (self.writers.forgotten, before.len());
-                        self.headers.keep_writer(header, Known { thread, forgotten, start });
+                        self.headers.keep_writer(header, KnownWriter { thread, forgotten, start });
                     }
                     let writer = thread.map(|thread| self.writers.thread_at(thread).writer);
                     let place = Place { position, writer, before };
@@ -180,8 +180,8 @@ impl<'a> Reader<'a> {
                         self.read_nccl_line(level, message, thread, place);
                     }
                 }
-                Entry::Version(text) => self.note_version(text),
-                Entry::Other(line) => {
+                LinePart::Version(text) => self.note_version(text),
+                LinePart::Other(line) => {
                     self.read_other_line(line, position);
                     is_of_nccl = false;
                 }
@@ -259,7 +259,7 @@ impl<'a> Reader<'a> {
 
     /// Notes a hit, and returns true, if a rule for the writer's versions knows the message.
     fn find_rule(&mut self, message: &[u8], origin: Origin, place: Place<'_>) -> bool {
-        let kind = if origin == Origin::Any { Kind::Line } else { Kind::Message };
+        let kind = if origin == Origin::Any { MessageKind::Line } else { MessageKind::Message };
         let rules = self.rules;
         let rule = self.answers.kept_rule(message, kind).unwrap_or_else(|| {
             let quote = if origin == Origin::Any { self.quotes.quoted_warning(message) } else { None };
@@ -293,7 +293,7 @@ impl<'a> Reader<'a> {
 
     /// Returns the rule of a message kept as one without facts, if any.
     fn known_answer(&mut self, message: &[u8]) -> Option<Option<&'a Rule>> {
-        if is_never_kept(message) { None } else { self.answers.kept_rule(message, Kind::WithoutFacts) }
+        if is_never_kept(message) { None } else { self.answers.kept_rule(message, MessageKind::WithoutFacts) }
     }
 
     /// Reads a message unknown to [`known_answer`](Self::known_answer).
@@ -307,7 +307,7 @@ impl<'a> Reader<'a> {
             !matches!(parsed, Message::Channel(_) | Message::Bulk | Message::Choice(..) | Message::Trees);
         if matches!(parsed, Message::Other | Message::Bulk) && !is_never_kept(message) {
             let rule = if has_rules { self.rules.find_rule(message, Origin::Nccl) } else { None };
-            self.answers.keep_rule(message, Kind::WithoutFacts, rule);
+            self.answers.keep_rule(message, MessageKind::WithoutFacts, rule);
             self.note_hit_of(rule, message, place);
             return;
         }
@@ -328,7 +328,7 @@ impl<'a> Reader<'a> {
     fn learn_message(&mut self, parsed: Message<'_>, thread: usize, place: Place<'_>) {
         let current = self.writers.current_communicator(thread);
         match (parsed, current) {
-            (Message::Channel(Line::Channel(channel)), _) => {
+            (Message::Channel(ChannelLine::Channel(channel)), _) => {
                 self.connect_channel(thread, &channel, place.position)
             }
             (Message::Retry(retry), _) => self.writers.note_retry(thread, retry, place.position),
@@ -366,7 +366,7 @@ impl<'a> Reader<'a> {
     /// Learns from a line about a communicator. If `is_known` is false, it may be about another one.
     fn of_communicator(&mut self, parsed: Message<'_>, current: Membership, is_known: bool) {
         match parsed {
-            Message::Channel(Line::Ring(order)) => self.communicators.note_ring(current, order),
+            Message::Channel(ChannelLine::Ring(order)) => self.communicators.note_ring(current, order),
             Message::Choice(algorithm, protocol) => {
                 let (algorithm, protocol) =
                     (message::algorithm_name(algorithm), message::protocol_name(protocol));
@@ -399,7 +399,7 @@ impl<'a> Reader<'a> {
 
     /// Notes a channel in the thread's communicator. A thread does not name its communicator when it starts
     /// on connections: it is the writer's last one that fits the line and does not have it yet.
-    fn connect_channel(&mut self, thread: usize, channel: &Channel<'_>, position: Position) {
+    fn connect_channel(&mut self, thread: usize, channel: &RankChannel<'_>, position: Position) {
         let current = self.writers.thread_at(thread).current;
         if let Some(current) = current
             && self.communicators.connect_member(current, channel, false)

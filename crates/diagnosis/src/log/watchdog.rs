@@ -23,7 +23,7 @@ pub(super) struct Watchdog {
 }
 
 /// The words of the reports, prepared for the search: a job can write hundreds of thousands of them.
-struct Words {
+struct ReportWords {
     work: Finder<'static>,
     operation: Finder<'static>,
     sequence: Finder<'static>,
@@ -37,7 +37,7 @@ struct Words {
     sent: Finder<'static>,
 }
 
-static WORDS: LazyLock<Words> = LazyLock::new(|| Words {
+static WORDS: LazyLock<ReportWords> = LazyLock::new(|| ReportWords {
     work: Finder::new("WorkNCCL("),
     operation: Finder::new("OpType="),
     sequence: Finder::new("SeqNum="),

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use foldhash::HashMap;
 use semver::Version;
 
-use super::digest::{FAILURES, Failure, Position, Retries, Writer};
-use super::line::Source;
-use super::message::{self, Event, Fact};
+use super::digest::{CallFailure, FAILURES, Position, Retries, Writer};
+use super::line::LineSource;
+use super::message::{self, Event, ProcessFact};
 use super::text;
 use super::trace::{self, Retry, Trace};
 
@@ -47,7 +47,7 @@ pub(super) struct Thread {
 
 /// Place of a line among the lines of its thread.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Line {
+pub(super) struct ThreadLine {
     /// Unique number of the thread.
     pub(super) thread: u64,
     /// Number of the thread's lines so far.
@@ -58,7 +58,7 @@ pub(super) struct Line {
 
 /// Facts logged once per process.
 #[derive(Debug, Default)]
-struct Process {
+struct ProcessFacts {
     nccl: Option<Version>,
     build: Option<String>,
     driver: Option<u32>,
@@ -93,10 +93,10 @@ pub(super) struct Writers {
     threads: Vec<Thread>,
     /// Indices of processes by host and number.
     processes_by_name: HashMap<(Box<[u8]>, u64), usize>,
-    processes: Vec<Process>,
+    processes: Vec<ProcessFacts>,
     /// Indices of writers by process and device.
     by_device: HashMap<(usize, Option<u32>), usize>,
-    all: Vec<State>,
+    all: Vec<WriterState>,
     devices: usize,
     /// Devices above the limit.
     pub(super) lost_devices: u64,
@@ -107,7 +107,7 @@ pub(super) struct Writers {
 }
 
 #[derive(Debug)]
-struct State {
+struct WriterState {
     writer: Writer,
     process: usize,
     /// Communicators, the last one at the end.
@@ -118,7 +118,7 @@ struct State {
 
 impl Writers {
     /// Returns the length of the text before a known host name at the end of the line's host name.
-    pub(super) fn glued_length(&self, source: &Source<'_>) -> Option<usize> {
+    pub(super) fn glued_length(&self, source: &LineSource<'_>) -> Option<usize> {
         (0..source.host.len()).find(|start| {
             // The key borrows the host name, and a map with owned names cannot look it up. Few lines come
             // here.
@@ -129,7 +129,7 @@ impl Writers {
     /// Returns the index of the line's thread, or `None` above the limit.
     pub(super) fn thread_index(
         &mut self,
-        source: &Source<'_>,
+        source: &LineSource<'_>,
         position: Position,
         message: &[u8],
     ) -> Option<usize> {
@@ -146,14 +146,14 @@ impl Writers {
         let thread = &mut self.threads[thread];
         let is_bulk = [&b"Channel "[..], b"Ring ", b"Tree "].iter().any(|word| message.starts_with(word));
         thread.lines += u64::from(!is_bulk);
-        let State { writer, last, .. } = &mut self.all[thread.writer];
+        let WriterState { writer, last, .. } = &mut self.all[thread.writer];
         writer.last = position;
         last.clear();
         // One byte more marks the text as cut.
         last.extend_from_slice(&message[..message.len().min(text::TEXT + 1)]);
     }
 
-    fn add_writer(&mut self, source: &Source<'_>, position: Position) -> Option<usize> {
+    fn add_writer(&mut self, source: &LineSource<'_>, position: Position) -> Option<usize> {
         let name = (Box::from(source.host), source.pid);
         let process = self.processes_by_name.get(&name).copied();
         let writer = process.and_then(|process| self.by_device.get(&(process, source.device)).copied());
@@ -165,11 +165,11 @@ impl Writers {
             }
             None => {
                 let process = process.unwrap_or_else(|| {
-                    self.processes.push(Process::default());
+                    self.processes.push(ProcessFacts::default());
                     self.processes_by_name.insert(name, self.processes.len() - 1);
                     self.processes.len() - 1
                 });
-                self.all.push(State {
+                self.all.push(WriterState {
                     writer: Writer {
                         host: text::shorten_message(source.host),
                         pid: source.pid,
@@ -202,10 +202,10 @@ impl Writers {
     }
 
     /// Returns the last line of a thread, at this position.
-    pub(super) fn last_line(&self, thread: usize, position: Position) -> Line {
+    pub(super) fn last_line(&self, thread: usize, position: Position) -> ThreadLine {
         // Indices are used again after a reset of the threads.
         let id = self.forgotten * THREADS as u64 + thread as u64;
-        Line { thread: id, number: self.threads[thread].lines, position }
+        ThreadLine { thread: id, number: self.threads[thread].lines, position }
     }
 
     /// Returns the index of the process of a thread.
@@ -246,7 +246,7 @@ impl Writers {
     /// devices.
     pub(super) fn of_device(&mut self, thread: usize, device: Option<u32>, position: Position) -> usize {
         let own = self.threads[thread].writer;
-        let State { writer, process, .. } = &self.all[own];
+        let WriterState { writer, process, .. } = &self.all[own];
         if device.is_none() || writer.device.is_none() || device == writer.device {
             return own;
         }
@@ -260,7 +260,7 @@ impl Writers {
         }
         let (host, pid) = (writer.host.clone(), writer.pid);
         let writer = Writer { host, pid, device, first: position, last: position, ..Writer::default() };
-        self.all.push(State { writer, process, memberships: Vec::new(), last: Vec::new() });
+        self.all.push(WriterState { writer, process, memberships: Vec::new(), last: Vec::new() });
         self.by_device.insert((process, device), self.all.len() - 1);
         self.all.len() - 1
     }
@@ -289,18 +289,18 @@ impl Writers {
         is_of_end: bool,
         position: Position,
     ) {
-        let Process { starting, has_started, .. } = &self.processes[self.process_of(thread)];
+        let ProcessFacts { starting, has_started, .. } = &self.processes[self.process_of(thread)];
         let is_of_start = !has_started || !starting.is_empty();
         let writer = &mut self.all[self.threads[thread].writer].writer;
         writer.operation_failed |= OPERATIONS.iter().any(|file| trace.place.starts_with(file));
         let failures = &mut writer.failures;
         let place = || text::name(trace.place);
-        let is_same = |last: &Failure| last.code == trace.code && last.is_of_start == is_of_start;
+        let is_same = |last: &CallFailure| last.code == trace.code && last.is_of_start == is_of_start;
         if let Some(last) = failures.last_mut().filter(|last| is_same(last)) {
             (last.outermost, last.last) = (place(), position);
             last.is_of_end &= is_of_end;
         } else {
-            failures.push(Failure {
+            failures.push(CallFailure {
                 place: place(),
                 outermost: place(),
                 code: trace.code,
@@ -341,17 +341,17 @@ impl Writers {
     }
 
     /// Notes a fact about the process of a thread.
-    pub(super) fn learn_fact(&mut self, thread: usize, fact: Fact<'_>) {
+    pub(super) fn learn_fact(&mut self, thread: usize, fact: ProcessFact<'_>) {
         let process = self.process_of(thread);
         let process = &mut self.processes[process];
         match fact {
-            Fact::Nccl(text) => {
+            ProcessFact::Nccl(text) => {
                 if let Some((version, rest)) = message::parse_version(text) {
                     process.nccl = Some(version);
                     process.build = (!rest.is_empty()).then(|| text::name(rest));
                 }
             }
-            Fact::Commit(commit) => {
+            ProcessFact::Commit(commit) => {
                 let commit = text::name(commit);
                 process.build = Some(match process.build.take() {
                     Some(build) if build.ends_with(&commit) => build,
@@ -359,15 +359,17 @@ impl Writers {
                     None => commit,
                 });
             }
-            Fact::Driver(version) => process.driver = Some(version),
-            Fact::Plugin(text) => process.plugin = message::parse_version(text).map(|(version, _)| version),
-            Fact::Libfabric(text) => {
+            ProcessFact::Driver(version) => process.driver = Some(version),
+            ProcessFact::Plugin(text) => {
+                process.plugin = message::parse_version(text).map(|(version, _)| version)
+            }
+            ProcessFact::Libfabric(text) => {
                 process.libfabric = message::parse_version(text).map(|(version, _)| version)
             }
-            Fact::Efa => process.efa = true,
-            Fact::Network(name) => process.network = Some(text::name(name)),
-            Fact::Bootstrap(name) => process.bootstrap = Some(text::name(name)),
-            Fact::Devices(list) => {
+            ProcessFact::Efa => process.efa = true,
+            ProcessFact::Network(name) => process.network = Some(text::name(name)),
+            ProcessFact::Bootstrap(name) => process.bootstrap = Some(text::name(name)),
+            ProcessFact::Devices(list) => {
                 for device in message::parse_devices(list) {
                     if self.devices == DEVICES {
                         self.lost_devices += 1;
@@ -386,7 +388,7 @@ impl Writers {
     /// lines count as its rank's.
     pub(super) fn into_writers(self, ranks: impl Fn(usize) -> u32) -> (Vec<Writer>, Vec<usize>) {
         let Self { mut processes, mut all, .. } = self;
-        for (index, State { writer, process, memberships, last }) in all.iter_mut().enumerate() {
+        for (index, WriterState { writer, process, memberships, last }) in all.iter_mut().enumerate() {
             writer.last_text = text::shorten_message(last.trim_ascii());
             // The largest communicator, of several the first one.
             let largest = memberships.iter().rev().max_by_key(|membership| ranks(membership.communicator));
@@ -399,7 +401,7 @@ impl Writers {
                 });
             }
         }
-        let owner = |index: usize, state: &State| match processes[state.process].owner {
+        let owner = |index: usize, state: &WriterState| match processes[state.process].owner {
             Some(Owner::One(owner)) if state.writer.rank.is_none() => owner,
             _ => index,
         };
@@ -412,7 +414,7 @@ impl Writers {
         }
         let mut places = vec![0; owners.len()];
         let mut finished = Vec::new();
-        for (index, State { mut writer, process, .. }) in all.into_iter().enumerate() {
+        for (index, WriterState { mut writer, process, .. }) in all.into_iter().enumerate() {
             if owners[index] == index {
                 processes[process].copy_facts(&mut writer);
                 places[index] = finished.len();
@@ -426,9 +428,9 @@ impl Writers {
 
 /// Removes the last failures beyond [`FAILURES`], first failures of the start and of the end: they may be
 /// harmless.
-fn keep_failures(failures: &mut Vec<Failure>) {
+fn keep_failures(failures: &mut Vec<CallFailure>) {
     while failures.len() > FAILURES {
-        let may_be_harmless = |each: &Failure| each.is_of_start || each.is_of_end;
+        let may_be_harmless = |each: &CallFailure| each.is_of_start || each.is_of_end;
         let index = failures.iter().rposition(may_be_harmless).unwrap_or(failures.len() - 1);
         failures.remove(index);
     }
@@ -460,7 +462,7 @@ fn take_over(writer: &mut Writer, other: Writer) {
     };
 }
 
-impl Process {
+impl ProcessFacts {
     /// Copies the facts.
     fn copy_facts(&self, writer: &mut Writer) {
         writer.nccl = self.nccl.clone();

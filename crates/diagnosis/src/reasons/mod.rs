@@ -58,7 +58,7 @@ struct Hint {
 }
 
 impl Hint {
-    fn list_hints(hints: &Hints) -> Vec<Self> {
+    fn all(hints: &Hints) -> Vec<Self> {
         type Field = fn(&mut Hints) -> &mut Option<String>;
         let none = Hints { provider: hints.provider.clone(), ..Hints::default() };
         let mut all = Vec::new();
@@ -89,7 +89,7 @@ impl Hint {
         all
     }
 
-    fn describe_hint(&self) -> String {
+    fn describe(&self) -> String {
         format!("the {} {}", self.kind, self.value)
     }
 
@@ -105,7 +105,7 @@ impl Hint {
         Some(format!("{} {}", self.kind, join_list(&names)))
     }
 
-    fn advice_on_hint(&self) -> Option<&'static str> {
+    fn advice(&self) -> Option<&'static str> {
         match self.kind {
             "node" => Some("see whether the name has an address that this host reaches (getent hosts NAME)"),
             "service" => Some("give a port as a number"),
@@ -138,7 +138,7 @@ pub fn explain_excluded_providers(
     ask: impl Fn(&Hints) -> Result<Vec<Info>, fabric::Error>,
 ) -> Result<Vec<Reason>, fabric::Error> {
     let provider = hints.provider.as_ref();
-    let given = Hint::list_hints(hints);
+    let given = Hint::all(hints);
     let answers = |question: fn(&Hint) -> &Hints| -> Result<Vec<Vec<Info>>, fabric::Error> {
         given.iter().map(|hint| ask(question(hint))).collect()
     };
@@ -172,12 +172,12 @@ fn explain_exclusion(name: &str, given: &[Hint], without: &[Vec<Info>], alone: &
                 let its: Vec<&Info> = entries.iter().filter(|entry| entry.provider == name).collect();
                 let instead =
                     hint.possible_values(&its).map_or_else(String::new, |has| format!(" (it has {has})"));
-                format!("without {}{instead}", hint.describe_hint())
+                format!("without {}{instead}", hint.describe())
             })
             .collect();
         let mut reason =
             Reason::new(format!("provider {name} would match {}", dropped.join(", or "))).for_provider(name);
-        reason.advice = one_too_many.iter().find_map(|(hint, _)| hint.advice_on_hint()).map(str::to_owned);
+        reason.advice = one_too_many.iter().find_map(|(hint, _)| hint.advice()).map(str::to_owned);
         reason.without = one_too_many.iter().map(|(hint, _)| hint.value.clone()).collect();
         return reason;
     }
@@ -185,10 +185,10 @@ fn explain_exclusion(name: &str, given: &[Hint], without: &[Vec<Info>], alone: &
         .iter()
         .zip(alone)
         .filter(|(_, entries)| !of(entries))
-        .map(|(hint, _)| hint.describe_hint())
+        .map(|(hint, _)| hint.describe())
         .collect();
     if lacks.is_empty() {
-        let all: Vec<String> = given.iter().map(Hint::describe_hint).collect();
+        let all: Vec<String> = given.iter().map(Hint::describe).collect();
         return Reason::new(format!("provider {name} has each, but not together: {}", all.join(", ")))
             .for_provider(name);
     }
@@ -196,7 +196,7 @@ fn explain_exclusion(name: &str, given: &[Hint], without: &[Vec<Info>], alone: &
 }
 
 /// Facts about libfabric and the host.
-pub struct Facts<'a> {
+pub struct ProviderFacts<'a> {
     /// The hints of the request.
     pub hints: &'a Hints,
     /// Entries without hints.
@@ -216,7 +216,7 @@ pub struct Facts<'a> {
 }
 
 /// Returns the reasons why the requested provider is missing, or none if it is present.
-pub fn explain_missing_provider(known: &Facts<'_>) -> Vec<Reason> {
+pub fn explain_missing_provider(known: &ProviderFacts<'_>) -> Vec<Reason> {
     let wanted = known.hints.provider.as_ref();
     if wanted.is_some() && !known.of_provider.is_empty() {
         return Vec::new();
@@ -264,8 +264,8 @@ fn hides_provider(value: &str, provider: &str) -> bool {
 }
 
 /// Returns reasons from the list of providers compiled into libfabric.
-fn explain_registration(known: &Facts<'_>, wanted: &str) -> Vec<Reason> {
-    let Facts { version, path, .. } = known;
+fn explain_registration(known: &ProviderFacts<'_>, wanted: &str) -> Vec<Reason> {
+    let ProviderFacts { version, path, .. } = known;
     let names: Vec<&str> = known.registered.iter().map(|provider| provider.name.as_str()).collect();
     // Excluded providers need not exist.
     let parts = wanted.split(';').filter(|part| !part.starts_with('^'));

@@ -154,7 +154,7 @@ fn why(wanted: &str, version: (u16, u16), registered: &[&str], library: &str, ho
         .map(|name| Registered { name: (*name).to_owned(), version: Version::new(1, 0) })
         .collect();
     let hints = hints(Some(wanted), None, &[]);
-    explain_missing_provider(&Facts {
+    explain_missing_provider(&ProviderFacts {
         hints: &hints,
         all: &offered(),
         of_provider: &answer(&hints).unwrap(),
@@ -383,7 +383,7 @@ fn other_providers_are_missing_by_name() {
 #[test]
 fn a_variable_that_hides_providers_is_named() {
     let (wanted, none) = (hints(Some("tcp"), None, &[]), hints(None, None, &[]));
-    let mut known = Facts {
+    let mut known = ProviderFacts {
         hints: &wanted,
         all: &[],
         of_provider: &[],

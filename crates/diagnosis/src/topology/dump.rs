@@ -8,7 +8,7 @@
 use roxmltree::Node;
 
 use super::graph::{self, Graphs};
-use super::model::{Gpu, Locality, Nic, NumaNode, NvLink, NvLinkEnd, PcieLink, Topology};
+use super::model::{Locality, NumaNode, NvLink, NvLinkEnd, PcieLink, Topology, TopologyGpu, TopologyNic};
 use super::xml::{self, Unreadable, child_elements, hexadecimal_attribute, number_attribute};
 use crate::host::pci::{normal_bus_id, read_rate};
 use crate::words::ranges_text;
@@ -20,7 +20,7 @@ const INVISIBLE: &str = "fffffff:ffff:ff";
 
 /// A file of NCCL.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Dump {
+pub enum TopologyDump {
     /// A topology.
     Topology(Topology),
     /// Rings and trees.
@@ -31,13 +31,13 @@ pub enum Dump {
 ///
 /// # Errors
 /// An error if the text is not XML, is not a file of NCCL, or has too many devices.
-pub fn read_dump(text: &str, name: &str) -> Result<Dump, Unreadable> {
+pub fn read_dump(text: &str, name: &str) -> Result<TopologyDump, Unreadable> {
     let unreadable = |problem: String| Unreadable { name: name.to_owned(), problem };
     let document = xml::parse_xml(text).map_err(unreadable)?;
     let root = document.root_element();
     match root.tag_name().name() {
-        "system" => read_system(root, name).map(Dump::Topology).map_err(unreadable),
-        "graphs" => graph::read_graphs(root, name).map(Dump::Graphs).map_err(unreadable),
+        "system" => read_system(root, name).map(TopologyDump::Topology).map_err(unreadable),
+        "graphs" => graph::read_graphs(root, name).map(TopologyDump::Graphs).map_err(unreadable),
         other => Err(unreadable(format!(
             "<{other}> is neither a topology (<system>) nor graphs (<graphs>) of NCCL; write them with \
              NCCL_TOPO_DUMP_FILE=topo.xml and NCCL_GRAPH_DUMP_FILE=graph.xml"
@@ -148,8 +148,9 @@ fn read_gpu(
 ) -> Result<(), String> {
     let rank = number_attribute(gpu, "rank");
     // Several ranks on one GPU have an element each.
-    let same =
-        |known: &&mut Gpu| known.bus_id == bus_id && known.place.host == place.host && !bus_id.is_empty();
+    let same = |known: &&mut TopologyGpu| {
+        known.bus_id == bus_id && known.place.host == place.host && !bus_id.is_empty()
+    };
     if let Some(known) = topology.gpus.iter_mut().find(same) {
         known.ranks.extend(rank);
         return Ok(());
@@ -158,7 +159,7 @@ fn read_gpu(
         .map(|link| NvLink { to: nvlink_end(link), count: number_attribute(link, "count").unwrap_or(1) });
     let c2c = child_elements(gpu, "c2c").filter_map(|link| number_attribute::<u32>(link, "count")).next();
     let index = number_attribute(gpu, "dev").unwrap_or(topology.gpus.len() as u32);
-    topology.gpus.push(Gpu {
+    topology.gpus.push(TopologyGpu {
         index,
         bus_id: bus_id.to_owned(),
         name: compute_capability(gpu),
@@ -169,7 +170,7 @@ fn read_gpu(
         nvlinks: Some(links.collect()),
         c2c_links: c2c,
         gdr: number_attribute::<u32>(gpu, "gdr").map(|gdr| gdr > 0),
-        ..Gpu::default()
+        ..TopologyGpu::default()
     });
     check_devices(topology)
 }
@@ -212,7 +213,7 @@ fn read_nets(
             continue;
         }
         let dev: Option<i64> = number_attribute(net, "dev");
-        topology.nics.push(Nic {
+        topology.nics.push(TopologyNic {
             name: net.attribute("name").unwrap_or("?").to_owned(),
             bus_id: bus_id.map(str::to_owned),
             dev: dev.and_then(|dev| u32::try_from(dev).ok()),
@@ -223,7 +224,7 @@ fn read_nets(
                 .filter(|gbps| gbps.is_finite() && *gbps > 0.0),
             rdma: bus_id.is_some(),
             gdr: number_attribute::<u32>(net, "gdr").map(|gdr| gdr > 0),
-            ..Nic::default()
+            ..TopologyNic::default()
         });
         check_devices(topology)?;
     }

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::findings;
 use super::graph::{Channel, Graph, Graphs, Stop};
 use super::matrix::{Device, all_paths, device_table, path_between, topology_matrix, transport_table};
-use super::model::{Nic, Topology};
+use super::model::{Topology, TopologyNic};
 use super::path::Path;
 use crate::examination::{Body, Examination, Section};
 use crate::words::{self, plural};
@@ -42,7 +42,7 @@ pub fn examine_topology(topology: Option<&Topology>, graphs: Option<&Graphs>) ->
     }
     examination.facts = json!({
         "topology": topology,
-        "labels": topology.map(|topology| Device::all_devices(topology).iter().map(|device| device.label().to_owned()).collect::<Vec<_>>()),
+        "labels": topology.map(|topology| Device::all(topology).iter().map(|device| device.label().to_owned()).collect::<Vec<_>>()),
         "paths": topology.map(all_paths),
         "graphs": graphs,
     });
@@ -87,7 +87,7 @@ fn or_none(text: String) -> String {
 }
 
 /// Returns `400 Gb/s InfiniBand`.
-fn describe_nic(nic: &Nic) -> String {
+fn describe_nic(nic: &TopologyNic) -> String {
     let rate = nic.gbps.map(|gbps| format!("{gbps} Gb/s"));
     let layer = nic.link_layer.clone();
     let use_ = (!nic.rdma).then(|| "(no RDMA)".to_owned());
@@ -105,7 +105,7 @@ fn count_names(names: impl Iterator<Item = String>) -> String {
 }
 
 fn nvlink_summary(topology: &Topology) -> Option<String> {
-    let counts: Vec<u32> = topology.gpus.iter().filter_map(super::model::Gpu::nvlink_count).collect();
+    let counts: Vec<u32> = topology.gpus.iter().filter_map(super::model::TopologyGpu::nvlink_count).collect();
     let (least, most) = (*counts.iter().min()?, *counts.iter().max()?);
     let to =
         match (topology.gpus.iter().any(|gpu| gpu.switch_links() > 0), findings::is_direct(&topology.gpus)) {
@@ -137,7 +137,7 @@ fn state_proof(topology: &Topology) -> Vec<String> {
         };
         proof.push(format!("NVLink (at least {least} links) between {all}"));
     }
-    let nics: Vec<&Nic> = topology.nics.iter().filter(|nic| nic.rdma).collect();
+    let nics: Vec<&TopologyNic> = topology.nics.iter().filter(|nic| nic.rdma).collect();
     let near =
         |gpu| nics.iter().any(|nic| path_between(topology, Device::Gpu(gpu), Device::Nic(nic)) <= Path::Pxb);
     if !gpus.is_empty() && gpus.iter().all(near) {
@@ -146,7 +146,8 @@ fn state_proof(topology: &Topology) -> Vec<String> {
             gpus.len()
         ));
     }
-    let full = |gpu: &super::model::Gpu| gpu.pcie.width.is_some() && gpu.pcie.width == gpu.pcie.max_width;
+    let full =
+        |gpu: &super::model::TopologyGpu| gpu.pcie.width.is_some() && gpu.pcie.width == gpu.pcie.max_width;
     if !gpus.is_empty() && gpus.iter().all(full) {
         let have = plural(gpus.len(), "has", "have");
         proof.push(format!("the PCIe links of {} {have} all lanes", words::counted(gpus.len(), "GPU")));
@@ -210,7 +211,7 @@ fn name(stop: Stop, several_hosts: bool, topology: Option<&Topology>) -> String 
             format!("{}GPU{dev}{rank}", prefix(host))
         }
         Stop::Net { host, dev } => {
-            let is_it = |nic: &&Nic| nic.dev == Some(dev) && nic.place.host == host;
+            let is_it = |nic: &&TopologyNic| nic.dev == Some(dev) && nic.place.host == host;
             let nic = topology.and_then(|topology| topology.nics.iter().find(is_it));
             let name = nic.map(|nic| format!(" ({})", nic.name)).unwrap_or_default();
             format!("{}NIC{dev}{name}", prefix(host))

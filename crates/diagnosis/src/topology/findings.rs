@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::graph::Graphs;
 use super::matrix::{Device, path_between};
-use super::model::{Gpu, Locality, Nic, NvLinkEnd, Topology};
+use super::model::{Locality, NvLinkEnd, Topology, TopologyGpu, TopologyNic};
 use super::path::Path;
 use crate::finding::{Action, Evidence, Finding, Severity};
 use crate::words::{join_list, plural};
@@ -26,8 +26,8 @@ pub(super) fn find_all(topology: &Topology) -> Vec<Finding> {
 }
 
 /// Returns GPUs of the same product, each group with at least one GPU: only these can be compared.
-fn group_by_product(gpus: &[Gpu]) -> Vec<Vec<&Gpu>> {
-    let mut groups: BTreeMap<(Option<u32>, Option<&str>), Vec<&Gpu>> = BTreeMap::new();
+fn group_by_product(gpus: &[TopologyGpu]) -> Vec<Vec<&TopologyGpu>> {
+    let mut groups: BTreeMap<(Option<u32>, Option<&str>), Vec<&TopologyGpu>> = BTreeMap::new();
     for gpu in gpus {
         groups.entry((gpu.device, gpu.name.as_deref())).or_default().push(gpu);
     }
@@ -35,16 +35,19 @@ fn group_by_product(gpus: &[Gpu]) -> Vec<Vec<&Gpu>> {
 }
 
 /// Returns findings about GPUs without NVLink, or with fewer links, among other GPUs.
-fn find_nvlink_differences(topology: &Topology, alike: &[&Gpu]) -> Vec<Finding> {
-    let counts: Vec<(&Gpu, u32)> = alike.iter().filter_map(|gpu| Some((*gpu, gpu.nvlink_count()?))).collect();
+fn find_nvlink_differences(topology: &Topology, alike: &[&TopologyGpu]) -> Vec<Finding> {
+    let counts: Vec<(&TopologyGpu, u32)> =
+        alike.iter().filter_map(|gpu| Some((*gpu, gpu.nvlink_count()?))).collect();
     let most = counts.iter().map(|(_, count)| *count).max().unwrap_or(0);
     if most == 0 {
         return Vec::new();
     }
     let with_most = counts.iter().filter(|(_, count)| *count == most).count();
     let switched = alike.iter().any(|gpu| gpu.switch_links() > 0);
-    let none: Vec<&Gpu> = counts.iter().filter(|(_, count)| *count == 0).map(|(gpu, _)| *gpu).collect();
-    let fewer: Vec<&(&Gpu, u32)> = counts.iter().filter(|(_, count)| *count > 0 && *count < most).collect();
+    let none: Vec<&TopologyGpu> =
+        counts.iter().filter(|(_, count)| *count == 0).map(|(gpu, _)| *gpu).collect();
+    let fewer: Vec<&(&TopologyGpu, u32)> =
+        counts.iter().filter(|(_, count)| *count > 0 && *count < most).collect();
     let mut findings = Vec::new();
     if !none.is_empty() {
         // Bridges between cards are bought for some pairs only. A board with NVSwitch connects all.
@@ -73,7 +76,7 @@ fn find_nvlink_differences(topology: &Topology, alike: &[&Gpu]) -> Vec<Finding> 
         findings.push(finding);
     }
     if !fewer.is_empty() {
-        let gpus: Vec<&Gpu> = fewer.iter().map(|(gpu, _)| *gpu).collect();
+        let gpus: Vec<&TopologyGpu> = fewer.iter().map(|(gpu, _)| *gpu).collect();
         // GPUs of a mesh without switches may have different numbers by design.
         let severity = if switched || is_uniform_mesh(alike) { Severity::Degraded } else { Severity::Advice };
         let mut finding = Finding::new(
@@ -100,7 +103,7 @@ fn find_nvlink_differences(topology: &Topology, alike: &[&Gpu]) -> Vec<Finding> 
 
 /// Returns a finding about pairs of GPUs with different numbers of NVLinks in the two directions.
 fn one_sided_nvlinks(topology: &Topology) -> Option<Finding> {
-    let known: Vec<&Gpu> = topology.gpus.iter().filter(|gpu| gpu.nvlinks.is_some()).collect();
+    let known: Vec<&TopologyGpu> = topology.gpus.iter().filter(|gpu| gpu.nvlinks.is_some()).collect();
     let pairs = known.iter().enumerate().flat_map(|(index, a)| known[..index].iter().map(move |b| (*b, *a)));
     let unequal: Vec<_> = pairs
         .map(|(a, b)| (a, b, a.links_to_gpu(b), b.links_to_gpu(a)))
@@ -118,7 +121,7 @@ fn one_sided_nvlinks(topology: &Topology) -> Option<Finding> {
         ),
     );
     finding.cause = Some("A link is up at one end only: a fault of a GPU, a bridge or the board.".to_owned());
-    let gpus: Vec<&Gpu> = vec![a, b];
+    let gpus: Vec<&TopologyGpu> = vec![a, b];
     finding.remedy =
         Some(format!("nvidia-smi nvlink --status -i {}; then reset both GPUs", gpu_indices(&gpus)));
     finding.action = Action::Reset;
@@ -133,18 +136,18 @@ fn one_sided_nvlinks(topology: &Topology) -> Option<Finding> {
 
 /// Returns true if all GPUs have the same number of NVLinks and the driver reports some as inactive: then
 /// fewer links are not by design.
-fn is_uniform_mesh(alike: &[&Gpu]) -> bool {
-    let total = |gpu: &Gpu| gpu.nvlink_count().unwrap_or(0) + gpu.inactive_nvlinks;
+fn is_uniform_mesh(alike: &[&TopologyGpu]) -> bool {
+    let total = |gpu: &TopologyGpu| gpu.nvlink_count().unwrap_or(0) + gpu.inactive_nvlinks;
     let first = alike.first().map_or(0, |gpu| total(gpu));
     alike.iter().all(|gpu| total(gpu) == first) && alike.iter().any(|gpu| gpu.inactive_nvlinks > 0)
 }
 
 /// Returns a finding about GPUs with a narrower PCIe link than others of the same product, if the largest
 /// width is unknown.
-fn width_among(topology: &Topology, alike: &[&Gpu]) -> Option<Finding> {
-    let unjudged = |gpu: &&&Gpu| gpu.pcie.max_width.is_none() && gpu.pcie.width.is_some();
+fn width_among(topology: &Topology, alike: &[&TopologyGpu]) -> Option<Finding> {
+    let unjudged = |gpu: &&&TopologyGpu| gpu.pcie.max_width.is_none() && gpu.pcie.width.is_some();
     let most = alike.iter().filter(unjudged).filter_map(|gpu| gpu.pcie.width).max()?;
-    let narrow: Vec<&Gpu> =
+    let narrow: Vec<&TopologyGpu> =
         alike.iter().filter(unjudged).filter(|gpu| gpu.pcie.width < Some(most)).copied().collect();
     if narrow.is_empty() {
         return None;
@@ -230,19 +233,21 @@ fn find_slow_pcie(topology: &Topology) -> Vec<Finding> {
 /// Returns findings about GPUs without a near NIC on a machine with NICs for its GPUs, and NICs without a
 /// near GPU.
 fn far_from_nics(topology: &Topology) -> Vec<Finding> {
-    let nics: Vec<&Nic> = topology.nics.iter().filter(|nic| nic.rdma && !is_down(nic)).collect();
+    let nics: Vec<&TopologyNic> = topology.nics.iter().filter(|nic| nic.rdma && !is_down(nic)).collect();
     if topology.gpus.is_empty() || nics.is_empty() {
         return Vec::new();
     }
-    let nearest =
-        |gpu: &Gpu| nics.iter().map(|nic| path_between(topology, Device::Gpu(gpu), Device::Nic(nic))).min();
-    let is_near = |gpu: &&Gpu| nearest(gpu).is_some_and(|path| path <= Path::Pxb);
-    let (near, far): (Vec<&Gpu>, Vec<&Gpu>) = topology.gpus.iter().partition(is_near);
+    let nearest = |gpu: &TopologyGpu| {
+        nics.iter().map(|nic| path_between(topology, Device::Gpu(gpu), Device::Nic(nic))).min()
+    };
+    let is_near = |gpu: &&TopologyGpu| nearest(gpu).is_some_and(|path| path <= Path::Pxb);
+    let (near, far): (Vec<&TopologyGpu>, Vec<&TopologyGpu>) = topology.gpus.iter().partition(is_near);
     let mut findings = Vec::new();
     if near.len() * 2 >= topology.gpus.len() && !far.is_empty() {
         let mut finding = no_near_nic(topology, &near, &far, nics.len());
-        let text =
-            |gpu: &Gpu| format!("nearest NIC: {}", nearest(gpu).map_or("none".to_owned(), Path::letters));
+        let text = |gpu: &TopologyGpu| {
+            format!("nearest NIC: {}", nearest(gpu).map_or("none".to_owned(), Path::letters))
+        };
         finding.evidence = far.iter().map(|gpu| cite_gpu(topology, gpu, &text(gpu))).collect();
         findings.push(finding);
     }
@@ -258,7 +263,7 @@ fn far_from_nics(topology: &Topology) -> Vec<Finding> {
         findings.push(finding);
         return findings;
     }
-    let far_nics: Vec<&Nic> = nics
+    let far_nics: Vec<&TopologyNic> = nics
         .iter()
         .filter(|nic| {
             let paths =
@@ -287,9 +292,10 @@ fn far_from_nics(topology: &Topology) -> Vec<Finding> {
 /// Returns the finding about GPUs without a near NIC. This can be by design: one NIC for two sockets is near
 /// to half of the GPUs. A fault is likely if a near NIC is down, or if several NICs serve more than half of
 /// the GPUs.
-fn no_near_nic(topology: &Topology, near: &[&Gpu], far: &[&Gpu], nics: usize) -> Finding {
-    let is_near =
-        |nic: &Nic, gpu: &Gpu| path_between(topology, Device::Gpu(gpu), Device::Nic(nic)) <= Path::Pxb;
+fn no_near_nic(topology: &Topology, near: &[&TopologyGpu], far: &[&TopologyGpu], nics: usize) -> Finding {
+    let is_near = |nic: &TopologyNic, gpu: &TopologyGpu| {
+        path_between(topology, Device::Gpu(gpu), Device::Nic(nic)) <= Path::Pxb
+    };
     let has_down = (topology.nics.iter().filter(|nic| nic.rdma && is_down(nic)))
         .any(|nic| far.iter().any(|gpu| is_near(nic, gpu)));
     let is_fault = has_down || (nics > 1 && near.len() * 2 > topology.gpus.len());
@@ -330,10 +336,8 @@ fn find_unknown_numa(topology: &Topology) -> Option<Finding> {
         Device::Gpu(_) => true,
         Device::Nic(nic) => nic.rdma && nic.bus_id.is_some(),
     };
-    let devices: Vec<Device<'_>> = Device::all_devices(topology)
-        .into_iter()
-        .filter(|device| on_pci(device) && lost(device.place()))
-        .collect();
+    let devices: Vec<Device<'_>> =
+        Device::all(topology).into_iter().filter(|device| on_pci(device) && lost(device.place())).collect();
     if devices.is_empty() {
         return None;
     }
@@ -371,11 +375,11 @@ fn find_unknown_numa(topology: &Topology) -> Option<Finding> {
 /// Returns a finding about NICs of the topology outside all channels of the graphs.
 pub(super) fn unused_nics(topology: &Topology, graphs: &Graphs) -> Option<Finding> {
     let used = graphs.net_devices();
-    let is_used = |nic: &&Nic| nic.dev.is_some_and(|dev| used.contains(&(nic.place.host, dev)));
+    let is_used = |nic: &&TopologyNic| nic.dev.is_some_and(|dev| used.contains(&(nic.place.host, dev)));
     if used.is_empty() {
         return None;
     }
-    let (busy, idle): (Vec<&Nic>, Vec<&Nic>) =
+    let (busy, idle): (Vec<&TopologyNic>, Vec<&TopologyNic>) =
         topology.nics.iter().filter(|nic| nic.dev.is_some()).partition(is_used);
     if idle.is_empty() {
         return None;
@@ -411,22 +415,22 @@ pub(super) fn unused_nics(topology: &Topology, graphs: &Graphs) -> Option<Findin
     Some(finding)
 }
 
-fn is_down(nic: &Nic) -> bool {
+fn is_down(nic: &TopologyNic) -> bool {
     nic.state.as_deref().is_some_and(|state| !["ACTIVE", "UP"].contains(&state))
 }
 
-fn cite_gpu(topology: &Topology, gpu: &Gpu, text: &str) -> Evidence {
+fn cite_gpu(topology: &Topology, gpu: &TopologyGpu, text: &str) -> Evidence {
     let place = if topology.is_dump { topology.source.clone() } else { "NVML and sysfs".to_owned() };
     Evidence { place, text: format!("{} {}: {text}", gpu.label, gpu.bus_id), ..Evidence::default() }
 }
 
 /// Returns `NIC3 (mlx5_3)`.
-fn describe_nic(nic: &Nic) -> String {
+fn describe_nic(nic: &TopologyNic) -> String {
     format!("{} ({})", nic.label, nic.name)
 }
 
 /// Returns `GPU0 has`, `GPU0 and GPU3 have`.
-fn gpus_have(gpus: &[&Gpu]) -> String {
+fn gpus_have(gpus: &[&TopologyGpu]) -> String {
     let labels: Vec<&str> = gpus.iter().map(|gpu| gpu.label.as_str()).collect();
     format!("{} {}", join_list(&labels), plural(gpus.len(), "has", "have"))
 }
@@ -436,12 +440,12 @@ fn devices_are(labels: &[&str]) -> String {
     format!("{} {}", join_list(labels), plural(labels.len(), "is", "are"))
 }
 
-fn gpu_indices(gpus: &[&Gpu]) -> String {
+fn gpu_indices(gpus: &[&TopologyGpu]) -> String {
     gpus.iter().map(|gpu| gpu.index.to_string()).collect::<Vec<_>>().join(",")
 }
 
 /// Returns true if GPUs are connected by NVLink without a switch.
-pub(super) fn is_direct(gpus: &[Gpu]) -> bool {
+pub(super) fn is_direct(gpus: &[TopologyGpu]) -> bool {
     gpus.iter().flat_map(|gpu| gpu.nvlinks.iter().flatten()).any(|link| matches!(link.to, NvLinkEnd::Gpu(_)))
 }
 

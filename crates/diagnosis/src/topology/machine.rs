@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use super::model::{Gpu, Locality, Nic, NumaNode, NvLink, NvLinkEnd, PcieLink, Topology};
+use super::model::{Locality, NumaNode, NvLink, NvLinkEnd, PcieLink, Topology, TopologyGpu, TopologyNic};
 use crate::host::files::{names_in_folder, read_number, read_text};
 use crate::host::gpu::{self, Gpus};
 use crate::host::nic;
@@ -59,14 +59,14 @@ pub fn read_topology(root: &Path, driver: &Gpus) -> Topology {
 }
 
 /// Returns a GPU described by the driver, or `None` without a bus ID, since bus IDs distinguish GPUs.
-fn known_gpu(root: &Path, functions: &[Function], told: &gpu::Gpu, all: &[gpu::Gpu]) -> Option<Gpu> {
+fn known_gpu(root: &Path, functions: &[Function], told: &gpu::Gpu, all: &[gpu::Gpu]) -> Option<TopologyGpu> {
     let bus_id = told.pci.clone()?;
     let folder = pci::folder_of_function(&root.join(pci::DEVICES).join(&bus_id));
     let kernel = PcieLink::read_with_port(&folder);
     let lanes = |count: Option<u32>| count.filter(|count| *count > 0);
     let links: Vec<&gpu::Link> = told.links.iter().filter(|link| link.peer_access != Some(false)).collect();
     let inactive = links.iter().filter(|link| !link.active).count();
-    Some(Gpu {
+    Some(TopologyGpu {
         label: format!("GPU{}", told.index),
         index: told.index,
         bus_id,
@@ -82,17 +82,17 @@ fn known_gpu(root: &Path, functions: &[Function], told: &gpu::Gpu, all: &[gpu::G
         nvlinks: told.links_refused.is_none().then(|| by_end(functions, &links, all)),
         inactive_nvlinks: u32::try_from(inactive).unwrap_or(u32::MAX),
         c2c_links: told.c2c_links,
-        ..Gpu::default()
+        ..TopologyGpu::default()
     })
 }
 
 /// Returns a GPU visible to the kernel only.
-fn silent_gpu(root: &Path, index: u32, function: &Function) -> Gpu {
+fn silent_gpu(root: &Path, index: u32, function: &Function) -> TopologyGpu {
     let Function { bus_id, folder, device, .. } = function;
     let information = read_text(&root.join("proc/driver/nvidia/gpus").join(bus_id).join("information"));
     let model =
         information.as_deref().and_then(|text| text.lines().find_map(|line| line.strip_prefix("Model:")));
-    Gpu {
+    TopologyGpu {
         label: format!("GPU{index}"),
         index,
         bus_id: bus_id.clone(),
@@ -100,7 +100,7 @@ fn silent_gpu(root: &Path, index: u32, function: &Function) -> Gpu {
         device: Some(*device).filter(|number| *number > 0),
         place: read_locality(folder),
         pcie: PcieLink::read_with_port(folder),
-        ..Gpu::default()
+        ..TopologyGpu::default()
     }
 }
 
@@ -128,8 +128,9 @@ fn by_end(functions: &[Function], links: &[&gpu::Link], gpus: &[gpu::Gpu]) -> Ve
 }
 
 /// Returns RDMA devices. Without any, returns the network interfaces on the PCI bus, for sockets.
-fn read_nics(root: &Path) -> Vec<Nic> {
-    let mut nics: Vec<Nic> = nic::read_nics(root).into_iter().map(|nic| rdma_nic(root, nic)).collect();
+fn read_nics(root: &Path) -> Vec<TopologyNic> {
+    let mut nics: Vec<TopologyNic> =
+        nic::read_nics(root).into_iter().map(|nic| rdma_nic(root, nic)).collect();
     if nics.is_empty() {
         let interfaces = names_in_folder(&root.join("sys/class/net"));
         nics = interfaces.into_iter().filter_map(|name| ethernet_nic(root, name)).collect();
@@ -140,11 +141,11 @@ fn read_nics(root: &Path) -> Vec<Nic> {
     nics
 }
 
-fn rdma_nic(root: &Path, nic: nic::Nic) -> Nic {
+fn rdma_nic(root: &Path, nic: nic::Nic) -> TopologyNic {
     let folder = pci::folder_of_function(&root.join("sys/class/infiniband").join(&nic.name).join("device"));
     let port = nic.ports.into_iter().next().unwrap_or_default();
     let known = |text: String| Some(text).filter(|text| !["", "Unspecified"].contains(&text.as_str()));
-    Nic {
+    TopologyNic {
         gbps: port.gigabits_per_s(),
         interface: nic.interfaces.into_iter().next().map(|interface| interface.name),
         state: known(port.state),
@@ -155,11 +156,11 @@ fn rdma_nic(root: &Path, nic: nic::Nic) -> Nic {
 }
 
 /// Returns an interface, if it is on the PCI bus.
-fn ethernet_nic(root: &Path, name: String) -> Option<Nic> {
+fn ethernet_nic(root: &Path, name: String) -> Option<TopologyNic> {
     let device = root.join("sys/class/net").join(&name).join("device");
     let bus_id = pci::bus_id(&device)?;
     let interface = nic::read_interface(root, name);
-    Some(Nic {
+    Some(TopologyNic {
         gbps: interface.speed.filter(|mbps| *mbps > 0).map(|mbps| mbps as f64 / 1000.0),
         state: interface.state.map(|state| state.to_uppercase()),
         link_layer: Some("Ethernet".to_owned()),
@@ -167,13 +168,13 @@ fn ethernet_nic(root: &Path, name: String) -> Option<Nic> {
     })
 }
 
-fn on_bus(name: String, bus_id: Option<String>, folder: &Path) -> Nic {
-    Nic {
+fn on_bus(name: String, bus_id: Option<String>, folder: &Path) -> TopologyNic {
+    TopologyNic {
         name,
         bus_id,
         place: read_locality(folder),
         pcie: PcieLink::read_with_port(folder),
-        ..Nic::default()
+        ..TopologyNic::default()
     }
 }
 

@@ -1,21 +1,21 @@
 //! The paths between all devices, as `nvidia-smi topo -m` shows them.
 
-use super::model::{Gpu, Locality, Nic, Topology};
-use super::path::{Pair, Path, Platform};
+use super::model::{Locality, Topology, TopologyGpu, TopologyNic};
+use super::path::{PairKind, Path, PathPlatform};
 use crate::examination::{Body, Cell, Matrix, Section};
 
 /// A device of the matrix.
 #[derive(Clone, Copy, Debug)]
 pub enum Device<'a> {
     /// A GPU.
-    Gpu(&'a Gpu),
+    Gpu(&'a TopologyGpu),
     /// A NIC.
-    Nic(&'a Nic),
+    Nic(&'a TopologyNic),
 }
 
 impl<'a> Device<'a> {
     /// Returns all devices in the order of the matrix: GPUs, then NICs.
-    pub fn all_devices(topology: &'a Topology) -> Vec<Self> {
+    pub fn all(topology: &'a Topology) -> Vec<Self> {
         topology.gpus.iter().map(Self::Gpu).chain(topology.nics.iter().map(Self::Nic)).collect()
     }
 
@@ -49,7 +49,7 @@ pub fn path_between(topology: &Topology, a: Device<'_>, b: Device<'_>) -> Path {
 
 /// Returns the paths between all devices.
 pub fn all_paths(topology: &Topology) -> Vec<Vec<Path>> {
-    let devices = Device::all_devices(topology);
+    let devices = Device::all(topology);
     let row = |(at, a): (usize, &Device<'_>)| {
         let to = |(to, b): (usize, &Device<'_>)| {
             if at == to { Path::Same } else { path_between(topology, *a, *b) }
@@ -64,7 +64,7 @@ pub fn topology_matrix(topology: &Topology) -> Matrix {
     let rows = all_paths(topology);
     let cell = |path: &Path| Cell { text: path.letters(), grade: path.grade() };
     Matrix {
-        labels: Device::all_devices(topology).iter().map(|device| device.label().to_owned()).collect(),
+        labels: Device::all(topology).iter().map(|device| device.label().to_owned()).collect(),
         cells: rows.iter().map(|row| row.iter().map(cell).collect()).collect(),
         legend: path_classes(topology, &rows)
             .into_iter()
@@ -77,8 +77,8 @@ pub fn topology_matrix(topology: &Topology) -> Matrix {
 pub fn transport_table(topology: &Topology) -> Section {
     let rows = all_paths(topology);
     let gpus = topology.gpus.len();
-    let occurs = |class: Path, pair: Pair| {
-        let to_nic = pair == Pair::GpuNic;
+    let occurs = |class: Path, pair: PairKind| {
+        let to_nic = pair == PairKind::GpuNic;
         let of_pair = |row: &Vec<Path>| {
             row.iter()
                 .enumerate()
@@ -87,7 +87,7 @@ pub fn transport_table(topology: &Topology) -> Section {
         rows.iter().take(gpus).any(of_pair)
     };
     let is_amd = |model: &String| model.contains("AMD");
-    let platform = Platform {
+    let platform = PathPlatform {
         is_amd_pair: gpus <= 2
             && topology.numa_nodes.iter().filter_map(|node| node.model.as_ref()).any(is_amd),
         has_c2c: topology.gpus.iter().any(|gpu| gpu.c2c_links.is_some()),
@@ -101,7 +101,7 @@ pub fn transport_table(topology: &Topology) -> Section {
                 "-".to_owned()
             }
         };
-        let row = [text(Pair::GpuGpu), text(Pair::GpuNic)];
+        let row = [text(PairKind::GpuGpu), text(PairKind::GpuNic)];
         if row.iter().any(|text| text != "-") {
             let [gpu, nic] = row;
             table.push(vec![class.class_letters(), gpu, nic]);

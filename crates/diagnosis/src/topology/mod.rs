@@ -17,13 +17,13 @@ mod xml;
 
 use std::path::Path;
 
-use crate::host::gpu::nvml::Reading;
-pub use dump::{Dump, read_dump};
+use crate::host::gpu::nvml::NvmlReading;
+pub use dump::{TopologyDump, read_dump};
 pub use examine::examine_topology;
 pub use model::Topology;
 pub use xml::Unreadable;
 
 /// Reads the topology of this machine from the kernel and the driver.
 pub fn of_this_machine() -> Topology {
-    machine::read_topology(Path::new("/"), &Reading::start_reading().first_reading())
+    machine::read_topology(Path::new("/"), &NvmlReading::start_reading().first_reading())
 }

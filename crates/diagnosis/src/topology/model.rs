@@ -16,9 +16,9 @@ pub struct Topology {
     /// NUMA nodes with CPUs.
     pub numa_nodes: Vec<NumaNode>,
     /// GPUs, in the order of their labels.
-    pub gpus: Vec<Gpu>,
+    pub gpus: Vec<TopologyGpu>,
     /// NICs, in the order of their labels.
-    pub nics: Vec<Nic>,
+    pub nics: Vec<TopologyNic>,
     /// Invisible facts, with the reason.
     pub unseen: Vec<String>,
 }
@@ -54,7 +54,7 @@ pub struct Locality {
 
 /// A GPU.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Gpu {
+pub struct TopologyGpu {
     /// `GPU0`: the driver's number. A GPU of another host has its host's number before: `1:GPU0`.
     pub label: String,
     /// PCI bus ID: `0000:1b:00.0`.
@@ -107,7 +107,7 @@ pub enum NvLinkEnd {
 
 /// A NIC: an RDMA device, an interface, or a network device of NCCL.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Nic {
+pub struct TopologyNic {
     /// `NIC0`.
     pub label: String,
     /// `mlx5_0`, `rdmap79s0`, `eth0`.
@@ -152,7 +152,7 @@ impl Topology {
 
     /// Returns the number of NVLinks between two GPUs, directly or through NVSwitch, as `nvidia-smi topo -m`
     /// counts them.
-    pub fn nvlinks_between(&self, a: &Gpu, b: &Gpu) -> u32 {
+    pub fn nvlinks_between(&self, a: &TopologyGpu, b: &TopologyGpu) -> u32 {
         let direct = a.links_to_gpu(b);
         if direct > 0 {
             return direct;
@@ -172,7 +172,7 @@ impl Locality {
     }
 }
 
-impl Gpu {
+impl TopologyGpu {
     /// Returns the number of active NVLinks, or `None` without a source for them.
     pub fn nvlink_count(&self) -> Option<u32> {
         self.nvlinks

@@ -80,7 +80,7 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
     } else {
         vec![read(arguments, &rules)]
     };
-    output::write(&arguments.output, &[host::judge_hosts(&hosts, expected, &rules)])
+    output::write(&arguments.output, &[host::examine_hosts(&hosts, expected, &rules)])
 }
 
 fn read(arguments: &Arguments, rules: &Rules) -> Facts {
@@ -101,7 +101,7 @@ pub(super) fn examine_job(
     let hosts = gather_hosts(|| Facts::read(&Source::this_host(Duration::from_secs(1)), &rules), world)?;
     let examine = || match backend {
         BackendChoice::Fabric => host::examine_for_host_memory(&hosts, &rules),
-        _ => host::judge_hosts(&hosts, Expected::default(), &rules),
+        _ => host::examine_hosts(&hosts, Expected::default(), &rules),
     };
     Ok((world.rank() == 0).then(examine))
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use diagnosis::examination::{Examination, Health};
 use diagnosis::input;
-use diagnosis::job::client::{Client, DEFAULT_ADDRESS, Limits};
+use diagnosis::job::client::{Client, ClientLimits, DEFAULT_ADDRESS};
 use diagnosis::job::json::parse_hexadecimal;
 use diagnosis::job::watch::{Selection, watch_job};
 use diagnosis::job::{judge, recorder};
@@ -77,7 +77,7 @@ pub fn run(arguments: &Arguments, _context: &Context<'_>) -> Result<u8, ExitErro
 fn ask(arguments: &Arguments) -> Result<Examination, ExitError> {
     // One process may take `timeout` and the whole job 10 s more.
     let total = Duration::from_secs(60 + 2 * u64::from(arguments.timeout));
-    let limits = Limits { timeout_s: arguments.timeout, total, ..Limits::default() };
+    let limits = ClientLimits { timeout_s: arguments.timeout, total, ..ClientLimits::default() };
     let client = Client { address: address(arguments), limits };
     let selection = Selection { pid: arguments.pid.map(i64::from), communicator: arguments.communicator };
     let interval = Duration::from_secs(u64::from(arguments.interval));

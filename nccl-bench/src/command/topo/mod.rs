@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use clap::{ArgMatches, Args as _, FromArgMatches as _};
 use diagnosis::input;
 use diagnosis::topology::graph::Graphs;
-use diagnosis::topology::{self, Dump, Topology};
+use diagnosis::topology::{self, Topology, TopologyDump};
 
 use super::doctor::output;
 use super::{Command, Context};
@@ -89,14 +89,14 @@ impl Input {
         for file in files {
             let name = file.display();
             match topology::read_dump(&read_text(file)?, &name.to_string())? {
-                Dump::Topology(_) if input.topology.is_some() => {
+                TopologyDump::Topology(_) if input.topology.is_some() => {
                     bail!("{name} is a second topology; give one topology and the graphs of the same job")
                 }
-                Dump::Graphs(_) if input.graphs.is_some() => {
+                TopologyDump::Graphs(_) if input.graphs.is_some() => {
                     bail!("{name} is a second file of graphs; give those of one job")
                 }
-                Dump::Topology(topology) => input.topology = Some(topology),
-                Dump::Graphs(graphs) => input.graphs = Some(graphs),
+                TopologyDump::Topology(topology) => input.topology = Some(topology),
+                TopologyDump::Graphs(graphs) => input.graphs = Some(graphs),
             }
         }
         Ok(input)

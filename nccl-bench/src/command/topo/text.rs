@@ -50,8 +50,7 @@ fn matrix_text(topology: &Topology, matrix: &Matrix) -> String {
     let affinity = ["CPU Affinity", "NUMA Affinity"].map(str::to_owned);
     let head = std::iter::once(String::new()).chain(matrix.labels.iter().cloned()).chain(affinity);
     let mut rows: Vec<Vec<String>> = vec![head.collect()];
-    for ((label, cells), device) in matrix.labels.iter().zip(&matrix.cells).zip(Device::all_devices(topology))
-    {
+    for ((label, cells), device) in matrix.labels.iter().zip(&matrix.cells).zip(Device::all(topology)) {
         // The cell of the device itself is set in, as nvidia-smi does it.
         let cells =
             cells.iter().map(|cell| if cell.text == "X" { " X".to_owned() } else { cell.text.clone() });
@@ -76,7 +75,7 @@ fn matrix_text(topology: &Topology, matrix: &Matrix) -> String {
 
 #[cfg(test)]
 mod tests {
-    use diagnosis::topology::{Dump, examine_topology, read_dump};
+    use diagnosis::topology::{TopologyDump, examine_topology, read_dump};
 
     use super::*;
 
@@ -97,7 +96,9 @@ mod tests {
               </pci>
             </cpu>
           </system>"#;
-        let Dump::Topology(topology) = read_dump(XML, "topo.xml").unwrap() else { panic!("no topology") };
+        let TopologyDump::Topology(topology) = read_dump(XML, "topo.xml").unwrap() else {
+            panic!("no topology")
+        };
         let examination = examine_topology(Some(&topology), None);
         let input = Input { topology: Some(topology), graphs: None };
         let text = write(&input, &examination);

@@ -12,7 +12,7 @@ fn values_are_checked_without_a_rule() {
     );
     assert_eq!(judged("NCCL_GRAPH_REGISTER", "false", &now).severity, Some(Severity::Advice));
     assert_eq!(judged("NCCL_GRAPH_REGISTER", "yes", &now).severity, Some(Severity::Degraded));
-    assert_eq!(judged("NCCL_GRAPH_REGISTER", "0", &now).kind, Kind::Plain);
+    assert_eq!(judged("NCCL_GRAPH_REGISTER", "0", &now).kind, VerdictKind::Plain);
     assert!(judged("FI_EFA_USE_HUGE_PAGE", "no way", &now).reason.contains("`no way`"));
     assert!(judged("NCCL_WORK_ARGS_BYTES", "99999999999999999999", &now).reason.contains("too large"));
 }
@@ -94,7 +94,7 @@ fn impossible_values_are_told() {
         ("OFI_NCCL_MR_CACHE_DISABLE", "yes", "`yes` is not 0, 1, true or false"),
     ] {
         let verdict = judged(name, value, &Situation::default());
-        assert_eq!(verdict.kind, Kind::Invalid, "{name}={value}: {verdict:?}");
+        assert_eq!(verdict.kind, VerdictKind::Invalid, "{name}={value}: {verdict:?}");
         assert_eq!(verdict.severity, Some(Severity::Degraded), "{name}={value}: {verdict:?}");
         assert!(verdict.reason.contains(words), "{name}={value}: {}", verdict.reason);
     }
@@ -103,7 +103,7 @@ fn impossible_values_are_told() {
         ("OFI_NCCL_EAGER_MAX_SIZE", "-1"),
         ("OFI_NCCL_MR_CACHE_DISABLE", "True"),
     ] {
-        assert_ne!(judged(name, value, &Situation::default()).kind, Kind::Invalid, "{name}={value}");
+        assert_ne!(judged(name, value, &Situation::default()).kind, VerdictKind::Invalid, "{name}={value}");
     }
 }
 
@@ -175,7 +175,7 @@ fn numbers_are_judged_however_they_are_written() {
     }
     assert!(count > 100, "{count}");
     // A leading zero is advice, and hides no rule.
-    assert_eq!(judged("NCCL_P2P_DISABLE", "01", &Situation::default()).kind, Kind::Harmful);
+    assert_eq!(judged("NCCL_P2P_DISABLE", "01", &Situation::default()).kind, VerdictKind::Harmful);
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub struct Gpus {
     /// The GPUs, by NVML's number.
     pub devices: Vec<Gpu>,
     /// GPUs counted by NVML that it cannot open, with its error.
-    pub lost: Vec<Lost>,
+    pub lost: Vec<LostGpu>,
     /// State of peer access from each GPU (row) to each other one.
     pub peers: Vec<Vec<Peer>>,
     /// Reason for missing facts.
@@ -63,7 +63,7 @@ impl fmt::Display for Problem {
 
 /// A GPU that NVML cannot open.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lost {
+pub struct LostGpu {
     /// NVML's number.
     pub index: u32,
     /// NVML's error.
@@ -126,7 +126,7 @@ pub struct Gpu {
     /// Membership in a fabric of NVSwitches.
     pub fabric: Option<Fabric>,
     /// Processes that hold memory of the GPU.
-    pub processes: Vec<Process>,
+    pub processes: Vec<GpuProcess>,
 }
 
 /// Generation and width of a PCIe connection.
@@ -211,7 +211,7 @@ pub struct Fabric {
 
 /// A process that holds memory of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Process {
+pub struct GpuProcess {
     /// Process ID.
     pub pid: u32,
     /// Its program.

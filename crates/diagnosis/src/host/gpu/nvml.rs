@@ -18,7 +18,7 @@ use nvml_wrapper::error::NvmlError;
 
 use super::super::counters::{self, Counter};
 use super::super::pci::{self, Function, normal_bus_id};
-use super::{Access, Ecc, Gpu, Gpus, Link, Lost, Pages, Pcie, Peer, Problem, Process};
+use super::{Access, Ecc, Gpu, GpuProcess, Gpus, Link, LostGpu, Pages, Pcie, Peer, Problem};
 
 mod raw;
 
@@ -35,12 +35,12 @@ const MOST_LINKS: u32 = 36;
 
 /// GPUs, read by a separate thread: NVML may never answer.
 #[derive(Debug)]
-pub(crate) struct Reading {
+pub(crate) struct NvmlReading {
     asking: mpsc::Sender<()>,
     answers: mpsc::Receiver<Result<Gpus, Problem>>,
 }
 
-impl Reading {
+impl NvmlReading {
     /// Starts to read.
     pub(crate) fn start_reading() -> Self {
         let (asking, asked) = mpsc::channel();
@@ -129,14 +129,14 @@ fn read_gpus(nvml: &Nvml) -> Result<Gpus, Problem> {
     for index in 0..count {
         match read_gpu(nvml, index) {
             Ok(gpu) => gpus.devices.push(gpu),
-            Err(error) => gpus.lost.push(Lost { index, error: error.to_string() }),
+            Err(error) => gpus.lost.push(LostGpu { index, error: error.to_string() }),
         }
     }
     gpus.peers = read_peers(nvml, &gpus.devices);
     Ok(gpus)
 }
 
-type Device<'nvml> = nvml_wrapper::Device<'nvml>;
+type NvmlDevice<'nvml> = nvml_wrapper::Device<'nvml>;
 
 fn read_gpu(nvml: &Nvml, index: u32) -> Result<Gpu, NvmlError> {
     let device = nvml.device_by_index(index)?;
@@ -218,11 +218,11 @@ fn compute_mode(mode: ComputeMode) -> &'static str {
     }
 }
 
-fn read_processes(nvml: &Nvml, device: &Device<'_>) -> Vec<Process> {
+fn read_processes(nvml: &Nvml, device: &NvmlDevice<'_>) -> Vec<GpuProcess> {
     let own = std::process::id();
     let running = device.running_compute_processes().unwrap_or_default();
     let others = running.into_iter().filter(|process| process.pid != own);
-    let process = |process: nvml_wrapper::struct_wrappers::device::ProcessInfo| Process {
+    let process = |process: nvml_wrapper::struct_wrappers::device::ProcessInfo| GpuProcess {
         pid: process.pid,
         name: nvml.sys_process_name(process.pid, 128).ok(),
         memory: match process.used_gpu_memory {
@@ -234,7 +234,7 @@ fn read_processes(nvml: &Nvml, device: &Device<'_>) -> Vec<Process> {
 }
 
 /// Returns the NVLinks, and NVML's error, if it refused to report more of them.
-fn read_links(nvml: &Nvml, device: &Device<'_>) -> (Vec<Link>, Option<String>) {
+fn read_links(nvml: &Nvml, device: &NvmlDevice<'_>) -> (Vec<Link>, Option<String>) {
     let mut links = Vec::new();
     for number in 0..raw::link_count(nvml, device).unwrap_or(MOST_LINKS).min(MOST_LINKS) {
         let link = device.link_wrapper_for(number);
@@ -286,9 +286,9 @@ fn error_counters(nvml: &Nvml) -> Vec<Counter> {
 }
 
 fn read_peers(nvml: &Nvml, gpus: &[Gpu]) -> Vec<Vec<Peer>> {
-    let devices: Vec<Option<Device<'_>>> =
+    let devices: Vec<Option<NvmlDevice<'_>>> =
         gpus.iter().map(|gpu| nvml.device_by_index(gpu.index).ok()).collect();
-    let access = |one: &Device<'_>, other: &Device<'_>, what| match one.p2p_status(other, what) {
+    let access = |one: &NvmlDevice<'_>, other: &NvmlDevice<'_>, what| match one.p2p_status(other, what) {
         Ok(P2pStatus::Ok) => Access::Supported,
         Ok(P2pStatus::ChipsetNotSupported) => Access::NoChipset,
         Ok(P2pStatus::GpuNotSupported) => Access::NoGpu,

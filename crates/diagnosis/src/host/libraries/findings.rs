@@ -3,7 +3,7 @@
 use super::super::gpu::Gpus;
 use super::super::nic::Nic;
 use super::super::system::System;
-use super::{Kind, Library, known};
+use super::{Library, LibraryKind, known};
 use crate::examination::{Body, Section};
 use crate::finding::{Finding, Severity};
 use crate::words::{join_list, size_text, text_or_unknown};
@@ -28,14 +28,14 @@ pub(crate) fn judge_libraries(
     findings
 }
 
-fn libraries_of_kind(libraries: &[Library], kind: Kind) -> impl Iterator<Item = &Library> {
+fn libraries_of_kind(libraries: &[Library], kind: LibraryKind) -> impl Iterator<Item = &Library> {
     libraries.iter().filter(move |library| library.kind == kind && library.problem.is_none())
 }
 
 /// Returns findings about two builds of one version.
 fn same_version(libraries: &[Library]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for kind in [Kind::Nccl, Kind::NetPlugin, Kind::Libfabric] {
+    for kind in [LibraryKind::Nccl, LibraryKind::NetPlugin, LibraryKind::Libfabric] {
         let all: Vec<&Library> =
             libraries_of_kind(libraries, kind).filter(|library| library.version.is_some()).collect();
         for (index, one) in all.iter().enumerate() {
@@ -73,7 +73,7 @@ fn same_version(libraries: &[Library]) -> Vec<Finding> {
 
 fn several_nccl(libraries: &[Library]) -> Option<Finding> {
     let all: Vec<&Library> =
-        libraries_of_kind(libraries, Kind::Nccl).filter(|library| library.version.is_some()).collect();
+        libraries_of_kind(libraries, LibraryKind::Nccl).filter(|library| library.version.is_some()).collect();
     let first = all.iter().find(|library| library.first).or(all.first())?;
     let others: Vec<String> = all
         .iter()
@@ -100,7 +100,7 @@ fn several_nccl(libraries: &[Library]) -> Option<Finding> {
 /// Returns a finding about driver libraries of another version than the kernel's module.
 fn find_driver_mismatch(libraries: &[Library], system: &System) -> Option<Finding> {
     let kernel = system.driver.version.as_ref()?;
-    let library = libraries_of_kind(libraries, Kind::Driver).find(|library| library.first)?;
+    let library = libraries_of_kind(libraries, LibraryKind::Driver).find(|library| library.first)?;
     let version = library.version.as_ref()?;
     // Newer libraries of the package cuda-compat work with older modules.
     (version != kernel && !library.file.contains("compat")).then(|| {
@@ -116,15 +116,16 @@ fn find_driver_mismatch(libraries: &[Library], system: &System) -> Option<Findin
 
 fn without_plugin(libraries: &[Library]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    if libraries_of_kind(libraries, Kind::NetPlugin).next().is_none() {
+    if libraries_of_kind(libraries, LibraryKind::NetPlugin).next().is_none() {
         findings.push(
             Finding::new("no-net-plugin", Severity::Degraded, "there are EFA devices, and no network plugin of NCCL (libnccl-net*.so) was found")
                 .with_cause("without the plugin aws-ofi-nccl NCCL uses TCP, silently")
                 .with_remedy("install aws-ofi-nccl (the EFA installer has it: /opt/amazon/ofi-nccl), and add its folder to LD_LIBRARY_PATH"),
         );
-    } else if !libraries_of_kind(libraries, Kind::NetPlugin).any(|library| library.first) {
-        let paths: Vec<&str> =
-            libraries_of_kind(libraries, Kind::NetPlugin).map(|library| library.path.as_str()).collect();
+    } else if !libraries_of_kind(libraries, LibraryKind::NetPlugin).any(|library| library.first) {
+        let paths: Vec<&str> = libraries_of_kind(libraries, LibraryKind::NetPlugin)
+            .map(|library| library.path.as_str())
+            .collect();
         findings.push(
             Finding::new(
                 "net-plugin-not-searched",
@@ -138,7 +139,7 @@ fn without_plugin(libraries: &[Library]) -> Vec<Finding> {
             .with_remedy("add its folder to LD_LIBRARY_PATH, or set NCCL_NET_PLUGIN to its path"),
         );
     }
-    if libraries_of_kind(libraries, Kind::Libfabric).next().is_none() {
+    if libraries_of_kind(libraries, LibraryKind::Libfabric).next().is_none() {
         findings.push(
             Finding::new(
                 "no-libfabric",
@@ -156,7 +157,7 @@ fn not_loadable(libraries: &[Library]) -> Option<Finding> {
     let names: Vec<String> = libraries
         .iter()
         // Scripts of the linker have the name without a number.
-        .filter(|library| library.file.contains(".so.") || library.kind == Kind::NetPlugin)
+        .filter(|library| library.file.contains(".so.") || library.kind == LibraryKind::NetPlugin)
         .filter_map(|library| Some(format!("{} ({})", library.path, library.problem.as_ref()?)))
         .collect();
     (!names.is_empty()).then(|| {

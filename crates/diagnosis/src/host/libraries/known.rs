@@ -4,7 +4,7 @@ use semver::Version;
 
 use super::super::gpu::Gpus;
 use super::super::nic::Nic;
-use super::{Kind, Library};
+use super::{Library, LibraryKind};
 use crate::examination::{Body, KNOWN_FAULTS, Section};
 use crate::finding::{Finding, Severity};
 use crate::knowledge::conflicts::{Conflict, Conflicts, Together};
@@ -18,7 +18,7 @@ struct Versioned<'a> {
 }
 
 /// Returns the library of the loader, or else the first one found.
-fn library_in_use(libraries: &[Library], kind: Kind) -> Option<Versioned<'_>> {
+fn library_in_use(libraries: &[Library], kind: LibraryKind) -> Option<Versioned<'_>> {
     let all = || {
         libraries.iter().filter(move |library| library.kind == kind && library.problem.is_none()).filter_map(
             |library| Some(Versioned { library, version: Version::parse(library.version.as_deref()?).ok()? }),
@@ -35,18 +35,18 @@ fn find_known_faults<'a>(
     let has_efa = nics.iter().any(Nic::is_efa);
     let has_network = nics.iter().any(Nic::is_up);
     let parts = [
-        ("NCCL", Kind::Nccl, Component::Nccl),
-        ("aws-ofi-nccl", Kind::NetPlugin, Component::AwsOfiNccl),
-        ("libfabric", Kind::Libfabric, Component::Libfabric),
+        ("NCCL", LibraryKind::Nccl, Component::Nccl),
+        ("aws-ofi-nccl", LibraryKind::NetPlugin, Component::AwsOfiNccl),
+        ("libfabric", LibraryKind::Libfabric, Component::Libfabric),
     ];
     let mut found = Vec::new();
     for (name, kind, component) in parts {
-        if kind != Kind::Nccl && !has_efa {
+        if kind != LibraryKind::Nccl && !has_efa {
             continue;
         }
         let Some(Versioned { library, version }) = library_in_use(libraries, kind) else { continue };
         for fault in Faults::built_in().of_component(component, &version) {
-            let of_build = kind != Kind::Nccl || fault.applies_to_build(library.suffix.as_deref());
+            let of_build = kind != LibraryKind::Nccl || fault.applies_to_build(library.suffix.as_deref());
             if of_build && (has_network || !fault.needs_several_nodes()) {
                 found.push((format!("{name} {version}"), library, fault));
             }
@@ -87,7 +87,7 @@ pub(crate) fn known_faults_section(libraries: &[Library], nics: &[Nic]) -> Optio
 
 /// Returns findings about versions that do not work together.
 pub(super) fn find_version_conflicts(libraries: &[Library], gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
-    let kinds = [Kind::Nccl, Kind::NetPlugin, Kind::Libfabric];
+    let kinds = [LibraryKind::Nccl, LibraryKind::NetPlugin, LibraryKind::Libfabric];
     let [nccl, plugin, libfabric] = kinds.map(|kind| library_in_use(libraries, kind));
     let driver = gpus.cuda.as_ref().and_then(|cuda| Version::parse(&format!("{cuda}.0")).ok());
     let together = Together {

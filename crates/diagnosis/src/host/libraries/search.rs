@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::super::files::names_in_folder;
-use super::{Kind, Library, cache, elf, kind_of_file};
+use super::{Library, LibraryKind, cache, elf, kind_of_file};
 
 /// Variables with folders of libraries.
 #[derive(Clone, Debug, Default)]
@@ -56,7 +56,7 @@ const MOST: usize = 200;
 
 /// A file found, before it is read.
 struct Found {
-    kind: Kind,
+    kind: LibraryKind,
     name: String,
     path: String,
     how: String,
@@ -102,7 +102,7 @@ fn search_folder(root: &Path, folder: &str, how: &str, by_loader: bool, found: &
         if let Some((kind, name)) = kind_of_file(&file) {
             let path = format!("{}/{file}", folder.trim_end_matches('/'));
             // Programs ask for the name without further numbers. The loader ignores other names.
-            let by_loader = by_loader && (file == name || kind == Kind::NetPlugin);
+            let by_loader = by_loader && (file == name || kind == LibraryKind::NetPlugin);
             found.push(Found { kind, name, path, how: how.to_owned(), by_loader });
         }
     }
@@ -153,14 +153,17 @@ fn make_library(found: Found, file: String, first: bool, real: &Path) -> Library
     let size = fs::metadata(real).map_or(0, |file| file.len());
     let (content, problem) = match elf::read_library(real, found.kind) {
         Ok(content) => (content, None),
-        Err(problem) => (elf::Content::default(), Some(problem)),
+        Err(problem) => (elf::FileContent::default(), Some(problem)),
     };
     let numbers = || {
         let (_, numbers) = file.rsplit_once(".so.")?;
         // A single number belongs to the name requested by programs, not to the version.
         (numbers.contains('.')).then(|| numbers.to_owned())
     };
-    let by_name = matches!(found.kind, Kind::Driver | Kind::Nvml | Kind::Verbs | Kind::Nccl);
+    let by_name = matches!(
+        found.kind,
+        LibraryKind::Driver | LibraryKind::Nvml | LibraryKind::Verbs | LibraryKind::Nccl
+    );
     Library {
         version: content.version.or_else(|| by_name.then(numbers).flatten()),
         suffix: content.suffix,

@@ -6,10 +6,10 @@ use crate::host::sample::Machine;
 fn libraries_are_known_by_their_file_names() {
     let known = kind_of_file;
     let pair = |kind, name: &str| Some((kind, name.to_owned()));
-    assert_eq!(known("libnccl.so.2.28.9"), pair(Kind::Nccl, "libnccl.so.2"));
-    assert_eq!(known("libnccl-net-ofi.so"), pair(Kind::NetPlugin, "libnccl-net-ofi.so"));
-    assert_eq!(known("libcuda.so.580.95.05"), pair(Kind::Driver, "libcuda.so.1"));
-    assert_eq!(known("libibverbs.so.1"), pair(Kind::Verbs, "libibverbs.so.1"));
+    assert_eq!(known("libnccl.so.2.28.9"), pair(LibraryKind::Nccl, "libnccl.so.2"));
+    assert_eq!(known("libnccl-net-ofi.so"), pair(LibraryKind::NetPlugin, "libnccl-net-ofi.so"));
+    assert_eq!(known("libcuda.so.580.95.05"), pair(LibraryKind::Driver, "libcuda.so.1"));
+    assert_eq!(known("libibverbs.so.1"), pair(LibraryKind::Verbs, "libibverbs.so.1"));
     assert_eq!(known("libnccl.source"), None);
     assert_eq!(known("libcudart.so.12"), None);
 }

@@ -15,8 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub use address::DEFAULT_ADDRESS;
-pub use failure::Failure;
-pub use limits::Limits;
+pub use failure::ClientFailure;
+pub use limits::ClientLimits;
 pub use protocol::Request;
 
 use super::answer;
@@ -32,7 +32,7 @@ pub struct Client {
     /// The address to ask, `host:port`.
     pub address: String,
     /// The limits.
-    pub limits: Limits,
+    pub limits: ClientLimits,
 }
 
 /// An answer with the circumstances.
@@ -59,7 +59,7 @@ pub struct Tries {
 #[derive(Debug)]
 pub struct Unanswered {
     /// The last reason.
-    pub failure: Failure,
+    pub failure: ClientFailure,
     /// The connections.
     pub tries: Tries,
 }
@@ -100,7 +100,7 @@ impl Client {
             if is_late || tries.silent >= self.limits.silent || tries.others >= self.limits.others {
                 let failure = match failure {
                     Some(failure) => failure_to_report(failure, others),
-                    None => Failure::OtherJobs(others),
+                    None => ClientFailure::OtherJobs(others),
                 };
                 return Err(Unanswered { failure, tries });
             }
@@ -109,9 +109,9 @@ impl Client {
 
     /// Opens connections until a process answers the introduction. Closes the other connections, and counts
     /// the unanswered ones.
-    fn introduce_client(&self, tries: &mut Tries) -> Result<TcpStream, Failure> {
+    fn introduce_client(&self, tries: &mut Tries) -> Result<TcpStream, ClientFailure> {
         let mut open: Vec<Introduction> = Vec::new();
-        let mut failure = Failure::Silent(self.limits.reply);
+        let mut failure = ClientFailure::Silent(self.limits.reply);
         let mut unopened = self.limits.silent;
         let mut next = Instant::now();
         loop {
@@ -158,13 +158,13 @@ impl Client {
     }
 
     /// Asks one process.
-    fn ask_process(&self, introduced: TcpStream) -> Result<Status, Failure> {
+    fn ask_process(&self, introduced: TcpStream) -> Result<Status, ClientFailure> {
         let (bytes, format) = protocol::ask_status(introduced, &self.limits)?;
-        answer::parse_answer(&bytes, format).map_err(Failure::Malformed)
+        answer::parse_answer(&bytes, format).map_err(ClientFailure::Malformed)
     }
 
-    fn connect_to_address(&self) -> Result<TcpStream, Failure> {
-        let addresses = address::resolve_address(&self.address).map_err(Failure::Unresolved)?;
+    fn connect_to_address(&self) -> Result<TcpStream, ClientFailure> {
+        let addresses = address::resolve_address(&self.address).map_err(ClientFailure::Unresolved)?;
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         for address in addresses {
             match TcpStream::connect_timeout(&address, self.limits.connect) {
@@ -172,13 +172,13 @@ impl Client {
                 Err(error) => last = error,
             }
         }
-        Err(Failure::NotListening(last))
+        Err(ClientFailure::NotListening(last))
     }
 }
 
 /// Returns the reason for the report: other jobs with answers, or the last failure.
-fn failure_to_report(failure: Failure, others: Vec<String>) -> Failure {
-    if others.is_empty() { failure } else { Failure::OtherJobs(others) }
+fn failure_to_report(failure: ClientFailure, others: Vec<String>) -> ClientFailure {
+    if others.is_empty() { failure } else { ClientFailure::OtherJobs(others) }
 }
 
 /// Describes a job in a few words.

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Client, Failure, Limits};
+use super::{Client, ClientFailure, ClientLimits};
 use crate::job::status::{Format, Status};
 use crate::job::tests::fixture;
 use crate::job::watch::{Selection, watch_job};
@@ -97,7 +97,7 @@ fn json(name: &str) -> Script {
 }
 
 fn client(address: &str) -> Client {
-    let limits = Limits {
+    let limits = ClientLimits {
         reply: Duration::from_millis(300),
         join: Duration::from_secs(60),
         slack: Duration::from_millis(300),
@@ -105,7 +105,7 @@ fn client(address: &str) -> Client {
         bytes: 1 << 20,
         silent: 3,
         others: 4,
-        ..Limits::default()
+        ..ClientLimits::default()
     };
     Client { address: address.to_owned(), limits }
 }
@@ -114,7 +114,11 @@ fn client(address: &str) -> Client {
 fn patient(address: &str) -> Client {
     Client {
         address: address.to_owned(),
-        limits: Limits { reply: Duration::from_secs(60), join: Duration::from_secs(60), ..Limits::default() },
+        limits: ClientLimits {
+            reply: Duration::from_secs(60),
+            join: Duration::from_secs(60),
+            ..ClientLimits::default()
+        },
     }
 }
 
@@ -168,11 +172,15 @@ fn one_process_that_answers_is_found_among_stopped_ones_that_accept() {
 fn silent_connections_are_waited_for_together() {
     let address = serve_together(vec![Script::Silence; 8]);
     let mut client = patient(&address);
-    client.limits =
-        Limits { reply: Duration::from_secs(2), join: Duration::from_millis(1), silent: 8, ..client.limits };
+    client.limits = ClientLimits {
+        reply: Duration::from_secs(2),
+        join: Duration::from_millis(1),
+        silent: 8,
+        ..client.limits
+    };
     let begin = Instant::now();
     let unanswered = client.poll_job(&any).unwrap_err();
-    assert!(matches!(unanswered.failure, Failure::Silent(_)), "{}", unanswered.failure);
+    assert!(matches!(unanswered.failure, ClientFailure::Silent(_)), "{}", unanswered.failure);
     assert_eq!(unanswered.tries.silent, 8);
     assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
 }
@@ -182,7 +190,7 @@ fn a_server_that_says_nothing_is_given_up() {
     let (address, _lines) = serve(vec![Script::Silence; 3]);
     let begin = Instant::now();
     let unanswered = client(&address).poll_job(&any).unwrap_err();
-    assert!(matches!(unanswered.failure, Failure::Silent(_)), "{}", unanswered.failure);
+    assert!(matches!(unanswered.failure, ClientFailure::Silent(_)), "{}", unanswered.failure);
     assert_eq!(unanswered.tries.silent, 3);
     assert!(begin.elapsed() >= Duration::from_millis(900));
     assert!(unanswered.failure.advice().contains("ss -ltnp"));
@@ -192,20 +200,24 @@ fn a_server_that_says_nothing_is_given_up() {
 fn an_answer_that_stalls_is_given_up() {
     let (address, _lines) = serve(vec![Script::Stall(b"{ \"nccl".to_vec()); 3]);
     let unanswered = client(&address).poll_job(&any).unwrap_err();
-    assert!(matches!(unanswered.failure, Failure::Stalled(_) | Failure::Silent(_)), "{}", unanswered.failure);
+    assert!(
+        matches!(unanswered.failure, ClientFailure::Stalled(_) | ClientFailure::Silent(_)),
+        "{}",
+        unanswered.failure
+    );
 }
 
 #[test]
 fn a_flood_ends_at_the_limit() {
     let (address, _lines) = serve(vec![Script::Flood]);
     let unanswered = patient(&address).poll_job(&any).unwrap_err();
-    assert!(matches!(unanswered.failure, Failure::Unexpected(_)), "{}", unanswered.failure);
+    assert!(matches!(unanswered.failure, ClientFailure::Unexpected(_)), "{}", unanswered.failure);
 
     let (address, _lines) = serve(vec![Script::Answer(true, vec![b' '; 3 << 20])]);
     let mut client = patient(&address);
     client.limits.bytes = 1 << 20;
     let unanswered = client.poll_job(&any).unwrap_err();
-    assert!(matches!(unanswered.failure, Failure::TooLong(_)), "{}", unanswered.failure);
+    assert!(matches!(unanswered.failure, ClientFailure::TooLong(_)), "{}", unanswered.failure);
 }
 
 #[test]
@@ -226,7 +238,7 @@ fn another_program_at_the_port_is_told() {
 fn nothing_that_listens_is_told_at_once() {
     // No program may listen at the first port.
     let unanswered = patient("127.0.0.1:1").poll_job(&any).unwrap_err();
-    assert!(matches!(unanswered.failure, Failure::NotListening(_)), "{}", unanswered.failure);
+    assert!(matches!(unanswered.failure, ClientFailure::NotListening(_)), "{}", unanswered.failure);
     assert!(unanswered.failure.advice().contains("older than 2.24"));
 }
 

@@ -4,18 +4,18 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::progress::{
-    Member, Progress, Standstill, counts_text, find_standstill, group_by_counts, member_of,
+    LaunchProgress, RankMember, Standstill, counts_text, find_standstill, group_by_counts, member_of,
 };
 use super::words::RankNames;
 use crate::finding::{Evidence, Finding, Severity};
-use crate::job::status::{Communicator, Format, Status};
+use crate::job::status::{Format, JobCommunicator, Status};
 use crate::words::{capitalize, join_list, plural};
 
 const SOURCE: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html";
 
 /// Conclusions from the counts.
 #[derive(Debug, Default)]
-pub(super) struct Conclusions {
+pub(super) struct CountConclusions {
     /// The findings.
     pub findings: Vec<Finding>,
     /// Sentence that proves operations on all ranks.
@@ -30,8 +30,8 @@ pub(super) fn conclude_from_counts(
     last: &Status,
     interval: Duration,
     rank_names: &RankNames<'_>,
-) -> Conclusions {
-    let progress = Progress::between_answers(first, last);
+) -> CountConclusions {
+    let progress = LaunchProgress::between_answers(first, last);
     let seconds = format!("{:.1} s", interval.as_secs_f64());
     let stands: Vec<Standstill<'_>> = last
         .communicators
@@ -39,7 +39,7 @@ pub(super) fn conclude_from_counts(
         .filter(|communicator| progress.is_still(communicator) && is_unchanged(first, last, communicator))
         .filter_map(find_standstill)
         .collect();
-    let mut conclusions = Conclusions::default();
+    let mut conclusions = CountConclusions::default();
     if progress.has_restarted {
         let text =
             "Communicators were destroyed or made anew between the answers: their counts are not comparable.";
@@ -62,7 +62,7 @@ pub(super) fn conclude_from_counts(
 }
 
 /// Checks that a communicator of a text answer had the same differences before: the text shows nothing else.
-fn is_unchanged(first: &Status, last: &Status, communicator: &Communicator) -> bool {
+fn is_unchanged(first: &Status, last: &Status, communicator: &JobCommunicator) -> bool {
     last.format == Format::Json
         || first
             .find_communicator(&communicator.identity)
@@ -78,10 +78,10 @@ fn sort_out<'a, 'b>(
         stands.iter().enumerate().map(|(index, stand)| (stand, root_ranks(stands, index))).collect();
     // First come communicators with only awaited ranks behind, the smallest first.
     candidates.sort_by_key(|(stand, roots)| (roots.len() != stand.behind.len(), stand.communicator.size));
-    let mut named: BTreeSet<Member> = BTreeSet::new();
+    let mut named: BTreeSet<RankMember> = BTreeSet::new();
     let (mut reported, mut followers) = (Vec::new(), Vec::new());
     for (stand, roots) in candidates {
-        let awaited: BTreeSet<Member> = members_of_ranks(stand, &roots).into_iter().collect();
+        let awaited: BTreeSet<RankMember> = members_of_ranks(stand, &roots).into_iter().collect();
         if stand.is_conflict || !awaited.is_subset(&named) {
             named.extend(awaited);
             reported.push((stand, roots));
@@ -94,7 +94,7 @@ fn sort_out<'a, 'b>(
 
 /// Returns the awaited ranks: ranks behind that do not wait in another communicator.
 fn root_ranks(stands: &[Standstill<'_>], index: usize) -> Vec<u32> {
-    let waiting: BTreeSet<Member> = stands
+    let waiting: BTreeSet<RankMember> = stands
         .iter()
         .enumerate()
         .filter(|(other, _)| *other != index)
@@ -110,7 +110,7 @@ fn root_ranks(stands: &[Standstill<'_>], index: usize) -> Vec<u32> {
     stand.behind.iter().filter(is_root).copied().collect()
 }
 
-fn members_of_ranks(stand: &Standstill<'_>, numbers: &[u32]) -> Vec<Member> {
+fn members_of_ranks(stand: &Standstill<'_>, numbers: &[u32]) -> Vec<RankMember> {
     let ranks = numbers.iter().filter_map(|number| stand.communicator.rank(*number));
     ranks.map(|rank| member_of(stand.communicator, rank)).collect()
 }
@@ -283,7 +283,7 @@ fn find_unnamed_differences(first: &Status, last: &Status) -> Vec<Finding> {
         !now.unnamed_differences.is_empty()
             && before.is_some_and(|before| before.unnamed_differences == now.unnamed_differences)
     });
-    let finding = |communicator: &Communicator| {
+    let finding = |communicator: &JobCommunicator| {
         let mut finding = Finding::new(
             "job-counts-differ",
             Severity::Unknown,
@@ -307,8 +307,8 @@ fn find_unnamed_differences(first: &Status, last: &Status) -> Vec<Finding> {
 
 /// Judges ranks without differences: they run, they stand, or some of them do.
 fn judge_progress(
-    conclusions: &mut Conclusions,
-    progress: &Progress,
+    conclusions: &mut CountConclusions,
+    progress: &LaunchProgress,
     last: &Status,
     seconds: &str,
     rank_names: &RankNames<'_>,
@@ -347,7 +347,7 @@ fn judge_progress(
     conclusions.findings.push(finding);
 }
 
-fn growth_unknown(progress: &Progress, total: usize, seconds: &str) -> Finding {
+fn growth_unknown(progress: &LaunchProgress, total: usize, seconds: &str) -> Finding {
     let count = progress.unknown.len();
     let mut finding = Finding::new(
         "job-growth-unknown",
@@ -385,7 +385,7 @@ fn no_progress(last: &Status, total: usize, seconds: &str, rank_names: &RankName
 }
 
 fn describe_partial_progress(
-    progress: &Progress,
+    progress: &LaunchProgress,
     last: &Status,
     seconds: &str,
     rank_names: &RankNames<'_>,

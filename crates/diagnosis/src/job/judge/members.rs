@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::words::RankNames;
 use crate::finding::{Action, Evidence, Finding, Severity};
-use crate::job::status::{Absence, Communicator, REMOTE_ERROR, Rank, State, Status};
+use crate::job::status::{Absence, JobCommunicator, REMOTE_ERROR, Rank, State, Status};
 use crate::words::{capitalize, join_list, plural};
 
 const SOURCE: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html";
@@ -38,7 +38,7 @@ struct AbsentProcess {
 }
 
 /// The key is host and process. For ranks without a known place, it is communicator and rank.
-type Key = (String, i64);
+type ProcessKey = (String, i64);
 
 fn find_absent_processes(first: Option<&Status>, last: &Status, rank_names: &RankNames<'_>) -> Vec<Finding> {
     let now = absent_processes(last, rank_names);
@@ -47,7 +47,7 @@ fn find_absent_processes(first: Option<&Status>, last: &Status, rank_names: &Ran
     for (absence, rule) in
         [(Absence::Dead, "job-process-dead"), (Absence::Unresponsive, "job-process-silent")]
     {
-        let each: Vec<(&Key, &AbsentProcess)> =
+        let each: Vec<(&ProcessKey, &AbsentProcess)> =
             now.iter().filter(|(_, process)| process.absence == absence).collect();
         let unnamed =
             count_unnamed(last, absence).saturating_sub(u32::try_from(each.len()).unwrap_or(u32::MAX));
@@ -77,7 +77,7 @@ fn absence_finding(
     rule: &str,
     severity: Severity,
     absence: Absence,
-    each: &[(&Key, &AbsentProcess)],
+    each: &[(&ProcessKey, &AbsentProcess)],
     unnamed: u32,
 ) -> Finding {
     let mut names: Vec<String> = each.iter().map(|(_, process)| process.title()).collect();
@@ -154,8 +154,8 @@ impl AbsentProcess {
     }
 }
 
-fn absent_processes(status: &Status, rank_names: &RankNames<'_>) -> BTreeMap<Key, AbsentProcess> {
-    let mut found: BTreeMap<Key, AbsentProcess> = BTreeMap::new();
+fn absent_processes(status: &Status, rank_names: &RankNames<'_>) -> BTreeMap<ProcessKey, AbsentProcess> {
+    let mut found: BTreeMap<ProcessKey, AbsentProcess> = BTreeMap::new();
     for (processes, absence) in [(&status.dead, Absence::Dead), (&status.silent, Absence::Unresponsive)] {
         for process in &processes.named {
             found.entry((process.host.clone(), process.pid)).or_insert_with(|| AbsentProcess {
@@ -197,7 +197,7 @@ fn absent_processes(status: &Status, rank_names: &RankNames<'_>) -> BTreeMap<Key
 /// Adds errors reported by ranks. The error of a rank with a failed peer is evidence of that failure, not
 /// another cause.
 fn add_reported_errors(last: &Status, rank_names: &RankNames<'_>, findings: &mut Vec<Finding>) {
-    let mut by_error: BTreeMap<(bool, &str), Vec<(&Communicator, &Rank)>> = BTreeMap::new();
+    let mut by_error: BTreeMap<(bool, &str), Vec<(&JobCommunicator, &Rank)>> = BTreeMap::new();
     for communicator in &last.communicators {
         for rank in &communicator.ranks {
             for (is_init, error) in [(true, &rank.init_error), (false, &rank.async_error)] {
@@ -271,11 +271,11 @@ fn hosts_of_ranks<'a>(ranks: impl Iterator<Item = &'a Rank>) -> Vec<String> {
 
 /// Finds a communicator not ready in both answers, and names the ranks outside it.
 fn find_unfinished_ranks(
-    before: Option<&Communicator>,
-    now: &Communicator,
+    before: Option<&JobCommunicator>,
+    now: &JobCommunicator,
     rank_names: &RankNames<'_>,
 ) -> Option<Finding> {
-    let waiting = |communicator: &Communicator| -> BTreeSet<u32> {
+    let waiting = |communicator: &JobCommunicator| -> BTreeSet<u32> {
         let ranks = communicator.ranks.iter();
         let waiting = ranks.filter(|rank| rank.state == Some(State::Init) && rank.init_error.is_none());
         waiting.map(|rank| rank.rank).collect()
@@ -309,15 +309,15 @@ fn find_unfinished_ranks(
 }
 
 /// Returns the names of ranks whose process answers without the communicator.
-fn not_members(communicator: &Communicator, rank_names: &RankNames<'_>) -> Vec<String> {
+fn not_members(communicator: &JobCommunicator, rank_names: &RankNames<'_>) -> Vec<String> {
     let missing = communicator.missing.iter().filter(|rank| rank.absence == Absence::NotAMember);
     missing.map(|rank| rank_names.name(communicator, rank.rank, rank.place.as_ref())).collect()
 }
 
 /// Finds ranks outside a communicator in use by its other ranks.
 fn find_ranks_that_left(
-    before: Option<&Communicator>,
-    now: &Communicator,
+    before: Option<&JobCommunicator>,
+    now: &JobCommunicator,
     rank_names: &RankNames<'_>,
 ) -> Option<Finding> {
     let is_used = now.ranks.iter().any(|rank| rank.state == Some(State::Running));

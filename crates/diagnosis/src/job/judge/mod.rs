@@ -8,7 +8,7 @@ mod words;
 
 use serde_json::json;
 
-use super::client::{Failure, Unanswered};
+use super::client::{ClientFailure, Unanswered};
 use super::status::Status;
 use super::watch::{Selection, Watch};
 use crate::examination::Examination;
@@ -86,8 +86,8 @@ fn describe_ended_job(unanswered: &Unanswered) -> Finding {
     );
     finding.cause = Some(
         match unanswered.failure {
-            Failure::NotListening(_) | Failure::Closed(_) => "The job has ended.",
-            Failure::OtherJobs(_) => "Several jobs run on this host, and another one answers now.",
+            ClientFailure::NotListening(_) | ClientFailure::Closed(_) => "The job has ended.",
+            ClientFailure::OtherJobs(_) => "Several jobs run on this host, and another one answers now.",
             _ => "The process that answers now is stopped or hangs.",
         }
         .to_owned(),

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::job::status::{Communicator, Format, Identity, Rank, RankPlace, Status};
+use crate::job::status::{Format, Identity, JobCommunicator, Rank, RankPlace, Status};
 
 /// A rank of any communicator: its place, or its number if the place is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Member {
+pub(super) enum RankMember {
     /// A GPU of a process. It may be a rank of several communicators.
     Place(RankPlace),
     /// A rank of one communicator.
@@ -15,17 +15,17 @@ pub(super) enum Member {
 
 /// Operations launched between two answers.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct LaunchProgress {
     /// Operations of each rank in all its communicators, as far as both answers have its counts.
-    pub launched: BTreeMap<Member, u64>,
+    pub launched: BTreeMap<RankMember, u64>,
     /// Ranks with counts in one answer only: they may have launched more.
-    pub unknown: BTreeSet<Member>,
+    pub unknown: BTreeSet<RankMember>,
     /// True if a count went down or a communicator disappeared: the job was restarted or made new
     /// communicators.
     pub has_restarted: bool,
 }
 
-impl Progress {
+impl LaunchProgress {
     /// Compares two answers.
     pub(super) fn between_answers(first: &Status, last: &Status) -> Self {
         let is_text = [first.format, last.format].contains(&Format::Text);
@@ -58,7 +58,7 @@ impl Progress {
     }
 
     /// Adds operations of a rank in one communicator, with false for an incomplete number.
-    fn add_operations(&mut self, member: Member, (grown, is_whole): (u64, bool)) {
+    fn add_operations(&mut self, member: RankMember, (grown, is_whole): (u64, bool)) {
         if !is_whole {
             self.unknown.insert(member.clone());
         }
@@ -67,7 +67,7 @@ impl Progress {
     }
 
     /// Checks that no rank of the communicator launched anything, in this communicator or another one.
-    pub(super) fn is_still(&self, communicator: &Communicator) -> bool {
+    pub(super) fn is_still(&self, communicator: &JobCommunicator) -> bool {
         communicator.ranks.iter().map(|rank| member_of(communicator, rank)).all(|member| {
             self.launched.get(&member).is_none_or(|sum| *sum == 0) && !self.unknown.contains(&member)
         })
@@ -80,10 +80,10 @@ impl Progress {
 }
 
 /// Returns the rank as a member of the job.
-pub(super) fn member_of(communicator: &Communicator, rank: &Rank) -> Member {
+pub(super) fn member_of(communicator: &JobCommunicator, rank: &Rank) -> RankMember {
     match &rank.place {
-        Some(place) if place.pid >= 0 => Member::Place(place.clone()),
-        _ => Member::Rank(communicator.identity.clone(), rank.rank),
+        Some(place) if place.pid >= 0 => RankMember::Place(place.clone()),
+        _ => RankMember::Rank(communicator.identity.clone(), rank.rank),
     }
 }
 
@@ -109,7 +109,7 @@ fn count_growth(earlier: &Rank, now: &Rank, is_text: bool) -> Option<(u64, bool)
 #[derive(Debug)]
 pub(super) struct Standstill<'a> {
     /// The communicator.
-    pub communicator: &'a Communicator,
+    pub communicator: &'a JobCommunicator,
     /// Ranks with fewer launched operations than others, ascending.
     pub behind: Vec<u32>,
     /// Ranks with most launches, ascending.
@@ -121,7 +121,7 @@ pub(super) struct Standstill<'a> {
 }
 
 /// Finds the difference of counts between the ranks of a communicator.
-pub(super) fn find_standstill(communicator: &Communicator) -> Option<Standstill<'_>> {
+pub(super) fn find_standstill(communicator: &JobCommunicator) -> Option<Standstill<'_>> {
     let most = communicator.ranks.iter().map(Rank::launched_operations).max()?;
     let groups = group_by_counts(communicator);
     if groups.len() < 2 {
@@ -161,7 +161,7 @@ pub(super) fn find_standstill(communicator: &Communicator) -> Option<Standstill<
 }
 
 /// Returns the ranks by their counts.
-pub(super) fn group_by_counts(communicator: &Communicator) -> BTreeMap<&BTreeMap<String, u64>, Vec<u32>> {
+pub(super) fn group_by_counts(communicator: &JobCommunicator) -> BTreeMap<&BTreeMap<String, u64>, Vec<u32>> {
     let mut groups: BTreeMap<_, Vec<u32>> = BTreeMap::new();
     for rank in &communicator.ranks {
         groups.entry(&rank.counts).or_default().push(rank.rank);

@@ -4,7 +4,7 @@ use super::progress::counts_text;
 use super::words::RankNames;
 use crate::examination::{Body, Section};
 use crate::job::client::Tries;
-use crate::job::status::{Communicator, Rank, RankPlace, Status};
+use crate::job::status::{JobCommunicator, Rank, RankPlace, Status};
 use crate::job::watch::Watch;
 
 /// Largest number of printed rows of a table. The JSON has all.
@@ -79,7 +79,7 @@ fn format_cuda_version(version: i64) -> String {
 
 fn communicator_table(first: Option<&Status>, last: &Status) -> Section {
     let columns = ["communicator", "ranks", "without data", "state", "launched, least", "launched, most"];
-    let mut sorted: Vec<&Communicator> = last.communicators.iter().collect();
+    let mut sorted: Vec<&JobCommunicator> = last.communicators.iter().collect();
     sorted.sort_by_key(|each| std::cmp::Reverse(each.size));
     let rows = sorted.into_iter().take(MOST_ROWS).map(|communicator| {
         let mut states: Vec<String> =
@@ -88,7 +88,7 @@ fn communicator_table(first: Option<&Status>, last: &Status) -> Section {
         states.dedup();
         let before = first.and_then(|first| first.find_communicator(&communicator.identity));
         let extreme = |pick: fn(&[u64]) -> Option<u64>| {
-            let of = |communicator: &Communicator| {
+            let of = |communicator: &JobCommunicator| {
                 pick(&communicator.ranks.iter().map(Rank::launched_operations).collect::<Vec<_>>())
             };
             arrow_text(before.and_then(of), of(communicator))
@@ -114,7 +114,7 @@ fn arrow_text(before: Option<u64>, now: Option<u64>) -> String {
     }
 }
 
-fn rank_table(first: Option<&Status>, largest: &Communicator) -> Section {
+fn rank_table(first: Option<&Status>, largest: &JobCommunicator) -> Section {
     let columns = ["rank", "host", "process", "GPU", "state", "launched", "operations"];
     let before = first.and_then(|first| first.find_communicator(&largest.identity));
     let row = |rank: u32, place: Option<&RankPlace>, rest: [String; 3]| {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::dump::{Dump, Entry, EntryState, parse_ranks};
+use super::dump::{CollectiveEntry, Dump, EntryState, parse_ranks};
 
 /// The collectives of a process group.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct GroupRecord<'a> {
 #[derive(Debug, Default)]
 pub(super) struct RankRecord<'a> {
     /// The operations by sequence number. Coalesced ones have the same number.
-    pub collectives: BTreeMap<i64, Vec<&'a Entry>>,
+    pub collectives: BTreeMap<i64, Vec<&'a CollectiveEntry>>,
     /// Sequence number of the program's last call of a collective, or `None` if the dump does not contain it.
     pub last: Option<i64>,
 }
@@ -44,7 +44,7 @@ impl GroupRecord<'_> {
 
 impl RankRecord<'_> {
     /// Returns sequence number and operation of the first incomplete collective.
-    pub(super) fn first_open(&self) -> Option<(i64, &Entry)> {
+    pub(super) fn first_open(&self) -> Option<(i64, &CollectiveEntry)> {
         self.collectives.iter().find_map(|(sequence, entries)| {
             let open = entries.iter().find(|entry| entry.state != EntryState::Completed)?;
             Some((*sequence, *open))

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::compare::{Mismatch, Property, first_mismatch, name};
+use super::compare::{CallProperty, Mismatch, first_mismatch, name};
 use super::dump::{Dump, EntryState};
 use super::groups::GroupRecord;
 use crate::finding::{Evidence, Finding, Severity};
@@ -12,7 +12,7 @@ const SOURCE: &str = "https://docs.pytorch.org/tutorials/unstable/flight_recorde
 
 /// Conclusions from dumps.
 #[derive(Debug, Default)]
-pub(super) struct Conclusions {
+pub(super) struct DumpConclusions {
     /// The findings.
     pub findings: Vec<Finding>,
     /// Sentence that proves the completion of all recorded operations.
@@ -22,8 +22,11 @@ pub(super) struct Conclusions {
 }
 
 /// Concludes from the collectives of all groups.
-pub(super) fn conclude_from_groups(groups: &[GroupRecord<'_>], dumps: &BTreeMap<u32, Dump>) -> Conclusions {
-    let mut conclusions = Conclusions::default();
+pub(super) fn conclude_from_groups(
+    groups: &[GroupRecord<'_>],
+    dumps: &BTreeMap<u32, Dump>,
+) -> DumpConclusions {
+    let mut conclusions = DumpConclusions::default();
     let mut late = Vec::new();
     for group in groups {
         if let Some(mismatch) = first_mismatch(group) {
@@ -66,20 +69,20 @@ fn mismatch_finding(group: &GroupRecord<'_>, mismatch: &Mismatch) -> Finding {
     let each = each.join("; ");
     let title = group.title();
     let diagnosis = match property {
-        Property::Operation => {
+        CallProperty::Operation => {
             format!("Ranks called different operations as collective {sequence} of {title}: {each}.")
         }
-        Property::Size => {
+        CallProperty::Size => {
             format!("Ranks called {operation} {sequence} of {title} with different sizes: {each}.")
         }
-        Property::Type => {
+        CallProperty::Type => {
             format!("Ranks called {operation} {sequence} of {title} with different data types: {each}.")
         }
     };
     let mut finding = Finding::new("recorder-mismatch", Severity::Broken, diagnosis);
     finding.cause = Some(
         match property {
-            Property::Operation => "A branch of the program depends on the rank, so that ranks call other collectives.",
+            CallProperty::Operation => "A branch of the program depends on the rank, so that ranks call other collectives.",
             _ => "The ranks pass different tensors: an uneven last batch, a parameter that only some ranks have.",
         }
         .to_owned(),
@@ -282,7 +285,7 @@ fn point_to_point(dumps: &BTreeMap<u32, Dump>) -> Option<Finding> {
 }
 
 /// Reports the absent dumps, if no finding does.
-fn absent_dumps(groups: &[GroupRecord<'_>], conclusions: &mut Conclusions) {
+fn absent_dumps(groups: &[GroupRecord<'_>], conclusions: &mut DumpConclusions) {
     let absent: BTreeSet<u32> = groups.iter().flat_map(GroupRecord::without_dump).collect();
     let absent: Vec<u32> = absent.into_iter().collect();
     if !absent.is_empty() {

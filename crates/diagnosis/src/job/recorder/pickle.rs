@@ -27,7 +27,7 @@ pub(super) fn is_pickle(bytes: &[u8]) -> bool {
 /// # Errors
 /// The first operation without a plain value, or the missing field.
 pub(super) fn read_pickle<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Malformed> {
-    let mut machine = Machine {
+    let mut machine = PickleMachine {
         bytes,
         at: 0,
         values: Vec::new(),
@@ -44,7 +44,7 @@ pub(super) fn read_pickle<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Malfor
 
 /// A value. Its parts are indices of other values.
 #[derive(Debug)]
-enum Value<'a> {
+enum PickleValue<'a> {
     None,
     Bool(bool),
     Integer(i64),
@@ -55,10 +55,10 @@ enum Value<'a> {
 }
 
 /// Stack machine for a pickle.
-struct Machine<'a> {
+struct PickleMachine<'a> {
     bytes: &'a [u8],
     at: usize,
-    values: Vec<Value<'a>>,
+    values: Vec<PickleValue<'a>>,
     stack: Vec<usize>,
     marks: Vec<usize>,
     memo: BTreeMap<u32, usize>,
@@ -67,7 +67,7 @@ struct Machine<'a> {
 /// A fault in a pickle.
 type PickleError = String;
 
-impl<'a> Machine<'a> {
+impl<'a> PickleMachine<'a> {
     /// Runs to the end, and returns the index of the result.
     fn run_to_end(&mut self) -> Result<usize, PickleError> {
         loop {
@@ -128,18 +128,18 @@ impl<'a> Machine<'a> {
             }
             b't' | b'l' => {
                 let items = self.since_mark()?;
-                self.push_value(Value::List(items));
+                self.push_value(PickleValue::List(items));
             }
             b'd' => {
                 let items = self.since_mark()?;
-                self.push_value(Value::Dictionary(Vec::new()));
+                self.push_value(PickleValue::Dictionary(Vec::new()));
                 self.insert_items(&items)?;
             }
             0x85..=0x87 => {
                 let count = usize::from(operation - 0x84);
                 let first = self.stack.len().checked_sub(count).ok_or("a tuple without its parts")?;
                 let items = self.stack.split_off(first);
-                self.push_value(Value::List(items));
+                self.push_value(PickleValue::List(items));
             }
             _ => return Ok(false),
         }
@@ -147,23 +147,23 @@ impl<'a> Machine<'a> {
     }
 
     /// Reads a plain value.
-    fn read_plain_value(&mut self, operation: u8) -> Result<Value<'a>, PickleError> {
+    fn read_plain_value(&mut self, operation: u8) -> Result<PickleValue<'a>, PickleError> {
         Ok(match operation {
-            b'N' => Value::None,
-            0x88 => Value::Bool(true),
-            0x89 => Value::Bool(false),
-            b'}' => Value::Dictionary(Vec::new()),
-            b']' | b')' => Value::List(Vec::new()),
-            b'J' => Value::Integer(i64::from(self.take_unsigned()?.cast_signed())),
-            b'K' => Value::Integer(i64::from(self.take_byte()?)),
-            b'M' => Value::Integer(i64::from(self.take_byte()?) | i64::from(self.take_byte()?) << 8),
+            b'N' => PickleValue::None,
+            0x88 => PickleValue::Bool(true),
+            0x89 => PickleValue::Bool(false),
+            b'}' => PickleValue::Dictionary(Vec::new()),
+            b']' | b')' => PickleValue::List(Vec::new()),
+            b'J' => PickleValue::Integer(i64::from(self.take_unsigned()?.cast_signed())),
+            b'K' => PickleValue::Integer(i64::from(self.take_byte()?)),
+            b'M' => PickleValue::Integer(i64::from(self.take_byte()?) | i64::from(self.take_byte()?) << 8),
             0x8a => {
                 let length = self.take_byte()?;
-                Value::Integer(self.read_long(usize::from(length))?)
+                PickleValue::Integer(self.read_long(usize::from(length))?)
             }
             b'G' => {
                 let bytes = <[u8; 8]>::try_from(self.take_bytes(8)?).map_err(|_| "the file ends early")?;
-                Value::Float(f64::from_be_bytes(bytes))
+                PickleValue::Float(f64::from_be_bytes(bytes))
             }
             b'X' | b'T' => {
                 let length = self.take_unsigned()?;
@@ -196,9 +196,9 @@ impl<'a> Machine<'a> {
         Ok(i64::from_le_bytes(whole))
     }
 
-    fn read_text(&mut self, length: u64) -> Result<Value<'a>, PickleError> {
+    fn read_text(&mut self, length: u64) -> Result<PickleValue<'a>, PickleError> {
         let length = usize::try_from(length).map_err(|_| "the file ends early")?;
-        Ok(Value::Text(String::from_utf8_lossy(self.take_bytes(length)?)))
+        Ok(PickleValue::Text(String::from_utf8_lossy(self.take_bytes(length)?)))
     }
 
     fn take_bytes(&mut self, length: usize) -> Result<&'a [u8], PickleError> {
@@ -217,7 +217,7 @@ impl<'a> Machine<'a> {
         Ok(u32::from_le_bytes(bytes))
     }
 
-    fn push_value(&mut self, value: Value<'a>) {
+    fn push_value(&mut self, value: PickleValue<'a>) {
         self.values.push(value);
         self.stack.push(self.values.len() - 1);
     }
@@ -246,7 +246,7 @@ impl<'a> Machine<'a> {
     fn append_items(&mut self, items: Vec<usize>) -> Result<(), PickleError> {
         let top = *self.stack.last().ok_or("a list is missing")?;
         match &mut self.values[top] {
-            Value::List(list) => list.extend(items),
+            PickleValue::List(list) => list.extend(items),
             _ => return Err("items are added to a value that is no list".to_owned()),
         }
         Ok(())
@@ -256,7 +256,9 @@ impl<'a> Machine<'a> {
         let top = *self.stack.last().ok_or("a dictionary is missing")?;
         let (pairs, []) = items.as_chunks::<2>() else { return Err("a key without a value".to_owned()) };
         match &mut self.values[top] {
-            Value::Dictionary(entries) => entries.extend(pairs.iter().map(|[key, value]| (*key, *value))),
+            PickleValue::Dictionary(entries) => {
+                entries.extend(pairs.iter().map(|[key, value]| (*key, *value)))
+            }
             _ => return Err("items are added to a value that is no dictionary".to_owned()),
         }
         Ok(())
@@ -266,7 +268,7 @@ impl<'a> Machine<'a> {
 /// A value to take out.
 #[derive(Clone, Copy)]
 struct Reference<'a> {
-    values: &'a [Value<'a>],
+    values: &'a [PickleValue<'a>],
     index: usize,
     visits: &'a Cell<usize>,
 }
@@ -279,20 +281,22 @@ impl<'de> Deserializer<'de> for Reference<'_> {
         self.visits.set(left);
         let at = |index: usize| Reference { index, ..self };
         match &self.values[self.index] {
-            Value::None => visitor.visit_unit(),
-            Value::Bool(value) => visitor.visit_bool(*value),
-            Value::Integer(value) => visitor.visit_i64(*value),
-            Value::Float(value) => visitor.visit_f64(*value),
-            Value::Text(text) => visitor.visit_str(text),
-            Value::List(items) => visitor.visit_seq(SeqDeserializer::new(items.iter().map(|&item| at(item)))),
-            Value::Dictionary(pairs) => visitor
+            PickleValue::None => visitor.visit_unit(),
+            PickleValue::Bool(value) => visitor.visit_bool(*value),
+            PickleValue::Integer(value) => visitor.visit_i64(*value),
+            PickleValue::Float(value) => visitor.visit_f64(*value),
+            PickleValue::Text(text) => visitor.visit_str(text),
+            PickleValue::List(items) => {
+                visitor.visit_seq(SeqDeserializer::new(items.iter().map(|&item| at(item))))
+            }
+            PickleValue::Dictionary(pairs) => visitor
                 .visit_map(MapDeserializer::new(pairs.iter().map(|&(key, value)| (at(key), at(value))))),
         }
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match self.values[self.index] {
-            Value::None => visitor.visit_none(),
+            PickleValue::None => visitor.visit_none(),
             _ => visitor.visit_some(self),
         }
     }

@@ -6,7 +6,7 @@ use super::explained;
 use super::hits::Placed;
 use super::job::{Job, count, ranks_in_words};
 use crate::finding::{Evidence, Finding, Severity};
-use crate::log::digest::{Example, Failure, Position, Retries};
+use crate::log::digest::{CallFailure, Example, Position, Retries};
 
 /// Largest number of peers in the findings.
 const PEERS: usize = 4;
@@ -108,24 +108,24 @@ pub(super) fn first_failed_call(job: &Job<'_>) -> Option<Evidence> {
 }
 
 /// Returns the first failure returned by a function of NCCL's interface, with the index of its writer.
-fn first_returned_failure<'a>(job: &'a Job<'_>) -> Option<(usize, &'a Failure)> {
-    let reached = |failure: &Failure| OUTERMOST.iter().any(|file| failure.outermost.starts_with(file));
+fn first_returned_failure<'a>(job: &'a Job<'_>) -> Option<(usize, &'a CallFailure)> {
+    let reached = |failure: &CallFailure| OUTERMOST.iter().any(|file| failure.outermost.starts_with(file));
     let writers = job.digest.writers.iter().enumerate();
     let failures = writers.flat_map(|(index, writer)| writer.failures.iter().map(move |each| (index, each)));
-    let order = |failure: &Failure| (failure.name == "ncclRemoteError", failure.first);
+    let order = |failure: &CallFailure| (failure.name == "ncclRemoteError", failure.first);
     failures.filter(|(_, each)| reached(each)).min_by_key(|(_, each)| order(each))
 }
 
 /// Finds the first unexplained failed call within NCCL, with the index of its writer. Three kinds need no
 /// explanation: during the start (NCCL continues despite the failure, or the start has a finding), at the end
 /// of a communicator (its threads stop with an error), and beside a message with a finding.
-fn find_inner_failure<'a>(job: &'a Job<'_>, found: &[Placed]) -> Option<(usize, &'a Failure)> {
+fn find_inner_failure<'a>(job: &'a Job<'_>, found: &[Placed]) -> Option<(usize, &'a CallFailure)> {
     let members = job.digest.communicators.iter().flat_map(|each| each.members.values());
     let ended: BTreeSet<_> = members
         .filter(|member| member.destroyed || member.aborted)
         .filter_map(|member| job.process_of(member.writer))
         .collect();
-    let is_harmless = |writer: usize, failure: &Failure| {
+    let is_harmless = |writer: usize, failure: &CallFailure| {
         failure.is_of_start
             || failure.is_of_end && job.process_of(writer).is_some_and(|process| ended.contains(&process))
     };
@@ -135,7 +135,7 @@ fn find_inner_failure<'a>(job: &'a Job<'_>, found: &[Placed]) -> Option<(usize, 
         message.position.input == position.input
             && message.position.line.abs_diff(position.line) <= explained::LINES
     };
-    let is_told = |writer: usize, failure: &Failure| {
+    let is_told = |writer: usize, failure: &CallFailure| {
         let own =
             || messages.iter().filter(|message| job.process_of_message(message) == job.process_of(writer));
         [failure.first, failure.last].iter().all(|&place| own().any(|message| is_beside(message, place)))
@@ -146,8 +146,8 @@ fn find_inner_failure<'a>(job: &'a Job<'_>, found: &[Placed]) -> Option<(usize, 
     open.min_by_key(|(_, each)| each.first)
 }
 
-fn cite_failure(job: &Job<'_>, writer: usize, failure: &Failure) -> Evidence {
-    let Failure { place, outermost, code, name, .. } = failure;
+fn cite_failure(job: &Job<'_>, writer: usize, failure: &CallFailure) -> Evidence {
+    let CallFailure { place, outermost, code, name, .. } = failure;
     let way = if place == outermost { String::new() } else { format!(", returned up to {outermost}") };
     let position: Position = failure.first;
     let text = format!("the first failing call: {place} -> {code} ({name}){way}");

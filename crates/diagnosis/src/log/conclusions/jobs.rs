@@ -43,13 +43,13 @@ pub(super) fn split_jobs(digest: &Digest) -> (Vec<Part>, usize) {
 }
 
 /// Processes with lines of their own in a log.
-struct Group<'a> {
+struct CommunicatorProcesses<'a> {
     lines: Range<u64>,
     /// The processes of each GPU, by host and PCI bus id.
     gpus: BTreeMap<(&'a str, &'a str), BTreeSet<u64>>,
 }
 
-impl<'a> Group<'a> {
+impl<'a> CommunicatorProcesses<'a> {
     /// Returns the processes of a communicator.
     fn of_communicator(digest: &'a Digest, communicator: &'a Communicator) -> Option<Self> {
         let members = communicator.members.values();
@@ -80,20 +80,20 @@ impl<'a> Group<'a> {
 
 /// Returns the first and the last line of each job, in their order.
 fn find_job_lines(digest: &Digest) -> Vec<Range<u64>> {
-    let mut groups: Vec<Group<'_>> = digest
+    let mut groups: Vec<CommunicatorProcesses<'_>> = digest
         .communicators
         .iter()
-        .filter_map(|communicator| Group::of_communicator(digest, communicator))
+        .filter_map(|communicator| CommunicatorProcesses::of_communicator(digest, communicator))
         .collect();
     groups.sort_by_key(|group| (group.lines.start, group.lines.end));
-    let mut apart: Vec<Group<'_>> = Vec::new();
+    let mut apart: Vec<CommunicatorProcesses<'_>> = Vec::new();
     for group in groups {
         match apart.last_mut() {
             Some(last) if group.lines.start <= last.lines.end => last.add_processes(group),
             _ => apart.push(group),
         }
     }
-    let mut jobs: Vec<Group<'_>> = Vec::new();
+    let mut jobs: Vec<CommunicatorProcesses<'_>> = Vec::new();
     for group in apart {
         match jobs.last_mut() {
             Some(last) if !group.starts_again(last) => last.add_processes(group),

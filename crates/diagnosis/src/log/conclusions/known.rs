@@ -14,7 +14,7 @@ use crate::knowledge::faults::{Component, Fault, Faults};
 use crate::log::digest::Writer;
 
 /// A known fault with the affected version.
-struct Known {
+struct KnownFault {
     name: String,
     fault: &'static Fault,
     /// Property needed by the fault and missing in the job, as the log shows.
@@ -23,8 +23,8 @@ struct Known {
 
 /// Returns the known faults of all versions in the log, each once: faults possible in the job, and the
 /// others.
-fn collect_known_faults(job: &Job<'_>) -> (Vec<Known>, Vec<Known>) {
-    let mut known: BTreeMap<&str, Known> = BTreeMap::new();
+fn collect_known_faults(job: &Job<'_>) -> (Vec<KnownFault>, Vec<KnownFault>) {
+    let mut known: BTreeMap<&str, KnownFault> = BTreeMap::new();
     for writer in &job.digest.writers {
         let versions = [
             ("NCCL", Component::Nccl, &writer.nccl),
@@ -46,7 +46,7 @@ fn collect_known_faults(job: &Job<'_>) -> (Vec<Known>, Vec<Known>) {
                     Some(known) => known.lacks = known.lacks.take().filter(|_| lacks.is_some()),
                     None => {
                         let name = format!("{name} {version}");
-                        known.insert(&fault.id, Known { name, fault, lacks });
+                        known.insert(&fault.id, KnownFault { name, fault, lacks });
                     }
                 }
             }
@@ -76,9 +76,9 @@ fn name_network(writer: &Writer) -> Option<&'static str> {
 /// All such faults are one finding, and [`known_faults_section`] lists them.
 pub(super) fn find_known_faults(job: &Job<'_>) -> Vec<Placed> {
     let mut found: Vec<Placed> = find_version_conflicts(job);
-    let (open, certain): (Vec<Known>, Vec<Known>) =
+    let (open, certain): (Vec<KnownFault>, Vec<KnownFault>) =
         collect_known_faults(job).0.into_iter().partition(|known| !known.fault.conditions.is_empty());
-    found.extend(certain.into_iter().map(|Known { name, fault, .. }| {
+    found.extend(certain.into_iter().map(|KnownFault { name, fault, .. }| {
         // The job of the log ran with it.
         let severity = fault.severity_for(true).max(Severity::Degraded);
         Placed::without_line(Finding {
@@ -108,7 +108,7 @@ pub(super) fn find_known_faults(job: &Job<'_>) -> Vec<Placed> {
 /// impossible in the job.
 pub(super) fn known_faults_section(job: &Job<'_>) -> Option<Section> {
     let sentence = |text: &str| format!("{}.", text.trim_end_matches('.'));
-    let line = |Known { name, fault, .. }: &Known| {
+    let line = |KnownFault { name, fault, .. }: &KnownFault| {
         let conditions = sentence(&fault.conditions.join("; "));
         // A remedy can end with a command.
         format!("{name}: {} If: {conditions} {}", sentence(&fault.effect), fault.remedy)

@@ -18,7 +18,7 @@ const BETWEEN_PAIRS: [&str; 4] = ["SEND", "RECV", "COALESCED", "UNKNOWN"];
 
 /// The reports about one process group.
 #[derive(Debug, Default)]
-struct Group<'a> {
+struct ReportGroup<'a> {
     /// The group in the lines, or empty if they do not name it.
     name: String,
     /// The first collective each rank waited for.
@@ -47,16 +47,18 @@ pub(super) fn judge_watchdog_reports(job: &Job<'_>) -> Vec<Placed> {
 
 /// Returns the reports by group. A line without a group belongs to the group of another line about the same
 /// rank and number.
-fn group_reports(reports: &[WatchdogReport]) -> Vec<Group<'_>> {
+fn group_reports(reports: &[WatchdogReport]) -> Vec<ReportGroup<'_>> {
     let named: BTreeMap<(u32, Option<u64>), &str> = reports
         .iter()
         .filter_map(|report| Some(((report.rank, report.sequence), report.group.as_deref()?)))
         .collect();
-    let mut groups: BTreeMap<&str, Group<'_>> = BTreeMap::new();
+    let mut groups: BTreeMap<&str, ReportGroup<'_>> = BTreeMap::new();
     for report in reports {
         let name = report.group.as_deref().or_else(|| named.get(&(report.rank, report.sequence)).copied());
         let name = name.unwrap_or_default();
-        let group = groups.entry(name).or_insert_with(|| Group { name: name.to_owned(), ..Group::default() });
+        let group = groups
+            .entry(name)
+            .or_insert_with(|| ReportGroup { name: name.to_owned(), ..ReportGroup::default() });
         if let Some(called) = report.enqueued.max(report.sequence) {
             let last = group.called.entry(report.rank).or_default();
             *last = called.max(*last);
@@ -72,7 +74,7 @@ fn group_reports(reports: &[WatchdogReport]) -> Vec<Group<'_>> {
     groups.into_values().collect()
 }
 
-impl Group<'_> {
+impl ReportGroup<'_> {
     /// Returns ` of group default_pg`, if the group is known.
     fn name_suffix(&self) -> String {
         let name =
@@ -89,7 +91,7 @@ impl Group<'_> {
 }
 
 /// Returns a finding about the first collective with different calls on ranks of a group.
-fn find_differing_calls(job: &Job<'_>, group: &Group<'_>) -> Option<Finding> {
+fn find_differing_calls(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Finding> {
     let mut by_sequence: BTreeMap<u64, Vec<(u32, &WatchdogReport)>> = BTreeMap::new();
     for (&rank, &report) in &group.waits {
         by_sequence.entry(report.sequence?).or_default().push((rank, report));
@@ -192,14 +194,14 @@ fn cite_report(job: &Job<'_>, report: &WatchdogReport) -> Evidence {
 }
 
 /// Returns the awaited call of the other ranks: `ALLREDUCE of 1024 elements (SeqNum 6 of group default_pg)`.
-fn describe_call(group: &Group<'_>, report: &WatchdogReport) -> String {
+fn describe_call(group: &ReportGroup<'_>, report: &WatchdogReport) -> String {
     let operation = report.operation.as_deref().unwrap_or("the collective");
     let size = report.elements.map(|(input, _)| format!(" of {input} elements")).unwrap_or_default();
     format!("{operation}{size} (SeqNum {}{})", report.sequence.unwrap_or_default(), group.name_suffix())
 }
 
 /// Returns a finding about ranks without the call that the other ranks wait for.
-fn find_late_ranks(job: &Job<'_>, group: &Group<'_>) -> Option<Finding> {
+fn find_late_ranks(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Finding> {
     let last = group.waits.values().filter_map(|report| report.sequence).max()?;
     let waiting: Vec<u32> = group
         .waits
@@ -274,7 +276,7 @@ fn has_ended(job: &Job<'_>, ranks: &[u32]) -> Option<Evidence> {
 }
 
 /// Returns a finding about a group with all ranks in the same call.
-fn all_wait(job: &Job<'_>, group: &Group<'_>) -> Option<Finding> {
+fn all_wait(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Finding> {
     let members = group.member_ranks(job)?;
     let report = *group.waits.values().next()?;
     let is_here = |rank: &u32| group.waits.get(rank).is_some_and(|other| other.sequence == report.sequence);

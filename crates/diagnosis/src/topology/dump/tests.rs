@@ -5,14 +5,14 @@ use crate::examination::Body;
 
 fn topology(text: &str) -> Topology {
     match read_dump(text, "topo.xml") {
-        Ok(Dump::Topology(topology)) => topology,
+        Ok(TopologyDump::Topology(topology)) => topology,
         other => panic!("{other:?}"),
     }
 }
 
 fn graphs(text: &str) -> Graphs {
     match read_dump(text, "graph.xml") {
-        Ok(Dump::Graphs(graphs)) => graphs,
+        Ok(TopologyDump::Graphs(graphs)) => graphs,
         other => panic!("{other:?}"),
     }
 }
@@ -163,7 +163,7 @@ fn cut_and_changed_files_do_not_panic() {
             let at = (state >> 20) as usize % bytes.len();
             bytes[at] = b"<>\"/0x9-& "[(state >> 50) as usize % 10];
             if let Ok(text) = String::from_utf8(bytes)
-                && let Ok(Dump::Topology(topology)) = read_dump(&text, "changed.xml")
+                && let Ok(TopologyDump::Topology(topology)) = read_dump(&text, "changed.xml")
             {
                 examine_topology(Some(&topology), None);
             }

@@ -10,7 +10,7 @@ fn machine() -> Topology {
         ..Locality::default()
     };
     let link = PcieLink { gts: Some(32.0), width: Some(16), max_gts: Some(32.0), max_width: Some(16) };
-    let gpu = |index: u32| Gpu {
+    let gpu = |index: u32| TopologyGpu {
         label: format!("GPU{index}"),
         index,
         bus_id: format!("0000:{index}1:00.0"),
@@ -19,9 +19,9 @@ fn machine() -> Topology {
         place: place(index),
         pcie: link,
         nvlinks: Some(vec![NvLink { to: NvLinkEnd::Switch, count: 18 }]),
-        ..Gpu::default()
+        ..TopologyGpu::default()
     };
-    let nic = |index: u32| Nic {
+    let nic = |index: u32| TopologyNic {
         label: format!("NIC{index}"),
         name: format!("mlx5_{index}"),
         bus_id: Some(format!("0000:{index}2:00.0")),
@@ -31,7 +31,7 @@ fn machine() -> Topology {
         gbps: Some(400.0),
         state: Some("ACTIVE".to_owned()),
         rdma: true,
-        ..Nic::default()
+        ..TopologyNic::default()
     };
     let node = |id| NumaNode { id: Some(id), cpus: Some("0-1".to_owned()), ..NumaNode::default() };
     Topology {
@@ -149,12 +149,12 @@ fn one_nic_near_half_of_the_gpus_is_advice() {
     topology.gpus[2].place = topology.nics[0].place.clone();
     assert_eq!(rules(&topology), found("gpu-without-near-nic", Severity::Advice));
     // An inactive NIC is a fault.
-    topology.nics.push(Nic {
+    topology.nics.push(TopologyNic {
         name: "mlx5_1".to_owned(),
         place: topology.gpus[3].place.clone(),
         state: Some("DOWN".to_owned()),
         rdma: true,
-        ..Nic::default()
+        ..TopologyNic::default()
     });
     assert_eq!(rules(&topology), found("gpu-without-near-nic", Severity::Degraded));
 }

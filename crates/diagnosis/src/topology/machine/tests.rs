@@ -7,9 +7,9 @@ use super::*;
 use crate::host::gpu::Problem;
 
 /// Files of a machine in a folder.
-struct Machine(tempfile::TempDir);
+struct SysfsMachine(tempfile::TempDir);
 
-impl Machine {
+impl SysfsMachine {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -83,9 +83,9 @@ impl Machine {
 
 /// Creates a machine of two sockets. GPU and NIC share a switch. A second GPU is behind its own switch there.
 /// Another one is at another host bridge. The last GPU and NIC are on the other socket.
-fn two_sockets() -> Machine {
+fn two_sockets() -> SysfsMachine {
     let switch = "pci0000:17/0000:17:01.0/0000:18:00.0";
-    Machine::new()
+    SysfsMachine::new()
         .node(0, "0-15")
         .node(1, "16-31")
         .gpu(&format!("{switch}/0000:19:00.0/0000:1b:00.0"), 0)
@@ -172,7 +172,7 @@ fn the_driver_tells_numbers_links_and_hidden_gpus() {
         0,
         &[("vendor", "0x10de"), ("class", "0x068000")],
     );
-    let lost = vec![gpu::Lost { index: 2, error: "lost".to_owned() }];
+    let lost = vec![gpu::LostGpu { index: 2, error: "lost".to_owned() }];
     let topology = machine.read(&Gpus { devices, lost, ..Gpus::default() });
     assert_eq!(topology.gpus[0].label, "GPU0");
     assert_eq!(topology.gpus[0].place.numa, Some(1));
@@ -215,7 +215,7 @@ fn direct_links_count_between_their_gpus_only() {
 /// A virtual machine with one GPU and one interface of the hypervisor, as it was seen.
 #[test]
 fn a_virtual_machine_without_switches_says_so() {
-    let topology = Machine::new()
+    let topology = SysfsMachine::new()
         .node(0, "0-15")
         .file(
             "proc/cpuinfo",
@@ -254,7 +254,7 @@ fn a_virtual_machine_without_switches_says_so() {
 #[test]
 fn links_are_limited_by_the_port_above() {
     let root = "pci0000:17/0000:17:01.0";
-    let machine = Machine::new()
+    let machine = SysfsMachine::new()
         .node(0, "0-15")
         .nic(&format!("{root}/0000:18:00.0"), 0, "mlx5_0")
         // The card can do x16, the slot x4, as in a DGX Spark.
@@ -280,7 +280,7 @@ fn links_are_limited_by_the_port_above() {
 
 #[test]
 fn an_empty_machine_has_nothing() {
-    let topology = Machine::new().read(&without_nvml());
+    let topology = SysfsMachine::new().read(&without_nvml());
     assert!(topology.gpus.is_empty() && topology.nics.is_empty() && topology.numa_nodes.is_empty());
     assert_eq!(topology.unseen, ["PCIe cannot be seen: /sys/bus/pci/devices is empty"]);
 }
@@ -310,5 +310,5 @@ fn links_that_the_driver_refuses_to_tell_are_not_taken_for_none() {
         driver_gpu(1, "0000:1f:00.0", 0, None),
     ];
     let topology = two_sockets().read(&Gpus { devices, ..Gpus::default() });
-    assert_eq!(topology.gpus.iter().map(Gpu::nvlink_count).collect::<Vec<_>>(), [None, Some(0)]);
+    assert_eq!(topology.gpus.iter().map(TopologyGpu::nvlink_count).collect::<Vec<_>>(), [None, Some(0)]);
 }

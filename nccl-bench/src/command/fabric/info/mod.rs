@@ -221,7 +221,7 @@ fn ask(
         let found = discover(&hints)?;
         if found.is_empty() {
             let of_provider = discover(&Hints { provider: hints.provider.clone(), ..Hints::default() })?;
-            reasons = reasons::explain_missing_provider(&reasons::Facts {
+            reasons = reasons::explain_missing_provider(&reasons::ProviderFacts {
                 hints: &hints,
                 all: &all,
                 of_provider: &of_provider,
