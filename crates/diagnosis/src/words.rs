@@ -54,7 +54,7 @@ fn all_ranges(numbers: &[u32]) -> Vec<String> {
     let runs = numbers.chunk_by(|one, next| *next <= one.saturating_add(1));
     runs.map(|run| match (run.first(), run.last()) {
         (Some(first), Some(last)) if first != last => format!("{first}-{last}"),
-        (first, _) => text_or_unknown(first),
+        (first, _) => or_dash(first),
     })
     .collect()
 }
@@ -75,8 +75,8 @@ pub(crate) fn size_text(bytes: u64) -> String {
     }
 }
 
-/// Returns the text of a possibly unknown fact.
-pub(crate) fn text_or_unknown<T: ToString>(value: Option<T>) -> String {
+/// Returns the text of a possibly unknown fact, or a dash.
+pub(crate) fn or_dash<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 

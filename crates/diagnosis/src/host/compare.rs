@@ -5,7 +5,7 @@ use super::libraries::LibraryKind;
 use super::purpose::Purpose;
 use crate::examination::{Body, Section};
 use crate::finding::{Finding, Severity};
-use crate::words::{counted, join_list, size_text, text_or_unknown};
+use crate::words::{counted, join_list, or_dash, size_text};
 
 /// Result of a comparison.
 pub(super) struct Compared {
@@ -93,26 +93,26 @@ const HOST_PROPERTIES: [HostProperty; 11] = [
     HostProperty {
         name: "machine",
         severity: Severity::Advice,
-        value: |facts| text_or_unknown(facts.system.product.as_ref()),
+        value: |facts| or_dash(facts.system.product.as_ref()),
         remedy: "give the job hosts of one type",
     },
     HostProperty {
         name: "kernel",
         severity: Severity::Advice,
-        value: |facts| text_or_unknown(facts.system.kernel.as_ref()),
+        value: |facts| or_dash(facts.system.kernel.as_ref()),
         remedy: INSTALL,
     },
     HostProperty {
         name: "processors",
         severity: Severity::Advice,
-        value: |facts| text_or_unknown(facts.system.processors),
+        value: |facts| or_dash(facts.system.processors),
         remedy: "give the job hosts of one type",
     },
     HostProperty {
         name: "memory",
         severity: Severity::Advice,
         value: |facts| {
-            text_or_unknown(facts.system.memory.map(|bytes| format!("{} GiB", bytes.div_ceil(8 << 30) * 8)))
+            or_dash(facts.system.memory.map(|bytes| format!("{} GiB", bytes.div_ceil(8 << 30) * 8)))
         },
         remedy: "look for a failed memory module: dmidecode -t memory; dmesg",
     },
@@ -137,7 +137,7 @@ const HOST_PROPERTIES: [HostProperty; 11] = [
     HostProperty {
         name: "/dev/shm",
         severity: Severity::Advice,
-        value: |facts| text_or_unknown(facts.system.shm.size.map(size_text)),
+        value: |facts| or_dash(facts.system.shm.size.map(size_text)),
         remedy: "mount -o remount,size=... /dev/shm on the odd hosts",
     },
     HostProperty {
@@ -152,7 +152,7 @@ const HOST_PROPERTIES: [HostProperty; 11] = [
 ];
 
 fn driver_version(facts: &Facts) -> String {
-    text_or_unknown(facts.gpus.driver.as_ref().or(facts.system.driver.version.as_ref()))
+    or_dash(facts.gpus.driver.as_ref().or(facts.system.driver.version.as_ref()))
 }
 
 fn working_links(facts: &Facts) -> String {

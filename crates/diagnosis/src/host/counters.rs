@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::examination::{Body, Section};
-use crate::words::text_or_unknown;
+use crate::words::or_dash;
 
 /// A counter of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,12 +44,7 @@ pub fn complete_counters(first: &mut [Counter], second: &[Counter]) {
 pub(super) fn counter_table(title: &str, device: &str, counters: &[Counter]) -> Option<Section> {
     let counted = counters.iter().filter(|counter| counter.value > 0 || counter.has_grown());
     let row = |counter: &Counter| {
-        vec![
-            counter.device.clone(),
-            counter.name.clone(),
-            counter.value.to_string(),
-            text_or_unknown(counter.growth),
-        ]
+        vec![counter.device.clone(), counter.name.clone(), counter.value.to_string(), or_dash(counter.growth)]
     };
     let rows: Vec<Vec<String>> = counted.map(row).collect();
     let columns = [device, "counter", "value", "growth"].map(str::to_owned).to_vec();

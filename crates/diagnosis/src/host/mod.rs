@@ -1,4 +1,5 @@
-//! Facts about hosts, and conclusions: [`Facts::read`] reads the facts of this host, [`examine_hosts`] judges them.
+//! Facts about hosts, and conclusions: [`Facts::read`] reads the facts of this host, and [`examine_hosts`]
+//! judges them.
 
 mod compare;
 pub mod counters;

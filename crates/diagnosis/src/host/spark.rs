@@ -6,7 +6,7 @@
 use super::facts::Facts;
 use super::nic::Nic;
 use crate::finding::{Finding, Severity};
-use crate::words::{join_list, size_text, text_or_unknown};
+use crate::words::{join_list, or_dash, size_text};
 
 /// The port's speed in Gbit/s: NVIDIA's DGX Spark user guide.
 const RATE: f64 = 200.0;
@@ -104,7 +104,7 @@ fn small_mtu(up: &[&Nic]) -> Option<Finding> {
         .iter()
         .flat_map(|nic| &nic.interfaces)
         .filter(|interface| interface.mtu.is_some_and(|mtu| mtu < MTU))
-        .map(|interface| format!("{} ({})", interface.name, text_or_unknown(interface.mtu)))
+        .map(|interface| format!("{} ({})", interface.name, or_dash(interface.mtu)))
         .collect();
     (!small.is_empty()).then(|| {
         Finding::new(

@@ -230,8 +230,8 @@ impl Writers {
         current.or_else(|| self.all[writer].memberships.last().copied())
     }
 
-    /// Returns true if [`current_communicator`](Self::current_communicator) is not a guess: the thread has worked on it, or its writer
-    /// on no other.
+    /// Returns true if [`current_communicator`](Self::current_communicator) is not a guess: the thread has
+    /// worked on it, or its writer on no other.
     pub(super) fn is_current_known(&self, thread: usize) -> bool {
         let Thread { writer, current, .. } = self.threads[thread];
         current.is_some() || self.all[writer].memberships.len() == 1

@@ -6,7 +6,7 @@ mod facts;
 use super::super::compare::majority;
 use super::{Gpu, Gpus, Problem};
 use crate::finding::{Action, Finding, Severity};
-use crate::words::{counted, join_list, size_text, text_or_unknown};
+use crate::words::{counted, join_list, or_dash, size_text};
 
 pub(crate) use facts::{gpu_sections, prove_gpus};
 
@@ -219,7 +219,7 @@ fn find_slowed_gpus(gpus: &Gpus) -> Vec<Finding> {
             .devices
             .iter()
             .filter(|gpu| gpu.slowed.iter().any(|found| found == reason))
-            .map(|gpu| format!("{}, {} C", describe_gpu(gpu), text_or_unknown(gpu.temperature)))
+            .map(|gpu| format!("{}, {} C", describe_gpu(gpu), or_dash(gpu.temperature)))
             .collect();
         (!slow.is_empty()).then(|| {
             Finding::new(
@@ -238,7 +238,7 @@ fn find_slowed_gpus(gpus: &Gpus) -> Vec<Finding> {
         .iter()
         .filter(|gpu| gpu.power_limit.zip(gpu.default_power_limit).is_some_and(|(now, usual)| now < usual))
         .map(|gpu| {
-            let watts = |milliwatts: Option<u32>| text_or_unknown(milliwatts.map(|limit| limit / 1000));
+            let watts = |milliwatts: Option<u32>| or_dash(milliwatts.map(|limit| limit / 1000));
             format!(
                 "{}: {} W of {} W",
                 describe_gpu(gpu),
@@ -336,7 +336,7 @@ fn find_running_processes(gpus: &Gpus) -> Option<Finding> {
         .flat_map(|gpu| gpu.processes.iter().map(move |process| (gpu, process)))
         .map(|(gpu, process)| {
             let memory = process.memory.map_or_else(String::new, |bytes| format!(", {}", size_text(bytes)));
-            format!("GPU {}: {} {}{memory}", gpu.index, process.pid, text_or_unknown(process.name.as_ref()))
+            format!("GPU {}: {} {}{memory}", gpu.index, process.pid, or_dash(process.name.as_ref()))
         })
         .collect();
     (!used.is_empty()).then(|| {

@@ -4,7 +4,7 @@ use super::{KernelMessage, KernelMessages};
 use crate::examination::{Body, Section};
 use crate::finding::{Action, Evidence, Finding, Role, Severity};
 use crate::knowledge::rules::Rules;
-use crate::words::{join_list, text_or_unknown};
+use crate::words::{join_list, or_dash};
 
 /// Returns a finding for each kind of message except harmless ones. `uptime` is in seconds.
 pub(crate) fn judge_messages(messages: &KernelMessages, uptime: Option<f64>, rules: &Rules) -> Vec<Finding> {
@@ -85,7 +85,7 @@ pub(crate) fn message_sections(messages: &KernelMessages) -> Vec<Section> {
     if messages.kinds.is_empty() {
         return Vec::new();
     }
-    let seconds = |time: Option<f64>| text_or_unknown(time.map(|seconds| format!("{seconds:.1}")));
+    let seconds = |time: Option<f64>| or_dash(time.map(|seconds| format!("{seconds:.1}")));
     let row = |message: &KernelMessage| {
         vec![message.count.to_string(), seconds(message.first), seconds(message.last), message.text.clone()]
     };

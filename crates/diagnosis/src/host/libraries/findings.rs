@@ -6,7 +6,7 @@ use super::super::system::System;
 use super::{Library, LibraryKind, known};
 use crate::examination::{Body, Section};
 use crate::finding::{Finding, Severity};
-use crate::words::{join_list, size_text, text_or_unknown};
+use crate::words::{join_list, or_dash, size_text};
 
 /// Returns findings about the libraries.
 pub(crate) fn judge_libraries(
@@ -52,7 +52,7 @@ fn same_version(libraries: &[Library]) -> Vec<Finding> {
                         format!(
                             "two builds of {} {} are here, and may behave differently",
                             one.name,
-                            text_or_unknown(one.version.as_ref())
+                            or_dash(one.version.as_ref())
                         ),
                     )
                     .with_cause("a version number does not tell who built a library, or with which options")
@@ -185,7 +185,7 @@ pub(crate) fn library_sections(libraries: &[Library]) -> Vec<Section> {
                 Some(problem) => problem.clone(),
                 None => format!(
                     "{}{}",
-                    text_or_unknown(library.version.as_ref()),
+                    or_dash(library.version.as_ref()),
                     library.suffix.as_deref().unwrap_or_default()
                 ),
             },

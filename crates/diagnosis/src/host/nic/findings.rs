@@ -5,7 +5,7 @@ use super::super::counters::{self, Counter};
 use super::{Nic, Port};
 use crate::examination::{Body, Section};
 use crate::finding::{Action, Finding, Severity};
-use crate::words::{counted, join_list, plural, text_or_unknown};
+use crate::words::{counted, join_list, or_dash, plural};
 
 /// Smallest speed in Gbit/s for checks of the MTU. The value is our own judgement.
 const FAST: f64 = 100.0;
@@ -245,7 +245,7 @@ fn find_narrow_pcie(nic: &Nic) -> Option<Finding> {
         .with_cause("a slot or riser with fewer lanes, or a connection that was trained to fewer")
         .with_remedy(format!(
             "see the slot and reseat the card: lspci -vvs {} | grep -E 'LnkCap|LnkSta'",
-            text_or_unknown(nic.pci.as_ref())
+            or_dash(nic.pci.as_ref())
         ))
     })
 }
@@ -259,7 +259,7 @@ fn find_small_mtu(nics: &[Nic]) -> Option<Finding> {
             let small =
                 nic.interfaces.iter().filter(|interface| interface.mtu.is_some_and(|mtu| mtu < ROCE_MTU));
             small.map(move |interface| {
-                format!("{} ({}: {})", nic.name, interface.name, text_or_unknown(interface.mtu))
+                format!("{} ({}: {})", nic.name, interface.name, or_dash(interface.mtu))
             })
         })
         .collect();
@@ -342,7 +342,7 @@ fn find_growing_counters(counters: &[Counter]) -> Vec<Finding> {
         .map(|(name, meaning, grown)| {
             let devices: Vec<String> = grown
                 .iter()
-                .map(|counter| format!("{} +{}", counter.device, text_or_unknown(counter.growth)))
+                .map(|counter| format!("{} +{}", counter.device, or_dash(counter.growth)))
                 .collect();
             Finding::new(
                 "nic-counter-grows",
@@ -408,7 +408,7 @@ pub(crate) fn nic_sections(nics: &[Nic], counters: &[Counter]) -> Vec<Section> {
 
 fn port_row(nic: &Nic, port: &Port) -> Vec<String> {
     let interfaces: Vec<&str> = nic.interfaces.iter().map(|interface| interface.name.as_str()).collect();
-    let mtu: Vec<String> = nic.interfaces.iter().map(|interface| text_or_unknown(interface.mtu)).collect();
+    let mtu: Vec<String> = nic.interfaces.iter().map(|interface| or_dash(interface.mtu)).collect();
     let or_none = |text: String| if text.is_empty() { "-".to_owned() } else { text };
     vec![
         nic.name.clone(),
@@ -420,8 +420,8 @@ fn port_row(nic: &Nic, port: &Port) -> Vec<String> {
         or_none(interfaces.join(" ")),
         or_none(mtu.join(" ")),
         or_none(port.ipv4_addresses().join(" ")),
-        text_or_unknown(nic.pci.as_ref()),
-        text_or_unknown(nic.numa),
-        text_or_unknown(nic.firmware.as_ref()),
+        or_dash(nic.pci.as_ref()),
+        or_dash(nic.numa),
+        or_dash(nic.firmware.as_ref()),
     ]
 }

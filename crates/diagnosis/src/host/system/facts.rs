@@ -2,7 +2,7 @@
 
 use super::System;
 use crate::examination::{Body, Section};
-use crate::words::{size_text, text_or_unknown};
+use crate::words::{or_dash, size_text};
 
 /// Returns the table of the facts.
 pub(crate) fn system_section(system: &System) -> Section {
@@ -25,24 +25,17 @@ pub(crate) fn system_section(system: &System) -> Section {
                 .collect::<Vec<_>>()
                 .join(" "),
         ),
-        ("virtual machine", text_or_unknown(system.virtual_machine.map(|is| if is { "yes" } else { "no" }))),
-        ("container", text_or_unknown(system.container.as_ref())),
-        ("kernel", text_or_unknown(system.kernel.as_ref())),
-        (
-            "processors",
-            format!(
-                "{} of {}",
-                text_or_unknown(system.allowed_processors),
-                text_or_unknown(system.processors)
-            ),
-        ),
+        ("virtual machine", or_dash(system.virtual_machine.map(|is| if is { "yes" } else { "no" }))),
+        ("container", or_dash(system.container.as_ref())),
+        ("kernel", or_dash(system.kernel.as_ref())),
+        ("processors", format!("{} of {}", or_dash(system.allowed_processors), or_dash(system.processors))),
         ("NUMA nodes", system.numa_nodes.to_string()),
         (
             "memory",
             format!(
                 "{} available of {}",
-                text_or_unknown(system.available.map(size_text)),
-                text_or_unknown(system.memory.map(size_text))
+                or_dash(system.available.map(size_text)),
+                or_dash(system.memory.map(size_text))
             ),
         ),
         (
@@ -67,19 +60,19 @@ pub(crate) fn system_section(system: &System) -> Section {
             "/dev/shm",
             format!(
                 "{} free of {}",
-                text_or_unknown(system.shm.free.map(size_text)),
-                text_or_unknown(system.shm.size.map(size_text))
+                or_dash(system.shm.free.map(size_text)),
+                or_dash(system.shm.size.map(size_text))
             ),
         ),
         (
             "huge pages",
-            text_or_unknown(
+            or_dash(
                 system
                     .huge_pages
                     .map(|(total, free, size)| format!("{free} free of {total}, {} each", size_text(size))),
             ),
         ),
-        ("memory of the control group", text_or_unknown(system.group.memory.map(size_text))),
+        ("memory of the control group", or_dash(system.group.memory.map(size_text))),
         ("IOMMU", if modes.is_empty() { "-".to_owned() } else { modes.join(", ") }),
     ];
     let facts = facts.into_iter().filter(|(_, value)| !value.is_empty() && value != "-");

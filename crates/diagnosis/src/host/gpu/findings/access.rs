@@ -4,7 +4,7 @@ use super::super::super::compare::majority;
 use super::super::{Access, Fabric, Gpus};
 use super::describe_gpu;
 use crate::finding::{Action, Finding, Severity};
-use crate::words::{join_list, text_or_unknown};
+use crate::words::{join_list, or_dash};
 
 pub(super) fn judge_access(gpus: &Gpus) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -78,7 +78,7 @@ fn find_growing_errors(gpus: &Gpus) -> Option<Finding> {
         .counters
         .iter()
         .filter(|counter| counter.has_grown())
-        .map(|counter| format!("{} {} +{}", counter.device, counter.name, text_or_unknown(counter.growth)))
+        .map(|counter| format!("{} {} +{}", counter.device, counter.name, or_dash(counter.growth)))
         .collect();
     (!grown.is_empty()).then(|| {
         Finding::new(

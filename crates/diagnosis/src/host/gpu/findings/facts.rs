@@ -4,7 +4,7 @@ use super::super::super::counters;
 use super::super::{Access, Gpu, Gpus};
 use super::FAULTS;
 use crate::examination::{Body, Cell, Grade, Matrix, Section};
-use crate::words::{counted, size_text, text_or_unknown};
+use crate::words::{counted, or_dash, size_text};
 
 /// Returns statements about visibly working GPUs, or none if a GPU could not be read.
 pub(crate) fn prove_gpus(gpus: &Gpus) -> Vec<String> {
@@ -112,29 +112,27 @@ fn gpu_row(gpu: &Gpu) -> Vec<String> {
     });
     let of = |now: Option<u32>, most: Option<u32>| match (now, most) {
         (Some(now), Some(most)) if now != most => format!("{now} of {most}"),
-        (now, _) => text_or_unknown(now),
+        (now, _) => or_dash(now),
     };
     vec![
         gpu.index.to_string(),
         gpu.name.clone(),
-        text_or_unknown(gpu.pci.as_ref()),
+        or_dash(gpu.pci.as_ref()),
         format!("gen {} x{}", of(pcie.generation, pcie.max_generation), of(pcie.width, pcie.max_width)),
-        text_or_unknown(gpu.memory.map(size_text)),
+        or_dash(gpu.memory.map(size_text)),
         match gpu.ecc.enabled {
             Some(false) => "off".to_owned(),
-            _ => format!(
-                "{} ({} in all)",
-                text_or_unknown(gpu.ecc.uncorrected),
-                text_or_unknown(gpu.ecc.lifetime_uncorrected)
-            ),
+            _ => {
+                format!("{} ({} in all)", or_dash(gpu.ecc.uncorrected), or_dash(gpu.ecc.lifetime_uncorrected))
+            }
         },
-        text_or_unknown(rows),
+        or_dash(rows),
         of(gpu.clock, gpu.max_clock),
         slowed,
-        text_or_unknown(gpu.temperature),
-        text_or_unknown(gpu.power.map(|power| power / 1000)),
+        or_dash(gpu.temperature),
+        or_dash(gpu.power.map(|power| power / 1000)),
         links,
-        text_or_unknown(recovery),
+        or_dash(recovery),
         gpu.processes.len().to_string(),
     ]
 }
