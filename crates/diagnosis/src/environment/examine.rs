@@ -68,7 +68,7 @@ pub fn examine_variables(
         })
         .collect();
     let mut examination = Examination::new("environment");
-    examination.findings = judged.iter().flat_map(findings_of).collect();
+    examination.findings = judged.iter().flat_map(findings_of_variable).collect();
     examination.findings.extend(collection.findings.iter().cloned());
     examination
         .findings
@@ -99,11 +99,11 @@ pub fn find_harm(setting: &Setting, situation: &Situation, is_set: &dyn Fn(&str)
     judged.verdicts.retain(|verdict| {
         matches!(verdict.kind, VerdictKind::Harmful | VerdictKind::Misspelt | VerdictKind::Invalid)
     });
-    findings_of(&judged)
+    findings_of_variable(&judged)
 }
 
 /// Returns findings for the verdicts with something to do.
-fn findings_of(judged: &Judged) -> Vec<Finding> {
+fn findings_of_variable(judged: &Judged) -> Vec<Finding> {
     let setting = &judged.setting;
     let finding = |verdict: &Verdict| {
         let severity = verdict.severity?;
@@ -152,7 +152,7 @@ fn find_conflict(setting: &super::Setting, collection: &Collection) -> Option<Fi
 /// Returns sentences about assumed versions, for versions that mattered.
 fn state_assumptions(judged: &[Judged], situation: &Situation, collection: &Collection) -> Vec<String> {
     let components: BTreeSet<&str> = judged.iter().filter_map(|judged| judged.component).collect();
-    let is_aws = situation.platform.as_ref().is_some_and(|platform| platform.is_named("aws"));
+    let is_aws = situation.platform.as_ref().is_some_and(|platform| platform.has_word("aws"));
     let mut all = Vec::new();
     let mut assume = |name: &str, option: &str, version: Version| {
         all.push(format!(

@@ -91,9 +91,9 @@ pub(super) fn judge_variable(
     if verdicts.is_empty() {
         verdicts.push(match name {
             Some(name) if name.content == ValueForm::Text && knowledge.is_none_or(checks_nothing) => {
-                verdict_of_unjudged(name)
+                unjudged_verdict(name)
             }
-            _ => verdict_of_plain(name, setting),
+            _ => plain_verdict(name, setting),
         });
     }
     verdicts.sort_by_key(|verdict| verdict.severity.map_or(u8::MAX, |severity| severity as u8));
@@ -269,7 +269,7 @@ fn explain_unknown_name(name: &str, situation: &Situation) -> (Severity, String)
     }
 }
 
-fn verdict_of_unjudged(name: &Name) -> Verdict {
+fn unjudged_verdict(name: &Name) -> Verdict {
     Verdict {
         kind: VerdictKind::Unjudged,
         severity: VerdictKind::Unjudged.default_severity(),
@@ -280,7 +280,7 @@ fn verdict_of_unjudged(name: &Name) -> Verdict {
     }
 }
 
-fn verdict_of_plain(name: Option<&'static Name>, setting: &Setting) -> Verdict {
+fn plain_verdict(name: Option<&'static Name>, setting: &Setting) -> Verdict {
     let reason = match name {
         Some(name) if !name.is_documented => {
             format!(

@@ -292,7 +292,7 @@ impl VariableRule {
             situation
                 .platform
                 .as_ref()
-                .is_some_and(|platform| words.iter().any(|word| platform.is_named(word)))
+                .is_some_and(|platform| words.iter().any(|word| platform.has_word(word)))
         };
         let nodes = |several: bool| situation.nodes.is_some_and(|nodes| (nodes > 1) == several);
         self.value.as_ref().is_none_or(|pattern| pattern.is_match(value.trim()))

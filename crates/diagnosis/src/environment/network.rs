@@ -155,7 +155,7 @@ impl Network {
             let longer = |own: &&&str| own.len() > name.len() && own.starts_with(**name);
             !list.exact && self.devices.iter().any(|own| own == *name) && used.iter().any(|own| longer(&own))
         })?;
-        if situation.platform.as_ref().is_some_and(|platform| platform.is_named("aws")) {
+        if situation.platform.as_ref().is_some_and(|platform| platform.has_word("aws")) {
             return None;
         }
         let also: Vec<&str> =

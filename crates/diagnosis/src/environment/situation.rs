@@ -167,7 +167,7 @@ impl Platform {
     }
 
     /// Returns true for a word of the machine.
-    pub fn is_named(&self, word: &str) -> bool {
+    pub fn has_word(&self, word: &str) -> bool {
         self.words.iter().any(|own| own == word)
     }
 }

@@ -235,7 +235,7 @@ fn machines_are_known_by_words() {
         std::fs::write(dmi.join("sys_vendor"), format!("{vendor}\n")).unwrap();
         std::fs::write(dmi.join("product_name"), format!("{name}\n")).unwrap();
         let platform = Platform::detect_platform(folder.path()).unwrap();
-        assert_eq!((platform.name.as_str(), platform.is_named("aws")), (name, is_aws));
+        assert_eq!((platform.name.as_str(), platform.has_word("aws")), (name, is_aws));
     }
 }
 

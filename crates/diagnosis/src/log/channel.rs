@@ -140,7 +140,7 @@ fn parse_via(text: &[u8]) -> Via<'_> {
 }
 
 impl Via<'_> {
-    pub(super) fn is_transport(&self, transport: &Transport) -> bool {
+    pub(super) fn matches_transport(&self, transport: &Transport) -> bool {
         match (self, transport) {
             (Self::P2p { how, read }, Transport::P2p { how: other, read: also }) => {
                 *how == other.as_bytes() && read == also
@@ -207,7 +207,7 @@ mod tests {
                 (0, 1, false, via),
                 "{line}"
             );
-            assert!(channel.via.is_transport(&channel.via.to_transport()), "{line}");
+            assert!(channel.via.matches_transport(&channel.via.to_transport()), "{line}");
         }
         let channel = channel("Channel 11/1 : 12[4] -> 3[5] [receive] via NET/Libfabric/1/GDRDMA/Shared");
         assert_eq!((channel.number, channel.index, channel.from, channel.to), (11, 1, 12, 3));

@@ -352,7 +352,7 @@ impl Communicators {
         let known = pair
             .transports
             .iter_mut()
-            .find(|(index, _)| channel.via.is_transport(&transports[usize::from(*index)]));
+            .find(|(index, _)| channel.via.matches_transport(&transports[usize::from(*index)]));
         if let Some((_, channels)) = known {
             *channels |= bit;
         } else if self.pairs == PAIRS && !pair.transports.is_empty() {
@@ -361,7 +361,7 @@ impl Communicators {
             self.pairs += usize::from(!pair.transports.is_empty());
             let index = transports
                 .iter()
-                .position(|transport| channel.via.is_transport(transport))
+                .position(|transport| channel.via.matches_transport(transport))
                 .unwrap_or_else(|| {
                     if transports.len() < TRANSPORTS {
                         transports.push(channel.via.to_transport());

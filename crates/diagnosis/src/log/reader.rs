@@ -151,7 +151,7 @@ impl<'a> Reader<'a> {
             let place = Place { position, writer, before: &line[..start] };
             match answer {
                 Some(rule) => {
-                    self.note_hit_of(rule, rest, place);
+                    self.note_rule_hit(rule, rest, place);
                 }
                 None => self.read_info(rest, thread, place),
             }
@@ -201,23 +201,23 @@ impl<'a> Reader<'a> {
 
     fn read_nccl_line(&mut self, level: Level, message: &[u8], thread: Option<usize>, place: Place<'_>) {
         match level {
-            Level::Info => self.read_kept_info(message, thread, place),
+            Level::Info => self.read_info_line(message, thread, place),
             Level::Warn => {
-                if !self.find_rule(message, Origin::Nccl, place) {
+                if !self.note_known_message(message, Origin::Nccl, place) {
                     self.messages.note_unknown_warning(message, place);
                 }
             }
             // Frameworks write these words also before their own messages.
             Level::Error => {
-                if !self.find_rule(message, Origin::Nccl, place)
-                    && !self.find_rule(message, Origin::Any, place)
+                if !self.note_known_message(message, Origin::Nccl, place)
+                    && !self.note_known_message(message, Origin::Any, place)
                 {
                     self.messages.unknown_error(message, place);
                 }
             }
             Level::Diagnostics => {
                 self.messages.note_diagnostic(message, place.position);
-                self.find_rule(message, Origin::Nccl, place);
+                self.note_known_message(message, Origin::Nccl, place);
             }
             Level::Trace => {}
         }
@@ -227,7 +227,7 @@ impl<'a> Reader<'a> {
     /// file before the message.
     fn cuda_call(&mut self, file: &[u8], message: &[u8], place: Place<'_>) {
         let text = [file.trim_ascii(), b" NCCL WARN ", message].concat();
-        if !self.note_hit_of(self.rules.find_rule(&text, Origin::Nccl), message, place) {
+        if !self.note_rule_hit(self.rules.find_rule(&text, Origin::Nccl), message, place) {
             self.messages.note_unknown_warning(message, place);
         }
     }
@@ -238,7 +238,7 @@ impl<'a> Reader<'a> {
             let names = ["ras-", "harmless-ras"];
             names.iter().any(|name| rule.id.starts_with(name))
         });
-        if !self.note_hit_of(rule.or_else(|| self.rules.rule_by_id("ras-fault")), message, place) {
+        if !self.note_rule_hit(rule.or_else(|| self.rules.rule_by_id("ras-fault")), message, place) {
             self.messages.note_unknown_warning(message, place);
         }
     }
@@ -251,14 +251,14 @@ impl<'a> Reader<'a> {
         if self.quotes.is_quote(line)
             && let Some(rule) = self.rules.find_rule(line, Origin::Nccl)
         {
-            self.note_hit_of(Some(rule), line, place);
+            self.note_rule_hit(Some(rule), line, place);
             return;
         }
-        self.find_rule(line, Origin::Any, place);
+        self.note_known_message(line, Origin::Any, place);
     }
 
     /// Notes a hit, and returns true, if a rule for the writer's versions knows the message.
-    fn find_rule(&mut self, message: &[u8], origin: Origin, place: Place<'_>) -> bool {
+    fn note_known_message(&mut self, message: &[u8], origin: Origin, place: Place<'_>) -> bool {
         let kind = if origin == Origin::Any { MessageKind::Line } else { MessageKind::Message };
         let rules = self.rules;
         let rule = self.answers.kept_rule(message, kind).unwrap_or_else(|| {
@@ -268,11 +268,11 @@ impl<'a> Reader<'a> {
             self.answers.keep_rule(message, kind, rule);
             rule
         });
-        self.note_hit_of(rule, message, place)
+        self.note_rule_hit(rule, message, place)
     }
 
     /// Notes a hit of the rule, and returns true, if the rule holds for the writer's versions.
-    fn note_hit_of(&mut self, rule: Option<&'a Rule>, message: &[u8], place: Place<'_>) -> bool {
+    fn note_rule_hit(&mut self, rule: Option<&'a Rule>, message: &[u8], place: Place<'_>) -> bool {
         let Some(rule) = rule else { return false };
         let (nccl, plugin) = place.writer.map_or((None, None), |writer| self.writers.loaded_versions(writer));
         if !rule.applies_to(nccl) || !rule.applies_to_plugin(plugin) {
@@ -282,10 +282,10 @@ impl<'a> Reader<'a> {
         true
     }
 
-    fn read_kept_info(&mut self, message: &[u8], thread: Option<usize>, place: Place<'_>) {
+    fn read_info_line(&mut self, message: &[u8], thread: Option<usize>, place: Place<'_>) {
         match self.known_answer(message) {
             Some(rule) => {
-                self.note_hit_of(rule, message, place);
+                self.note_rule_hit(rule, message, place);
             }
             None => self.read_info(message, thread, place),
         }
@@ -308,7 +308,7 @@ impl<'a> Reader<'a> {
         if matches!(parsed, Message::Other | Message::Bulk) && !is_never_kept(message) {
             let rule = if has_rules { self.rules.find_rule(message, Origin::Nccl) } else { None };
             self.answers.keep_rule(message, MessageKind::WithoutFacts, rule);
-            self.note_hit_of(rule, message, place);
+            self.note_rule_hit(rule, message, place);
             return;
         }
         match (parsed, thread) {
@@ -321,7 +321,7 @@ impl<'a> Reader<'a> {
             (_, None) => {}
         }
         if has_rules {
-            self.find_rule(message, Origin::Nccl, place);
+            self.note_known_message(message, Origin::Nccl, place);
         }
     }
 

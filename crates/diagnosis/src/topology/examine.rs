@@ -24,7 +24,7 @@ pub fn examine_topology(topology: Option<&Topology>, graphs: Option<&Graphs>) ->
         examination.sections.push(device_table(topology));
         examination.sections.push(transport_table(topology));
         examination.proof = state_proof(topology);
-        examination.findings = findings::find_all(topology);
+        examination.findings = findings::find_problems(topology);
     }
     if let Some(graphs) = graphs {
         examination.sections.push(graph_table(graphs));

@@ -12,7 +12,7 @@ use crate::words::{join_list, plural};
 const LEVELS: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html";
 
 /// Returns all findings.
-pub(super) fn find_all(topology: &Topology) -> Vec<Finding> {
+pub(super) fn find_problems(topology: &Topology) -> Vec<Finding> {
     let mut findings = Vec::new();
     for alike in group_by_product(&topology.gpus) {
         findings.extend(find_nvlink_differences(topology, &alike));

@@ -16,7 +16,7 @@ const LONGEST: u64 = 256 << 20;
 
 /// Content of a library's file.
 #[derive(Debug, Default)]
-pub(super) struct FileContent {
+pub(super) struct LibraryContent {
     pub(super) version: Option<String>,
     pub(super) suffix: Option<String>,
     pub(super) build_id: Option<String>,
@@ -27,7 +27,7 @@ pub(super) struct FileContent {
 ///
 /// # Errors
 /// An error if it is not a library of this machine.
-pub(super) fn read_library(path: &Path, kind: LibraryKind) -> Result<FileContent, String> {
+pub(super) fn read_library(path: &Path, kind: LibraryKind) -> Result<LibraryContent, String> {
     let file = File::open(path).map_err(|error| error.to_string())?;
     let cache = ReadCache::new(file);
     let object = object::File::parse(&cache).map_err(|_| "it is no ELF library".to_owned())?;
@@ -36,7 +36,7 @@ pub(super) fn read_library(path: &Path, kind: LibraryKind) -> Result<FileContent
         return Err(format!("it is for another processor ({:?})", object.architecture()));
     }
     let build_id = object.build_id().ok().flatten().map(format_hexadecimal);
-    let mut content = FileContent { build_id, ..FileContent::default() };
+    let mut content = LibraryContent { build_id, ..LibraryContent::default() };
     if matches!(kind, LibraryKind::NetPlugin | LibraryKind::TunerPlugin | LibraryKind::Plugin) {
         content.interfaces = plugin_interfaces(&object);
     }

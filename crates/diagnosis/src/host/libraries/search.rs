@@ -153,7 +153,7 @@ fn make_library(found: Found, file: String, first: bool, real: &Path) -> Library
     let size = fs::metadata(real).map_or(0, |file| file.len());
     let (content, problem) = match elf::read_library(real, found.kind) {
         Ok(content) => (content, None),
-        Err(problem) => (elf::FileContent::default(), Some(problem)),
+        Err(problem) => (elf::LibraryContent::default(), Some(problem)),
     };
     let numbers = || {
         let (_, numbers) = file.rsplit_once(".so.")?;
