@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    diagnosis::log::fuzz::log(data);
+    diagnosis::log::fuzz::check_log(data);
 });

@@ -157,7 +157,7 @@ fn processes_with_different_options_are_told_who_was_asked_for_what() {
             assert_refused(&ended, &["started with different options", differ, shown.trim_end()]);
             let text = err(&ended);
             let line = text.lines().next().unwrap_or_default();
-            let rule = Rules::built_in().find(line.as_bytes(), Origin::Any).map(|rule| rule.id.clone());
+            let rule = Rules::built_in().find_rule(line.as_bytes(), Origin::Any).map(|rule| rule.id.clone());
             assert_eq!(rule.as_deref(), Some("nccl-bench-options-differ"), "doctor log has to know: {line}");
         }
     }

@@ -37,7 +37,7 @@ pub struct Examination {
     /// The signal that ended the examination early: `SIGINT`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interrupted: Option<String>,
-    /// The findings, worst first (see [`Examination::sort`]).
+    /// The findings, worst first (see [`Examination::sort_findings`]).
     pub findings: Vec<Finding>,
     /// Facts for people.
     #[serde(skip)]
@@ -144,14 +144,14 @@ impl Examination {
     }
 
     /// Orders the findings, worst first. Equal findings keep their order.
-    pub fn sort(&mut self) {
+    pub fn sort_findings(&mut self) {
         self.findings.sort_by_key(|finding| finding.severity);
     }
 }
 
 impl Health {
     /// Returns the exit code.
-    pub fn code(self) -> u8 {
+    pub fn exit_code(self) -> u8 {
         self as u8
     }
 }

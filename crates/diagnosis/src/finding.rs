@@ -128,28 +128,28 @@ impl Finding {
     }
 
     /// Adds the cause.
-    pub fn cause(self, text: impl Into<String>) -> Self {
+    pub fn with_cause(self, text: impl Into<String>) -> Self {
         Self { cause: Some(text.into()), ..self }
     }
 
     /// Adds the remedy.
-    pub fn remedy(self, text: impl Into<String>) -> Self {
+    pub fn with_remedy(self, text: impl Into<String>) -> Self {
         Self { remedy: Some(text.into()), ..self }
     }
 
     /// Adds the action for the node.
-    pub fn action(self, action: Action) -> Self {
+    pub fn with_action(self, action: Action) -> Self {
         Self { action, ..self }
     }
 
     /// Adds a place of the fact, and its text.
-    pub fn seen(mut self, place: impl Into<String>, text: impl Into<String>) -> Self {
+    pub fn with_evidence(mut self, place: impl Into<String>, text: impl Into<String>) -> Self {
         self.evidence.push(Evidence { place: place.into(), text: text.into(), ..Evidence::default() });
         self
     }
 
     /// Adds the source of the knowledge.
-    pub fn source(self, text: impl Into<String>) -> Self {
+    pub fn with_source(self, text: impl Into<String>) -> Self {
         Self { source: Some(text.into()), ..self }
     }
 }

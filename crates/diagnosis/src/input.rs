@@ -9,7 +9,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// An error if the file cannot be opened, is not a regular file, or is longer.
-pub fn open(path: &Path, limit: u64) -> io::Result<File> {
+pub fn open_regular_file(path: &Path, limit: u64) -> io::Result<File> {
     // Opening a pipe waits for its other end.
     let metadata = fs::metadata(path)?;
     if metadata.is_dir() {
@@ -27,10 +27,10 @@ pub fn open(path: &Path, limit: u64) -> io::Result<File> {
 /// Reads a regular file of at most `limit` bytes.
 ///
 /// # Errors
-/// The errors of [`open`], and an error while the file is read.
-pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+/// The errors of [`open_regular_file`], and an error while the file is read.
+pub fn read_regular_file(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     // A file can grow.
-    read_stream(open(path, limit)?, limit)
+    read_stream(open_regular_file(path, limit)?, limit)
 }
 
 /// Reads at most `limit` bytes to the end of a stream.
@@ -57,8 +57,8 @@ mod tests {
         let (exact, longer) = (folder.path().join("exact"), folder.path().join("longer"));
         fs::write(&exact, vec![b'x'; 1 << 20]).unwrap();
         fs::write(&longer, vec![b'x'; (1 << 20) + 1]).unwrap();
-        assert_eq!(read(&exact, 1 << 20).unwrap().len(), 1 << 20);
-        let problem = |path: &Path| read(path, 1 << 20).unwrap_err().to_string();
+        assert_eq!(read_regular_file(&exact, 1 << 20).unwrap().len(), 1 << 20);
+        let problem = |path: &Path| read_regular_file(path, 1 << 20).unwrap_err().to_string();
         assert_eq!(problem(&longer), "it has more than 1 MiB");
         assert_eq!(read_stream(io::repeat(b'x'), 1 << 20).unwrap_err().to_string(), "it has more than 1 MiB");
         assert_eq!(problem(folder.path()), "it is a directory");

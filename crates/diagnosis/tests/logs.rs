@@ -129,7 +129,7 @@ fn files_of_ranks_put_together_are_one_job() {
         let text = std::fs::read(folder.join(format!("{name}.log"))).unwrap();
         let text = by_process(&String::from_utf8_lossy(&text));
         let mut reader = Reader::new(&known);
-        reader.read("all.log", text.as_bytes());
+        reader.read_stream("all.log", text.as_bytes());
         let found = conclude(&reader.finish(), &known);
         assert_eq!(found.health(), *health, "{name}: {:?}", found.findings);
         assert!(!found.findings.iter().any(|finding| finding.rule == "several-jobs"), "{name}");
@@ -141,7 +141,7 @@ fn files_of_ranks_put_together_are_one_job() {
     };
     for (second, jobs) in [(of("vm2", "152"), false), (of("vm", "999"), true)] {
         let mut reader = Reader::new(&known);
-        reader.read("all.log", (text.clone() + &second).as_bytes());
+        reader.read_stream("all.log", (text.clone() + &second).as_bytes());
         let found = conclude(&reader.finish(), &known);
         assert_eq!(found.health(), Broken);
         let is_told = found.findings.iter().any(|finding| finding.rule == "several-jobs");

@@ -229,7 +229,7 @@ fn a_rank_that_never_comes_is_named() {
     assert!(one.stderr.starts_with(tried) && one.stderr.contains(": Connection refused"), "{one:?}");
     for ended in [zero, one] {
         let line = ended.stderr.lines().next().unwrap_or_default();
-        let rule = Rules::built_in().find(line.as_bytes(), Origin::Any).map(|rule| rule.id.clone());
+        let rule = Rules::built_in().find_rule(line.as_bytes(), Origin::Any).map(|rule| rule.id.clone());
         assert_eq!(rule.as_deref(), Some("nccl-bench-rendezvous"), "doctor log has to know: {line}");
     }
 }

@@ -1,12 +1,12 @@
 //! A fault of a value, found by the checks of all kinds of values.
 
-use super::knowledge::Kind;
+use super::knowledge::VerdictKind;
 use crate::finding::Severity;
 
 /// A fault of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BadValue {
-    pub kind: Kind,
+    pub kind: VerdictKind,
     pub severity: Severity,
     pub reason: String,
     pub remedy: Option<String>,
@@ -14,14 +14,14 @@ pub(super) struct BadValue {
 
 impl BadValue {
     pub(super) fn invalid(reason: String, remedy: Option<String>) -> Self {
-        Self { kind: Kind::Invalid, severity: Severity::Degraded, reason, remedy }
+        Self { kind: VerdictKind::Invalid, severity: Severity::Degraded, reason, remedy }
     }
 
     pub(super) fn advice(reason: String, remedy: Option<String>) -> Self {
-        Self { kind: Kind::Invalid, severity: Severity::Advice, reason, remedy }
+        Self { kind: VerdictKind::Invalid, severity: Severity::Advice, reason, remedy }
     }
 
-    pub(super) fn broken(self) -> Self {
+    pub(super) fn into_broken(self) -> Self {
         Self { severity: Severity::Broken, ..self }
     }
 }

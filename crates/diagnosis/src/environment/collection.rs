@@ -7,7 +7,7 @@ use semver::Version;
 
 use super::conf;
 use super::files::{find_named_files, is_output};
-use super::parse::parse;
+use super::parse::parse_submission;
 use super::process::Process;
 use super::setting::{Location, Setting};
 use super::submission::Submission;
@@ -71,9 +71,9 @@ impl Collection {
     /// file, and the user's file overrides `/etc/nccl.conf`.
     pub fn of_process(process: &Process, nccl: &Version) -> Self {
         let mut all = Self::default();
-        let place = Location::named(&process.place);
+        let place = Location::without_line(&process.place);
         let own = process.variables.iter();
-        all.add(own.map(|(name, value)| Setting::new(name, value, place.clone())).collect());
+        all.add_settings(own.map(|(name, value)| Setting::new(name, value, place.clone())).collect());
         all.read_user_file(process, nccl);
         all.read_file(process, Path::new("/etc/nccl.conf"), nccl);
         all.look_for_plugin(process, nccl);
@@ -96,7 +96,7 @@ impl Collection {
         // A copy of /proc/PID/environ.
         let lines = text.replace('\0', "\n");
         let Submission { settings, overridden, mut unseen, mut is_partial, not_passed, .. } =
-            parse(&lines, file);
+            parse_submission(&lines, file);
         if settings.is_empty() {
             unseen.push(format!("no variable of NCCL was recognised in {file}"));
             is_partial = true;
@@ -131,7 +131,7 @@ impl Collection {
     }
 
     /// Adds variables not set yet.
-    fn add(&mut self, settings: Vec<Setting>) {
+    fn add_settings(&mut self, settings: Vec<Setting>) {
         for setting in settings {
             let is_set = self.settings.iter().any(|own| own.name == setting.name);
             if is_set { &mut self.overridden } else { &mut self.settings }.push(setting);
@@ -165,7 +165,7 @@ impl Collection {
                 ..Finding::new("nccl-conf-file-missing", Severity::Degraded, text)
             });
         }
-        if let Some(home) = home.filter(|home| process.path(home).exists()) {
+        if let Some(home) = home.filter(|home| process.resolve_path(home).exists()) {
             let text = format!("{} is not read, since NCCL_CONF_FILE names another file", home.display());
             self.findings.push(Finding::new("nccl-conf-home-skipped", Severity::Advice, text));
         }
@@ -174,10 +174,10 @@ impl Collection {
     /// Reads a file. Returns false for an unreadable file.
     fn read_file(&mut self, process: &Process, path: &Path, nccl: &Version) -> bool {
         let shown = path.display().to_string();
-        match fs::read(process.path(path)) {
+        match fs::read(process.resolve_path(path)) {
             Ok(bytes) => {
-                let conf = conf::parse(&String::from_utf8_lossy(&bytes), &shown, nccl);
-                self.add(conf.settings);
+                let conf = conf::parse_conf(&String::from_utf8_lossy(&bytes), &shown, nccl);
+                self.add_settings(conf.settings);
                 self.findings.extend(conf.findings);
                 self.files.push(shown);
                 true
@@ -215,7 +215,7 @@ impl Collection {
         let own: Vec<&str> = own.unwrap_or_default();
         let system = ["/usr/lib", "/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"];
         let mut files = own.into_iter().chain(system).map(|folder| Path::new(folder).join("libnccl-env.so"));
-        files.find(|file| process.path(file).exists()).map(|file| file.display().to_string())
+        files.find(|file| process.resolve_path(file).exists()).map(|file| file.display().to_string())
     }
 }
 
@@ -373,9 +373,9 @@ mod tests {
 
     #[test]
     fn processes_are_read_by_their_number() {
-        let own = Process::of(std::process::id()).unwrap();
+        let own = Process::other_process(std::process::id()).unwrap();
         assert!(own.root.starts_with(format!("/proc/{}", std::process::id())));
-        let error = Process::of(u32::MAX).unwrap_err().to_string();
+        let error = Process::other_process(u32::MAX).unwrap_err().to_string();
         assert!(error.contains("no such process"), "{error}");
     }
 }

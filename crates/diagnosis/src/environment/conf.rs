@@ -20,7 +20,7 @@ pub(super) struct Conf {
 }
 
 /// Reads a file as this version of NCCL does: a line is a name, `=`, and the value up to its end.
-pub(super) fn parse(text: &str, file: &str, nccl: &Version) -> Conf {
+pub(super) fn parse_conf(text: &str, file: &str, nccl: &Version) -> Conf {
     let mut conf = Conf::default();
     for (number, line) in (1..).zip(text.split('\n')) {
         let place = Location { name: file.to_owned(), line: Some(number) };
@@ -31,7 +31,12 @@ pub(super) fn parse(text: &str, file: &str, nccl: &Version) -> Conf {
         }
         let Some((name, value)) = line.split_once('=') else {
             if is_collected(line.trim()) {
-                conf.findings.push(fault(&place, line, "a line without `=` is skipped", "write NAME=VALUE"));
+                conf.findings.push(describe_fault(
+                    &place,
+                    line,
+                    "a line without `=` is skipped",
+                    "write NAME=VALUE",
+                ));
             }
             continue;
         };
@@ -40,14 +45,14 @@ pub(super) fn parse(text: &str, file: &str, nccl: &Version) -> Conf {
             if is_collected(plain) && !line.starts_with('#') {
                 let reason = format!("NCCL takes `{name}` for the name, so that {plain} is not set");
                 let remedy = format!("write {plain}={} from the beginning of the line", value.trim());
-                conf.findings.push(fault(&place, line, &reason, &remedy));
+                conf.findings.push(describe_fault(&place, line, &reason, &remedy));
             }
             continue;
         }
         let value: String = value.chars().take(LONGEST).collect();
-        if let Some((reason, right)) = spoilt(&value) {
+        if let Some((reason, right)) = find_spoilt_value(&value) {
             let remedy = format!("write {name}={right}");
-            conf.findings.push(fault(&place, line, reason, &remedy));
+            conf.findings.push(describe_fault(&place, line, reason, &remedy));
         }
         conf.settings.push(Setting::new(name, value, place));
     }
@@ -55,7 +60,7 @@ pub(super) fn parse(text: &str, file: &str, nccl: &Version) -> Conf {
 }
 
 /// Returns a description of unintended text in a value, and the value without it.
-fn spoilt(value: &str) -> Option<(&'static str, String)> {
+fn find_spoilt_value(value: &str) -> Option<(&'static str, String)> {
     let trimmed = value.trim();
     if let Some((right, _)) = trimmed.split_once(" #") {
         return Some(("a comment behind a value is part of the value", right.trim().to_owned()));
@@ -74,7 +79,7 @@ fn spoilt(value: &str) -> Option<(&'static str, String)> {
     (trimmed != value).then(|| ("spaces around a value are part of it", trimmed.to_owned()))
 }
 
-fn fault(place: &Location, line: &str, reason: &str, remedy: &str) -> Finding {
+fn describe_fault(place: &Location, line: &str, reason: &str, remedy: &str) -> Finding {
     let text = format!("{place}: {reason}");
     // A value may be a secret.
     let (name, _) = line.split_once('=').unwrap_or((line, ""));
@@ -111,11 +116,11 @@ mod tests {
     fn lines_are_read_as_nccl_reads_them() {
         let text =
             "# NCCL_ALGO=Ring\nNCCL_DEBUG=WARN\n\nNCCL_SOCKET_IFNAME==ens1f0\nPATH=/secret\nHOME_TOKEN=x\n";
-        let conf = parse(text, "/etc/nccl.conf", &NEW);
+        let conf = parse_conf(text, "/etc/nccl.conf", &NEW);
         assert_eq!(pairs(&conf), [("NCCL_DEBUG", "WARN", 2), ("NCCL_SOCKET_IFNAME", "=ens1f0", 4)]);
         assert!(conf.findings.is_empty(), "{:?}", conf.findings);
         // Before 2.26 the line sets a harmless variable with the name `# NCCL_ALGO`.
-        let conf = parse(text, "/etc/nccl.conf", &OLD);
+        let conf = parse_conf(text, "/etc/nccl.conf", &OLD);
         assert_eq!(conf.settings.len(), 2);
         assert!(conf.findings.is_empty(), "{:?}", conf.findings);
     }
@@ -130,7 +135,7 @@ mod tests {
             ("NCCL_DEBUG=INFO ", "spaces around", "write NCCL_DEBUG=INFO"),
             ("NCCL_DEBUG", "without `=`", "NAME=VALUE"),
         ] {
-            let conf = parse(line, "f", &NEW);
+            let conf = parse_conf(line, "f", &NEW);
             let [finding] = conf.findings.as_slice() else { panic!("{line}: {:?}", conf.findings) };
             assert!(finding.diagnosis.contains(says), "{}", finding.diagnosis);
             assert!(finding.remedy.as_ref().unwrap().contains(remedy), "{finding:?}");
@@ -139,8 +144,8 @@ mod tests {
 
     #[test]
     fn a_carriage_return_spoils_the_value_before_2_30() {
-        assert_eq!(parse("NCCL_NET=IB\r\n", "f", &MIDDLE).findings.len(), 1);
-        let conf = parse("NCCL_NET=IB\r\n", "f", &NEW);
+        assert_eq!(parse_conf("NCCL_NET=IB\r\n", "f", &MIDDLE).findings.len(), 1);
+        let conf = parse_conf("NCCL_NET=IB\r\n", "f", &NEW);
         assert_eq!(pairs(&conf), [("NCCL_NET", "IB", 1)]);
         assert!(conf.findings.is_empty());
     }

@@ -8,8 +8,8 @@ use serde_json::json;
 
 use super::collection::Collection;
 use super::files::judge_missing_file;
-use super::judge::{Judged, Verdict, judge};
-use super::knowledge::Kind;
+use super::judge::{Judged, Verdict, judge_variable};
+use super::knowledge::VerdictKind;
 use super::names;
 use super::network::Network;
 use super::pairs::find_contradictions;
@@ -30,7 +30,7 @@ pub struct Answer {
 
 /// Judges the variables of a collection. `network` describes the host of their use, and `answer` the NCCL of
 /// this process, if they are the variables of this process.
-pub fn examine(
+pub fn examine_variables(
     collection: &Collection,
     situation: &Situation,
     network: Option<&Network>,
@@ -41,23 +41,25 @@ pub fn examine(
         .settings
         .iter()
         .map(|setting| {
-            let mut judged = judge(setting, situation, &is_set);
-            let unjudged = judged.verdicts.iter_mut().filter(|verdict| verdict.kind == Kind::Unjudged);
+            let mut judged = judge_variable(setting, situation, &is_set);
+            let unjudged = judged.verdicts.iter_mut().filter(|verdict| verdict.kind == VerdictKind::Unjudged);
             for verdict in unjudged.filter(|_| collection.is_measured) {
                 verdict.severity = None;
             }
             // A bad value explains most of the missing names in it.
-            let bad =
-                judged.worst().filter(|worst| worst.kind == Kind::Invalid).and_then(|worst| worst.severity);
+            let bad = judged
+                .worst_verdict()
+                .filter(|worst| worst.kind == VerdictKind::Invalid)
+                .and_then(|worst| worst.severity);
             let on_host = match collection.without_file.contains(&setting.name) {
                 true => Some(judge_missing_file(setting)),
-                false => network.and_then(|network| network.check(setting, situation)),
+                false => network.and_then(|network| network.check_names(setting, situation)),
             };
             if let Some(verdict) = on_host.filter(|verdict| bad.is_none() || verdict.severity < bad) {
                 // Facts of the host are more exact than a rule.
                 judged.verdicts.retain(|rule| {
                     let is_worse = rule.severity.is_some_and(|severity| Some(severity) < verdict.severity);
-                    rule.kind == Kind::Invalid || is_worse
+                    rule.kind == VerdictKind::Invalid || is_worse
                 });
                 judged.verdicts.push(verdict);
                 judged.verdicts.sort_by_key(|verdict| verdict.severity.unwrap_or(Severity::Advice));
@@ -66,20 +68,20 @@ pub fn examine(
         })
         .collect();
     let mut examination = Examination::new("environment");
-    examination.findings = judged.iter().flat_map(findings).collect();
+    examination.findings = judged.iter().flat_map(findings_of_variable).collect();
     examination.findings.extend(collection.findings.iter().cloned());
     examination
         .findings
-        .extend(collection.settings.iter().filter_map(|setting| conflict(setting, collection)));
+        .extend(collection.settings.iter().filter_map(|setting| find_conflict(setting, collection)));
     examination.findings.extend(find_contradictions(&collection.settings));
-    examination.sort();
+    examination.sort_findings();
     examination.unseen = collection.unseen.clone();
-    examination.unseen.extend(assumptions(&judged, situation, collection));
-    examination.proof = proof(&judged, &examination, situation, collection);
+    examination.unseen.extend(state_assumptions(&judged, situation, collection));
+    examination.proof = state_proof(&judged, &examination, situation, collection);
     if collection.is_partial {
         examination.proof.clear();
     }
-    examination.sections = sections(&judged, collection, situation, answer);
+    examination.sections = environment_sections(&judged, collection, situation, answer);
     examination.facts = json!({
         "situation": situation,
         "files": collection.files,
@@ -92,14 +94,16 @@ pub fn examine(
 
 /// Returns findings about a variable with a harmful or wrong value or a misspelt name, without advice about
 /// other variables. `is_set` returns true for a variable that is set.
-pub fn harm(setting: &Setting, situation: &Situation, is_set: &dyn Fn(&str) -> bool) -> Vec<Finding> {
-    let mut judged = judge(setting, situation, is_set);
-    judged.verdicts.retain(|verdict| matches!(verdict.kind, Kind::Harmful | Kind::Misspelt | Kind::Invalid));
-    findings(&judged)
+pub fn find_harm(setting: &Setting, situation: &Situation, is_set: &dyn Fn(&str) -> bool) -> Vec<Finding> {
+    let mut judged = judge_variable(setting, situation, is_set);
+    judged.verdicts.retain(|verdict| {
+        matches!(verdict.kind, VerdictKind::Harmful | VerdictKind::Misspelt | VerdictKind::Invalid)
+    });
+    findings_of_variable(&judged)
 }
 
 /// Returns findings for the verdicts with something to do.
-fn findings(judged: &Judged) -> Vec<Finding> {
+fn findings_of_variable(judged: &Judged) -> Vec<Finding> {
     let setting = &judged.setting;
     let finding = |verdict: &Verdict| {
         let severity = verdict.severity?;
@@ -124,7 +128,7 @@ fn findings(judged: &Judged) -> Vec<Finding> {
 }
 
 /// Returns a finding about a variable set twice, with different values.
-fn conflict(setting: &super::Setting, collection: &Collection) -> Option<Finding> {
+fn find_conflict(setting: &super::Setting, collection: &Collection) -> Option<Finding> {
     let other = collection
         .overridden
         .iter()
@@ -146,9 +150,9 @@ fn conflict(setting: &super::Setting, collection: &Collection) -> Option<Finding
 }
 
 /// Returns sentences about assumed versions, for versions that mattered.
-fn assumptions(judged: &[Judged], situation: &Situation, collection: &Collection) -> Vec<String> {
+fn state_assumptions(judged: &[Judged], situation: &Situation, collection: &Collection) -> Vec<String> {
     let components: BTreeSet<&str> = judged.iter().filter_map(|judged| judged.component).collect();
-    let is_aws = situation.platform.as_ref().is_some_and(|platform| platform.is("aws"));
+    let is_aws = situation.platform.as_ref().is_some_and(|platform| platform.has_word("aws"));
     let mut all = Vec::new();
     let mut assume = |name: &str, option: &str, version: Version| {
         all.push(format!(
@@ -156,7 +160,7 @@ fn assumptions(judged: &[Judged], situation: &Situation, collection: &Collection
         ));
     };
     if situation.nccl.is_none() && !collection.settings.is_empty() && !collection.is_host_only {
-        assume("NCCL", "--nccl", situation.nccl());
+        assume("NCCL", "--nccl", situation.nccl_version());
     }
     let names_it = |judged: &Judged| {
         judged.setting.name == "NCCL_NET"
@@ -164,10 +168,10 @@ fn assumptions(judged: &[Judged], situation: &Situation, collection: &Collection
     };
     let with_efa = is_aws && !collection.settings.is_empty() || judged.iter().any(names_it);
     if situation.plugin.is_none() && (components.contains("aws-ofi-nccl") || with_efa) {
-        assume("aws-ofi-nccl", "--plugin", situation.plugin());
+        assume("aws-ofi-nccl", "--plugin", situation.plugin_version());
     }
     if situation.libfabric.is_none() && components.contains("libfabric") {
-        assume("libfabric", "--libfabric", situation.libfabric());
+        assume("libfabric", "--libfabric", situation.libfabric_version());
     }
     if situation.platform.is_none() && !collection.settings.is_empty() {
         all.push(
@@ -179,7 +183,7 @@ fn assumptions(judged: &[Judged], situation: &Situation, collection: &Collection
     all
 }
 
-fn proof(
+fn state_proof(
     judged: &[Judged],
     examination: &Examination,
     situation: &Situation,
@@ -190,8 +194,8 @@ fn proof(
     }
     let assumed = if situation.nccl.is_some() { "" } else { " (assumed)" };
     let software = match collection.is_host_only {
-        true => format!("libfabric {}", situation.libfabric()),
-        false => format!("NCCL {}{assumed}", situation.nccl()),
+        true => format!("libfabric {}", situation.libfabric_version()),
+        false => format!("NCCL {}{assumed}", situation.nccl_version()),
     };
     match judged.len() {
         0 if collection.is_host_only => {
@@ -216,7 +220,7 @@ fn proof(
     }
 }
 
-fn sections(
+fn environment_sections(
     judged: &[Judged],
     collection: &Collection,
     situation: &Situation,
@@ -229,10 +233,10 @@ fn sections(
     let platform = situation.platform.as_ref().map_or("not known", |platform| platform.name.as_str());
     let mut facts = Vec::new();
     if !collection.is_host_only {
-        facts.push(("NCCL".to_owned(), version(&situation.nccl, situation.nccl())));
-        facts.push(("aws-ofi-nccl".to_owned(), version(&situation.plugin, situation.plugin())));
+        facts.push(("NCCL".to_owned(), version(&situation.nccl, situation.nccl_version())));
+        facts.push(("aws-ofi-nccl".to_owned(), version(&situation.plugin, situation.plugin_version())));
     }
-    facts.push(("libfabric".to_owned(), version(&situation.libfabric, situation.libfabric())));
+    facts.push(("libfabric".to_owned(), version(&situation.libfabric, situation.libfabric_version())));
     facts.push(("machine".to_owned(), platform.to_owned()));
     if !collection.files.is_empty() {
         facts.push(("files".to_owned(), collection.files.join(", ")));
@@ -241,41 +245,46 @@ fn sections(
     if !judged.is_empty() {
         let row = |judged: &Judged| {
             let setting = &judged.setting;
-            vec![setting.name.clone(), setting.value.clone(), setting.place.to_string(), word(judged)]
+            vec![
+                setting.name.clone(),
+                setting.value.clone(),
+                setting.place.to_string(),
+                judgement_word(judged),
+            ]
         };
         let rows = judged.iter().map(row).collect();
-        sections.push(table("Variables", &["variable", "value", "from", "judgement"], rows));
+        sections.push(build_table("Variables", &["variable", "value", "from", "judgement"], rows));
     }
     if !collection.overridden.is_empty() {
         let row = |it: &super::Setting| vec![it.name.clone(), it.value.clone(), it.place.to_string()];
         let rows = collection.overridden.iter().map(row).collect();
-        sections.push(table("Not in effect", &["variable", "value", "from"], rows));
+        sections.push(build_table("Not in effect", &["variable", "value", "from"], rows));
     }
     if let Some(answer) = answer {
         let row = |(name, value): &(String, String)| {
-            let is_listed = if names::find(name).is_some() { "yes" } else { "no" };
+            let is_listed = if names::find_name(name).is_some() { "yes" } else { "no" };
             let value = if value.is_empty() { "(empty)" } else { value };
             vec![name.clone(), value.to_owned(), is_listed.to_owned()]
         };
         let rows = answer.parameters.iter().map(row).collect();
         let title = format!("Values in effect, by {}", answer.library);
-        sections.push(table(&title, &["parameter", "value", "in the table"], rows));
+        sections.push(build_table(&title, &["parameter", "value", "in the table"], rows));
     }
     sections
 }
 
-fn table(title: &str, columns: &[&str], rows: Vec<Vec<String>>) -> Section {
+fn build_table(title: &str, columns: &[&str], rows: Vec<Vec<String>>) -> Section {
     let columns = columns.iter().map(|&column| column.to_owned()).collect();
     Section { title: title.to_owned(), body: Body::Table { columns, rows } }
 }
 
 /// Returns the judgement for the table, with the reason if no finding contains it.
-fn word(judged: &Judged) -> String {
-    let Some(worst) = judged.worst() else { return String::new() };
+fn judgement_word(judged: &Judged) -> String {
+    let Some(worst) = judged.worst_verdict() else { return String::new() };
     match (worst.severity, worst.kind) {
         // The proof also says so.
-        (Some(Severity::Advice), Kind::Harmful) => "questionable".to_owned(),
-        (Some(_), kind) | (None, kind @ Kind::Plain) => kind.word().to_owned(),
-        (None, kind) => format!("{}: {}", kind.word(), worst.reason),
+        (Some(Severity::Advice), VerdictKind::Harmful) => "questionable".to_owned(),
+        (Some(_), kind) | (None, kind @ VerdictKind::Plain) => kind.word_for_people().to_owned(),
+        (None, kind) => format!("{}: {}", kind.word_for_people(), worst.reason),
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::judge::Verdict;
-use super::knowledge::Kind;
+use super::knowledge::VerdictKind;
 use super::setting::Setting;
 use crate::finding::Severity;
 
@@ -79,7 +79,7 @@ pub(super) fn judge_missing_file(setting: &Setting) -> Verdict {
         }
     };
     Verdict {
-        kind: Kind::Invalid,
+        kind: VerdictKind::Invalid,
         severity: Some(severity),
         rule: "variable-file-missing".to_owned(),
         reason: format!("it names {missing} that is not there: {effect}"),

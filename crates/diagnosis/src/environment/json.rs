@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use serde_json::{Deserializer, Map, Value};
 
 use super::setting::{Location, is_collected};
-use super::submission::{Origin, Submission};
+use super::submission::{SettingOrigin, Submission};
 
 /// An annotation of kubectl with an older state of the whole object, as text.
 const OLD_STATE: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Reads the documents of a text, if all of it is JSON with objects or lists.
-pub(super) fn documents(text: &str) -> Option<Vec<Value>> {
+pub(super) fn parse_documents(text: &str) -> Option<Vec<Value>> {
     if !text.trim_start().starts_with(['{', '[']) {
         return None;
     }
@@ -33,34 +33,34 @@ impl<'a> Walk<'a> {
     }
 
     /// Takes the variables of a value. The depth is limited by the parser.
-    pub(super) fn take(&mut self, value: &Value, all: &mut Submission) {
+    pub(super) fn take_value(&mut self, value: &Value, all: &mut Submission) {
         match value {
-            Value::Object(object) => self.object(object, all),
+            Value::Object(object) => self.take_object(object, all),
             Value::Array(items) => {
                 let mut previous = "";
                 for item in items {
                     match item.as_str() {
                         Some(text) => {
-                            self.words(text, previous, all);
+                            self.take_words(text, previous, all);
                             previous = text;
                         }
-                        None => self.take(item, all),
+                        None => self.take_value(item, all),
                     }
                 }
             }
-            Value::String(text) => self.words(text, "", all),
+            Value::String(text) => self.take_words(text, "", all),
             _ => {}
         }
     }
 
-    fn object(&mut self, object: &Map<String, Value>, all: &mut Submission) {
+    fn take_object(&mut self, object: &Map<String, Value>, all: &mut Submission) {
         let name = object.get("name").and_then(Value::as_str).filter(|name| is_collected(name));
         if let Some(name) = name {
-            let place = self.place(name);
-            match (object.get("value").and_then(scalar), object.contains_key("valueFrom")) {
-                (Some(value), _) => all.set(name, &value, place, Origin::Entry),
-                (None, true) => all.elsewhere(name, &place),
-                (None, false) => all.valueless(name, &place),
+            let place = self.next_place(name);
+            match (object.get("value").and_then(scalar_text), object.contains_key("valueFrom")) {
+                (Some(value), _) => all.set_variable(name, &value, place, SettingOrigin::Entry),
+                (None, true) => all.note_value_elsewhere(name, &place),
+                (None, false) => all.note_missing_value(name, &place),
             }
         }
         for (key, value) in object {
@@ -69,39 +69,39 @@ impl<'a> Walk<'a> {
                 continue;
             }
             if key == "envFrom" {
-                let place = self.place(key);
+                let place = self.next_place(key);
                 all.env_from(&place);
             }
-            match scalar(value).filter(|_| is_collected(key)) {
+            match scalar_text(value).filter(|_| is_collected(key)) {
                 Some(value) => {
-                    let place = self.place(key);
-                    all.set(key, &value, place, Origin::Entry);
+                    let place = self.next_place(key);
+                    all.set_variable(key, &value, place, SettingOrigin::Entry);
                 }
-                None => self.take(value, all),
+                None => self.take_value(value, all),
             }
         }
     }
 
     /// Takes the variables of an argument or a script. `previous` is the argument before.
-    fn words(&mut self, text: &str, previous: &str, all: &mut Submission) {
+    fn take_words(&mut self, text: &str, previous: &str, all: &mut Submission) {
         match text.split_once('=') {
             Some((name, value)) if is_collected(name) => {
-                let place = self.place(name);
-                all.set(name, value, place, Origin::Command);
+                let place = self.next_place(name);
+                all.set_variable(name, value, place, SettingOrigin::Command);
             }
             None if previous == "-x" && is_collected(text) => {
-                let place = self.place(text);
-                all.forward(text, place);
+                let place = self.next_place(text);
+                all.note_forwarded(text, place);
             }
             _ => {
-                let place = Location::named(self.file);
-                text.lines().for_each(|line| all.line(line, &place));
+                let place = Location::without_line(self.file);
+                text.lines().for_each(|line| all.read_line(line, &place));
             }
         }
     }
 
     /// Returns the next line with a name.
-    fn place(&mut self, name: &str) -> Location {
+    fn next_place(&mut self, name: &str) -> Location {
         let numbered = || (1..).zip(self.text.lines());
         let lines = self.lines.entry(name.to_owned()).or_insert_with(|| {
             let found = numbered().filter(|(_, line)| line.contains(name));
@@ -113,7 +113,7 @@ impl<'a> Walk<'a> {
 }
 
 /// Returns the text of a value other than a list or an object.
-fn scalar(value: &Value) -> Option<String> {
+fn scalar_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),

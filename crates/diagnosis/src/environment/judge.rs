@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use serde::Serialize;
 
 use super::bad_value::BadValue;
-use super::knowledge::{self, Form, Kind, Rule, Variable};
-use super::names::{self, Absence, Component, Content, Name};
+use super::knowledge::{self, Form, Variable, VariableRule, VerdictKind};
+use super::names::{self, Name, NotInVersion, ValueForm, VariableReader};
 use super::number;
 use super::setting::Setting;
 use super::situation::Situation;
@@ -17,7 +17,7 @@ use crate::finding::Severity;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Verdict {
     /// The verdict.
-    pub kind: Kind,
+    pub kind: VerdictKind,
     /// Effect on the health, or `None` if there is nothing to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub severity: Option<Severity>,
@@ -54,24 +54,28 @@ pub struct Judged {
 
 impl Judged {
     /// Returns the worst verdict.
-    pub fn worst(&self) -> Option<&Verdict> {
+    pub fn worst_verdict(&self) -> Option<&Verdict> {
         self.verdicts.first()
     }
 }
 
 /// Judges a variable. `is_set` returns true for a variable that is set.
-pub(super) fn judge(setting: &Setting, situation: &Situation, is_set: &dyn Fn(&str) -> bool) -> Judged {
-    let name = names::find(&setting.name);
-    let knowledge = knowledge::variable(&setting.name);
+pub(super) fn judge_variable(
+    setting: &Setting,
+    situation: &Situation,
+    is_set: &dyn Fn(&str) -> bool,
+) -> Judged {
+    let name = names::find_name(&setting.name);
+    let knowledge = knowledge::find_variable(&setting.name);
     let mut verdicts: Vec<Verdict> = match name {
-        Some(name) => match name.absence(situation) {
-            Some(absence) => vec![absent(name, &absence, situation)],
+        Some(name) => match name.reason_of_absence(situation) {
+            Some(absence) => vec![verdict_of_absence(name, &absence, situation)],
             None => {
-                let fault = value::check(name, knowledge, &setting.value, &situation.nccl());
-                fault.into_iter().map(|fault| faulty(name, fault)).collect()
+                let fault = value::check_value(name, knowledge, &setting.value, &situation.nccl_version());
+                fault.into_iter().map(|fault| verdict_of_bad_value(name, fault)).collect()
             }
         },
-        None if knowledge.is_none() => vec![nameless(&setting.name, situation)],
+        None if knowledge.is_none() => vec![judge_unlisted_variable(&setting.name, situation)],
         None => Vec::new(),
     };
     // Rules apply only to values accepted by their reader.
@@ -79,15 +83,17 @@ pub(super) fn judge(setting: &Setting, situation: &Situation, is_set: &dyn Fn(&s
         && (verdicts.is_empty() || !setting.value.trim().is_empty());
     let rules = knowledge.map(|variable| variable.rule.as_slice()).unwrap_or_default();
     let value = normalize_value(name, knowledge, &setting.value);
-    let rule =
-        rules.iter().filter(|_| name.is_none() || is_read).find(|rule| rule.holds(&value, situation, is_set));
-    verdicts.extend(rule.map(ruled));
+    let rule = rules
+        .iter()
+        .filter(|_| name.is_none() || is_read)
+        .find(|rule| rule.all_conditions_hold(&value, situation, is_set));
+    verdicts.extend(rule.map(verdict_of_rule));
     if verdicts.is_empty() {
         verdicts.push(match name {
-            Some(name) if name.content == Content::Text && knowledge.is_none_or(checks_nothing) => {
-                unjudged(name)
+            Some(name) if name.content == ValueForm::Text && knowledge.is_none_or(checks_nothing) => {
+                unjudged_verdict(name)
             }
-            _ => plain(name, setting),
+            _ => plain_verdict(name, setting),
         });
     }
     verdicts.sort_by_key(|verdict| verdict.severity.map_or(u8::MAX, |severity| severity as u8));
@@ -100,9 +106,9 @@ pub(super) fn judge(setting: &Setting, situation: &Situation, is_set: &dyn Fn(&s
     }
 }
 
-impl Kind {
+impl VerdictKind {
     /// Returns the effect on the health, for rules without one.
-    fn severity(self) -> Option<Severity> {
+    fn default_severity(self) -> Option<Severity> {
         match self {
             Self::Harmful | Self::Invalid | Self::Misspelt | Self::Unknown | Self::OtherVersion => {
                 Some(Severity::Degraded)
@@ -114,7 +120,7 @@ impl Kind {
     }
 
     /// Returns the word for people.
-    pub fn word(self) -> &'static str {
+    pub fn word_for_people(self) -> &'static str {
         match self {
             Self::Needed => "needed",
             Self::Useful => "useful",
@@ -144,17 +150,19 @@ fn normalize_value<'a>(name: Option<&Name>, knowledge: Option<&Variable>, value:
     let form = knowledge.and_then(|variable| variable.form);
     let is_number = form == Some(Form::Number)
         || form.is_none()
-            && name.is_some_and(|name| name.component == Component::Nccl && name.content == Content::Number);
+            && name.is_some_and(|name| {
+                name.component == VariableReader::Nccl && name.content == ValueForm::Number
+            });
     match number::read_whole_number(value).filter(|_| is_number) {
         Some(number) => Cow::Owned(number.to_string()),
         None => Cow::Borrowed(value),
     }
 }
 
-fn ruled(rule: &Rule) -> Verdict {
+fn verdict_of_rule(rule: &VariableRule) -> Verdict {
     Verdict {
         kind: rule.verdict,
-        severity: rule.severity.or_else(|| rule.verdict.severity()),
+        severity: rule.severity.or_else(|| rule.verdict.default_severity()),
         rule: rule.id.clone(),
         reason: rule.reason.clone(),
         remedy: rule.remedy.clone(),
@@ -162,28 +170,29 @@ fn ruled(rule: &Rule) -> Verdict {
     }
 }
 
-fn faulty(name: &Name, fault: BadValue) -> Verdict {
+fn verdict_of_bad_value(name: &Name, fault: BadValue) -> Verdict {
     let BadValue { kind, severity, reason, remedy } = fault;
     let source = Some(name.component.source());
     Verdict { kind, severity: Some(severity), rule: "variable-value".to_owned(), reason, remedy, source }
 }
 
-fn absent(name: &Name, absence: &Absence, situation: &Situation) -> Verdict {
+fn verdict_of_absence(name: &Name, absence: &NotInVersion, situation: &Situation) -> Verdict {
     let component = name.component.name();
-    let version = name.component.version(situation).map_or_else(String::new, |version| format!(" {version}"));
+    let version =
+        name.component.version_in_use(situation).map_or_else(String::new, |version| format!(" {version}"));
     let (reason, remedy) = match absence {
-        Absence::Since(since) => (
+        NotInVersion::Since(since) => (
             format!("{component}{version} does not read it: it came with {since}"),
             format!("use {component} {since} or later, or unset {}", name.name),
         ),
-        Absence::Until(until) => (
+        NotInVersion::Until(until) => (
             format!("{component}{version} does not read it: {until} was the last version that did"),
             format!("unset {}", name.name),
         ),
     };
     Verdict {
-        kind: Kind::OtherVersion,
-        severity: Kind::OtherVersion.severity(),
+        kind: VerdictKind::OtherVersion,
+        severity: VerdictKind::OtherVersion.default_severity(),
         rule: "variable-of-another-version".to_owned(),
         reason,
         remedy: Some(remedy),
@@ -192,11 +201,11 @@ fn absent(name: &Name, absence: &Absence, situation: &Situation) -> Verdict {
 }
 
 /// Judges a variable outside the table.
-fn nameless(name: &str, situation: &Situation) -> Verdict {
-    let family = knowledge::family(name);
+fn judge_unlisted_variable(name: &str, situation: &Situation) -> Verdict {
+    let family = knowledge::find_family(name);
     if let Some(family) = family.filter(|family| family.reads_name(name)) {
         return Verdict {
-            kind: Kind::Foreign,
+            kind: VerdictKind::Foreign,
             severity: None,
             rule: "variable-of-another-program".to_owned(),
             reason: family.meaning.clone(),
@@ -207,23 +216,23 @@ fn nameless(name: &str, situation: &Situation) -> Verdict {
     let nearest = match family {
         Some(family) => family.find_nearest(name),
         None => {
-            let nearest = names::nearest(name, situation).or_else(|| names::find_misspelt(name));
+            let nearest = names::find_nearest_name(name, situation).or_else(|| names::find_misspelt(name));
             nearest.map(|nearest| nearest.name)
         }
     };
     if let Some(nearest) = nearest {
         return Verdict {
-            kind: Kind::Misspelt,
-            severity: Kind::Misspelt.severity(),
+            kind: VerdictKind::Misspelt,
+            severity: VerdictKind::Misspelt.default_severity(),
             rule: "variable-misspelt".to_owned(),
             reason: format!("nothing reads {name}: did you mean {nearest}?"),
             remedy: Some(format!("rename it to {nearest}, or unset it")),
             source: None,
         };
     }
-    let (severity, reason) = unknown(name, situation);
+    let (severity, reason) = explain_unknown_name(name, situation);
     Verdict {
-        kind: Kind::Unknown,
+        kind: VerdictKind::Unknown,
         severity: Some(severity),
         rule: "variable-unknown".to_owned(),
         reason,
@@ -232,17 +241,17 @@ fn nameless(name: &str, situation: &Situation) -> Verdict {
     }
 }
 
-fn unknown(name: &str, situation: &Situation) -> (Severity, String) {
+fn explain_unknown_name(name: &str, situation: &Situation) -> (Severity, String) {
     use super::situation::{NEWEST_LIBFABRIC, NEWEST_NCCL, NEWEST_PLUGIN};
     let newer = |component: &str, newest: &semver::Version| {
         format!("no {component} up to {newest} reads it; a newer one is in use, which may")
     };
     match name {
-        _ if name.starts_with("OFI_NCCL_") => match situation.plugin() {
+        _ if name.starts_with("OFI_NCCL_") => match situation.plugin_version() {
             version if version > NEWEST_PLUGIN => (Severity::Unknown, newer("aws-ofi-nccl", &NEWEST_PLUGIN)),
             _ => (Severity::Degraded, "no version of aws-ofi-nccl reads it: it has no effect".to_owned()),
         },
-        _ if name.starts_with("NCCL_") => match situation.nccl() {
+        _ if name.starts_with("NCCL_") => match situation.nccl_version() {
             version if version > NEWEST_NCCL => (Severity::Unknown, newer("NCCL", &NEWEST_NCCL)),
             _ => {
                 let reason = "no version of NCCL and no known plugin or framework reads it: it has no effect";
@@ -260,10 +269,10 @@ fn unknown(name: &str, situation: &Situation) -> (Severity, String) {
     }
 }
 
-fn unjudged(name: &Name) -> Verdict {
+fn unjudged_verdict(name: &Name) -> Verdict {
     Verdict {
-        kind: Kind::Unjudged,
-        severity: Kind::Unjudged.severity(),
+        kind: VerdictKind::Unjudged,
+        severity: VerdictKind::Unjudged.default_severity(),
         rule: "variable-unjudged".to_owned(),
         reason: format!("{} reads it, and nothing here can check its value", name.component.name()),
         remedy: Some(format!("compare it with the documentation of {}", name.component.name())),
@@ -271,7 +280,7 @@ fn unjudged(name: &Name) -> Verdict {
     }
 }
 
-fn plain(name: Option<&'static Name>, setting: &Setting) -> Verdict {
+fn plain_verdict(name: Option<&'static Name>, setting: &Setting) -> Verdict {
     let reason = match name {
         Some(name) if !name.is_documented => {
             format!(
@@ -283,7 +292,7 @@ fn plain(name: Option<&'static Name>, setting: &Setting) -> Verdict {
         None => format!("no rule is about {}", setting.value),
     };
     Verdict {
-        kind: Kind::Plain,
+        kind: VerdictKind::Plain,
         severity: None,
         rule: "variable-known".to_owned(),
         reason,

@@ -21,7 +21,7 @@ pub(super) const FILES: [(&str, &str); 4] = [
 /// The judgement about a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum VerdictKind {
     /// It must be set here.
     Needed,
     /// A sound choice.
@@ -93,11 +93,11 @@ pub(super) struct Variable {
     pub ranks: Ranks,
     /// Rules. The first rule that holds is taken.
     #[serde(default)]
-    pub rule: Vec<Rule>,
+    pub rule: Vec<VariableRule>,
     /// Values with the right verdict, for the test.
     #[serde(default)]
     #[cfg_attr(not(test), expect(dead_code, reason = "for the test"))]
-    pub example: Vec<Example>,
+    pub example: Vec<VariableExample>,
 }
 
 /// The form of a value.
@@ -149,16 +149,16 @@ pub(super) enum Ranks {
 
 /// Returns true for a variable that must have the same value on all ranks of a job.
 pub(crate) fn must_be_equal(name: &str) -> bool {
-    variable(name).is_some_and(|variable| variable.ranks == Ranks::MustBeEqual)
+    find_variable(name).is_some_and(|variable| variable.ranks == Ranks::MustBeEqual)
 }
 
 /// A judgement with its conditions.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Rule {
+pub(super) struct VariableRule {
     pub id: String,
     /// Pattern of the whole value, with any case.
-    #[serde(default, deserialize_with = "pattern")]
+    #[serde(default, deserialize_with = "deserialize_pattern")]
     pub value: Option<Regex>,
     pub nccl: Option<VersionReq>,
     pub plugin: Option<VersionReq>,
@@ -171,7 +171,7 @@ pub(super) struct Rule {
     pub rdma: Option<bool>,
     /// A further variable that must be set.
     pub with: Option<String>,
-    pub verdict: Kind,
+    pub verdict: VerdictKind,
     pub severity: Option<Severity>,
     pub reason: String,
     pub remedy: Option<String>,
@@ -182,14 +182,14 @@ pub(super) struct Rule {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(not(test), expect(dead_code, reason = "for the test"))]
-pub(super) struct Example {
+pub(super) struct VariableExample {
     pub value: String,
     pub nccl: Option<String>,
     pub plugin: Option<String>,
     pub libfabric: Option<String>,
     pub platform: Option<String>,
     pub with: Option<String>,
-    pub verdict: Kind,
+    pub verdict: VerdictKind,
     pub severity: Option<Severity>,
     /// Words of the reason.
     pub says: Option<String>,
@@ -238,7 +238,7 @@ pub enum Reading<'a> {
 /// Compares a variable's name with the variables of nccl-bench and nccl-tests. Names with other prefixes
 /// count as read.
 pub fn look_up_own_variable(name: &str) -> Reading<'static> {
-    match family(name).filter(|family| !family.reads_name(name)) {
+    match find_family(name).filter(|family| !family.reads_name(name)) {
         Some(family) => Reading::Unread(family.find_nearest(name)),
         None => Reading::Read,
     }
@@ -268,29 +268,37 @@ static KNOWLEDGE: LazyLock<Knowledge> = LazyLock::new(|| {
 });
 
 /// Returns the knowledge about a variable.
-pub(super) fn variable(name: &str) -> Option<&'static Variable> {
+pub(super) fn find_variable(name: &str) -> Option<&'static Variable> {
     KNOWLEDGE.by_name.get(name).and_then(|&index| KNOWLEDGE.variables.get(index))
 }
 
 /// Returns the other software that reads a variable.
-pub(super) fn family(name: &str) -> Option<&'static Family> {
+pub(super) fn find_family(name: &str) -> Option<&'static Family> {
     KNOWLEDGE.families.iter().find(|family| family.names.is_match(name))
 }
 
-impl Rule {
+impl VariableRule {
     /// Returns true if all conditions hold.
-    pub(super) fn holds(&self, value: &str, situation: &Situation, is_set: &dyn Fn(&str) -> bool) -> bool {
+    pub(super) fn all_conditions_hold(
+        &self,
+        value: &str,
+        situation: &Situation,
+        is_set: &dyn Fn(&str) -> bool,
+    ) -> bool {
         let within = |range: &Option<VersionReq>, version: Version| {
             range.as_ref().is_none_or(|range| range.matches(&version))
         };
         let on = |words: &Vec<String>| {
-            situation.platform.as_ref().is_some_and(|platform| words.iter().any(|word| platform.is(word)))
+            situation
+                .platform
+                .as_ref()
+                .is_some_and(|platform| words.iter().any(|word| platform.has_word(word)))
         };
         let nodes = |several: bool| situation.nodes.is_some_and(|nodes| (nodes > 1) == several);
         self.value.as_ref().is_none_or(|pattern| pattern.is_match(value.trim()))
-            && within(&self.nccl, situation.nccl())
-            && within(&self.plugin, situation.plugin())
-            && within(&self.libfabric, situation.libfabric())
+            && within(&self.nccl, situation.nccl_version())
+            && within(&self.plugin, situation.plugin_version())
+            && within(&self.libfabric, situation.libfabric_version())
             && self.platform.as_ref().is_none_or(on)
             && self.several_nodes.is_none_or(nodes)
             && self.rdma.is_none_or(|rdma| situation.rdma == Some(rdma))
@@ -299,7 +307,7 @@ impl Rule {
 }
 
 /// Compiles a pattern of a whole text, with any case.
-fn pattern<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Regex>, D::Error> {
+fn deserialize_pattern<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Regex>, D::Error> {
     required_pattern(deserializer).map(Some)
 }
 

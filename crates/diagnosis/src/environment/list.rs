@@ -10,7 +10,7 @@ const PATTERN: [char; 3] = ['*', '?', '['];
 /// Checks a list of RDMA devices, also for names of network interfaces.
 pub(super) fn check_devices(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
     let names = value.trim_start_matches(SIGNS).split(',').filter_map(|name| name.split(':').next());
-    let fault = list(value, "NCCL uses no RDMA device and falls back to sockets", set);
+    let fault = check_list(value, "NCCL uses no RDMA device and falls back to sockets", set);
     fault.or_else(|| {
         let has_bad_port = |name: &&str| {
             name.split(':').skip(1).any(|number| number.bytes().any(|byte| !byte.is_ascii_digit()))
@@ -62,7 +62,11 @@ fn is_no_device(name: &str) -> bool {
 
 /// Checks the signs in a list, and refuses patterns as names. `without` is the effect of a list without a
 /// match.
-pub(super) fn list(value: &str, without: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
+pub(super) fn check_list(
+    value: &str,
+    without: &str,
+    set: &dyn Fn(&str) -> Option<String>,
+) -> Option<BadValue> {
     let body = value.trim_start_matches(SIGNS);
     let sign = &value[..value.len() - body.len()];
     if !["", "^", "=", "^="].contains(&sign) {
@@ -89,7 +93,7 @@ pub(super) fn list(value: &str, without: &str, set: &dyn Fn(&str) -> Option<Stri
             _ => "it selects nothing",
         };
         let fault = BadValue::invalid(format!("{reason}: {effect}"), right.as_deref().and_then(set));
-        if nothing_fits { fault.broken() } else { fault }
+        if nothing_fits { fault.into_broken() } else { fault }
     };
     let is_joined = |name: &str| name.contains([';', '|', '/']);
     if let Some(name) = names.iter().find(|name| is_joined(name)) {
@@ -139,12 +143,12 @@ fn without_patterns(sign: &str, names: &[&str]) -> Option<String> {
     if let Some(prefixes) = prefixes {
         return Some(format!("{excludes}{}", prefixes.join(",")));
     }
-    let names: Option<Vec<String>> = names.iter().map(|name| expanded(name)).collect();
+    let names: Option<Vec<String>> = names.iter().map(|name| expand_range(name)).collect();
     Some(format!("{excludes}={}", names?.join(",")))
 }
 
 /// Returns the names of a range of digits: `mlx5_[0-3]`.
-fn expanded(name: &str) -> Option<String> {
+fn expand_range(name: &str) -> Option<String> {
     if !name.contains(PATTERN) {
         return Some(name.to_owned());
     }
@@ -166,7 +170,8 @@ mod tests {
     use crate::finding::Severity;
 
     fn checked(value: &str) -> Option<(Severity, Option<String>)> {
-        list(value, "it fails", &|right| Some(right.to_owned())).map(|fault| (fault.severity, fault.remedy))
+        check_list(value, "it fails", &|right| Some(right.to_owned()))
+            .map(|fault| (fault.severity, fault.remedy))
     }
 
     #[test]

@@ -27,13 +27,13 @@ mod words;
 mod tests;
 
 pub use collection::Collection;
-pub use examine::{Answer, examine, harm};
+pub use examine::{Answer, examine_variables, find_harm};
 pub use judge::{Judged, Verdict};
 pub(crate) use knowledge::must_be_equal;
-pub use knowledge::{Kind, Reading, look_up_own_variable};
+pub use knowledge::{Reading, VerdictKind, look_up_own_variable};
 pub use network::Network;
 pub use process::Process;
-pub use ranks::{RankFinding, Snapshot, compare};
+pub use ranks::{RankFinding, Snapshot, compare_ranks};
 pub use semver::Version;
 pub use setting::{Location, Setting, is_collected};
 pub use situation::{NEWEST_LIBFABRIC, NEWEST_NCCL, NEWEST_PLUGIN, Platform, Situation, parse_version};

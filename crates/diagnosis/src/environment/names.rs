@@ -11,7 +11,7 @@ const TABLE: &str = include_str!("../../knowledge/variables/names.csv");
 
 /// Software that reads a variable, by its name in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Component {
+pub(super) enum VariableReader {
     Nccl,
     Plugin,
     Libfabric,
@@ -21,7 +21,7 @@ pub(super) enum Component {
 
 /// The form of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Content {
+pub(super) enum ValueForm {
     Number,
     Flag,
     Text,
@@ -31,8 +31,8 @@ pub(super) enum Content {
 #[derive(Clone, Debug)]
 pub(super) struct Name {
     pub name: &'static str,
-    pub component: Component,
-    pub content: Content,
+    pub component: VariableReader,
+    pub content: ValueForm,
     since: Option<Version>,
     until: Option<Version>,
     pub is_documented: bool,
@@ -40,7 +40,7 @@ pub(super) struct Name {
 
 /// Reason why a version does not read a variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Absence {
+pub(super) enum NotInVersion {
     /// It came with this version.
     Since(Version),
     /// This version was the last with it.
@@ -50,27 +50,29 @@ pub(super) enum Absence {
 /// The table.
 static NAMES: LazyLock<BTreeMap<&str, Name>> = LazyLock::new(|| {
     let lines = TABLE.lines().filter(|line| !line.starts_with('#')).skip(1);
-    lines.filter_map(parse).map(|name| (name.name, name)).collect()
+    lines.filter_map(parse_name).map(|name| (name.name, name)).collect()
 });
 
 /// Returns the line about a variable.
-pub(super) fn find(name: &str) -> Option<&'static Name> {
+pub(super) fn find_name(name: &str) -> Option<&'static Name> {
     NAMES.get(name)
 }
 
 /// Returns all lines.
 #[cfg(test)]
-pub(super) fn all() -> impl Iterator<Item = &'static Name> {
+pub(super) fn all_names() -> impl Iterator<Item = &'static Name> {
     NAMES.values()
 }
 
 /// Returns the known name nearest to a misspelt one, among the variables of the versions in use.
-pub(super) fn nearest(wrong: &str, situation: &Situation) -> Option<&'static Name> {
+pub(super) fn find_nearest_name(wrong: &str, situation: &Situation) -> Option<&'static Name> {
     let upper = wrong.to_ascii_uppercase();
     let limit = upper.split_once('_').map_or(1, |(_, rest)| rest.len().div_ceil(3).min(3));
     NAMES
         .values()
-        .filter(|name| name.absence(situation).is_none() && prefix(name.name) == prefix(&upper))
+        .filter(|name| {
+            name.reason_of_absence(situation).is_none() && name_prefix(name.name) == name_prefix(&upper)
+        })
         .map(|name| (strsim::damerau_levenshtein(name.name, &upper), !name.is_documented, name))
         .filter(|&(distance, ..)| distance <= limit)
         .min_by_key(|&(distance, undocumented, name)| (distance, undocumented, name.name))
@@ -90,7 +92,7 @@ pub(super) fn find_misspelt(wrong: &str) -> Option<&'static Name> {
             && known.len() > MAX_AMBIGUOUS_LEN
             && known.len().abs_diff(upper.len()) <= limit
             // Open MPI has parameters of similar names.
-            && name.component != Component::Other("open-mpi")
+            && name.component != VariableReader::Other("open-mpi")
     };
     let near =
         NAMES.values().filter(may_be).map(|name| (strsim::damerau_levenshtein(name.name, &upper), name));
@@ -101,22 +103,22 @@ pub(super) fn find_misspelt(wrong: &str) -> Option<&'static Name> {
 
 impl Name {
     /// Returns the reason why the version in use does not read it, or `None` if it does.
-    pub(super) fn absence(&self, situation: &Situation) -> Option<Absence> {
+    pub(super) fn reason_of_absence(&self, situation: &Situation) -> Option<NotInVersion> {
         let version = match self.component {
-            Component::Nccl => situation.nccl(),
-            Component::Plugin => situation.plugin(),
-            Component::Libfabric => situation.libfabric(),
-            Component::Other(_) => return None,
+            VariableReader::Nccl => situation.nccl_version(),
+            VariableReader::Plugin => situation.plugin_version(),
+            VariableReader::Libfabric => situation.libfabric_version(),
+            VariableReader::Other(_) => return None,
         };
         match (&self.since, &self.until) {
-            (Some(since), _) if version < *since => Some(Absence::Since(since.clone())),
-            (_, Some(until)) if version > *until => Some(Absence::Until(until.clone())),
+            (Some(since), _) if version < *since => Some(NotInVersion::Since(since.clone())),
+            (_, Some(until)) if version > *until => Some(NotInVersion::Until(until.clone())),
             _ => None,
         }
     }
 }
 
-impl Component {
+impl VariableReader {
     /// Returns its name for people.
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -143,36 +145,36 @@ impl Component {
     }
 
     /// Returns the version to judge for.
-    pub(super) fn version(self, situation: &Situation) -> Option<Version> {
+    pub(super) fn version_in_use(self, situation: &Situation) -> Option<Version> {
         match self {
-            Self::Nccl => Some(situation.nccl()),
-            Self::Plugin => Some(situation.plugin()),
-            Self::Libfabric => Some(situation.libfabric()),
+            Self::Nccl => Some(situation.nccl_version()),
+            Self::Plugin => Some(situation.plugin_version()),
+            Self::Libfabric => Some(situation.libfabric_version()),
             Self::Other(_) => None,
         }
     }
 }
 
-fn prefix(name: &str) -> &str {
+fn name_prefix(name: &str) -> &str {
     name.split('_').next().unwrap_or_default()
 }
 
-fn parse(line: &'static str) -> Option<Name> {
+fn parse_name(line: &'static str) -> Option<Name> {
     let fields: Vec<&'static str> = line.split(',').collect();
     let &[component, name, content, since, until, documented] = fields.as_slice() else { return None };
     let version = |text: &str| parse_version(text).ok();
     Some(Name {
         name,
         component: match component {
-            "nccl" => Component::Nccl,
-            "aws-ofi-nccl" => Component::Plugin,
-            "libfabric" => Component::Libfabric,
-            other => Component::Other(other),
+            "nccl" => VariableReader::Nccl,
+            "aws-ofi-nccl" => VariableReader::Plugin,
+            "libfabric" => VariableReader::Libfabric,
+            other => VariableReader::Other(other),
         },
         content: match content {
-            "number" => Content::Number,
-            "flag" => Content::Flag,
-            _ => Content::Text,
+            "number" => ValueForm::Number,
+            "flag" => ValueForm::Flag,
+            _ => ValueForm::Text,
         },
         since: version(since),
         until: version(until),
@@ -186,7 +188,7 @@ mod tests {
 
     #[test]
     fn sources_are_in_words() {
-        let source = |name| find(name).map(|name| name.component.source()).unwrap_or_default();
+        let source = |name| find_name(name).map(|name| name.component.source()).unwrap_or_default();
         assert_eq!(source("CUDA_MODULE_LOADING"), "CUDA C++ Programming Guide, CUDA Environment Variables");
         assert_eq!(source("FI_PROVIDER"), "source code of libfabric");
     }
@@ -196,7 +198,7 @@ mod tests {
         let lines = TABLE.lines().filter(|line| !line.starts_with('#')).count() - 1;
         assert_eq!(lines, NAMES.len(), "a line is malformed, or a name occurs twice");
         assert!(lines > 800, "{lines}");
-        for name in all() {
+        for name in all_names() {
             assert!(super::super::setting::is_collected(name.name), "{} is never collected", name.name);
         }
     }
@@ -204,13 +206,13 @@ mod tests {
     #[test]
     fn versions_of_names_are_those_of_the_sources() {
         let nccl = |version: &str| Situation { nccl: parse_version(version).ok(), ..Situation::default() };
-        let absence = |name: &str, version: &str| find(name).unwrap().absence(&nccl(version));
-        let since = |version: &str| Some(Absence::Since(parse_version(version).unwrap()));
+        let absence = |name: &str, version: &str| find_name(name).unwrap().reason_of_absence(&nccl(version));
+        let since = |version: &str| Some(NotInVersion::Since(parse_version(version).unwrap()));
         assert_eq!(absence("NCCL_ENV_PLUGIN", "2.28.3"), since("2.28.7"));
         assert_eq!(absence("NCCL_ENV_PLUGIN", "2.28.7"), None);
         assert_eq!(absence("NCCL_CONF_FILE", "2.22.3"), since("2.23.4"));
         assert_eq!(absence("NCCL_CUMEM_ENABLE", "2.17.1"), since("2.18.1"));
-        assert_eq!(absence("NCCL_MNNVL", "2.21.5"), Some(Absence::Until(Version::new(2, 20, 5))));
+        assert_eq!(absence("NCCL_MNNVL", "2.21.5"), Some(NotInVersion::Until(Version::new(2, 20, 5))));
         assert_eq!(absence("NCCL_MNNVL", "2.20.5"), None);
         assert_eq!(absence("NCCL_IB_HCA", "2.18.1"), None);
         assert_eq!(absence("NCCL_RUN_DIAGNOSTICS", "2.30.7"), since("2.31.2"));
@@ -228,11 +230,11 @@ mod tests {
             ("FI_PROVIDERS", "FI_PROVIDER"),
             ("OFI_NCCL_PROTOCOLS", "OFI_NCCL_PROTOCOL"),
         ] {
-            let found = nearest(wrong, &Situation::default()).map(|name| name.name);
+            let found = find_nearest_name(wrong, &Situation::default()).map(|name| name.name);
             assert_eq!(found, Some(right), "{wrong}");
         }
         for stranger in ["NCCL_FOO", "NCCL_MY_SITE_SETTING", "FI_WHATEVER"] {
-            assert!(nearest(stranger, &Situation::default()).is_none(), "{stranger}");
+            assert!(find_nearest_name(stranger, &Situation::default()).is_none(), "{stranger}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::judge::Verdict;
-use super::knowledge::Kind;
+use super::knowledge::VerdictKind;
 use super::setting::Setting;
 use super::situation::Situation;
 use crate::finding::Severity;
@@ -41,7 +41,7 @@ impl Network {
     }
 
     /// Compares a variable with the names of the host.
-    pub(super) fn check(&self, setting: &Setting, situation: &Situation) -> Option<Verdict> {
+    pub(super) fn check_names(&self, setting: &Setting, situation: &Situation) -> Option<Verdict> {
         match setting.name.as_str() {
             "NCCL_SOCKET_IFNAME" => self.check_interfaces(&setting.value),
             "GLOO_SOCKET_IFNAME" => self.check_gloo(&setting.value),
@@ -55,15 +55,16 @@ impl Network {
 
     fn check_interfaces(&self, value: &str) -> Option<Verdict> {
         let list = List::parse(value)?;
-        let used = list.matching(&self.interfaces);
+        let used = list.matching_names(&self.interfaces);
         if used.is_empty() {
             let reason = format!(
                 "no interface of this host fits `{value}`: NCCL's bootstrap fails with `no socket interface \
                  found`; the host has {}",
                 self.interfaces.join(", ")
             );
-            let remedy = self.interface().map(|name| format!("set NCCL_SOCKET_IFNAME=={name}, or unset it"));
-            return Some(broken("socket-interface-missing", reason, remedy));
+            let remedy =
+                self.likely_interface().map(|name| format!("set NCCL_SOCKET_IFNAME=={name}, or unset it"));
+            return Some(broken_verdict("socket-interface-missing", reason, remedy));
         }
         let link_local = used.iter().find(|name| name.starts_with("pod-id-link"))?;
         let reason = format!(
@@ -71,7 +72,7 @@ impl Network {
              nodes cannot reach"
         );
         Some(Verdict {
-            kind: Kind::Harmful,
+            kind: VerdictKind::Harmful,
             severity: Some(Severity::Degraded),
             rule: "socket-interface-link-local".to_owned(),
             reason,
@@ -86,8 +87,8 @@ impl Network {
             "this host has no interface `{missing}`, and Gloo takes exact names: it has {}",
             self.interfaces.join(", ")
         );
-        let remedy = self.interface().map(|name| format!("set GLOO_SOCKET_IFNAME={name}"));
-        Some(broken("gloo-interface-missing", reason, remedy))
+        let remedy = self.likely_interface().map(|name| format!("set GLOO_SOCKET_IFNAME={name}"));
+        Some(broken_verdict("gloo-interface-missing", reason, remedy))
     }
 
     fn check_interface_of_libfabric(&self, setting: &Setting) -> Option<Verdict> {
@@ -97,7 +98,7 @@ impl Network {
         }
         let own = self.interfaces.join(", ");
         Some(Verdict {
-            kind: Kind::Harmful,
+            kind: VerdictKind::Harmful,
             severity: Some(Severity::Degraded),
             rule: "fabric-interface-missing".to_owned(),
             reason: format!(
@@ -112,7 +113,7 @@ impl Network {
         let list = List::parse(value)?;
         if self.devices.is_empty() {
             return Some(Verdict {
-                kind: Kind::NoEffect,
+                kind: VerdictKind::NoEffect,
                 severity: Some(Severity::Advice),
                 rule: "hca-without-device".to_owned(),
                 reason:
@@ -122,14 +123,14 @@ impl Network {
                 source: None,
             });
         }
-        let used = list.matching(&self.devices);
+        let used = list.matching_names(&self.devices);
         let all = self.devices.join(", ");
         if used.is_empty() {
             let reason = format!(
                 "no RDMA device of this host fits `{value}`: NCCL uses none and falls back to sockets; the \
                  host has {all}"
             );
-            return Some(broken(
+            return Some(broken_verdict(
                 "hca-missing",
                 reason,
                 Some("set NCCL_IB_HCA to devices that exist, or unset it".to_owned()),
@@ -142,7 +143,7 @@ impl Network {
             );
             let remedy = format!("set NCCL_IB_HCA={},{half}", used.join(","));
             return Some(Verdict {
-                kind: Kind::Harmful,
+                kind: VerdictKind::Harmful,
                 severity: Some(Severity::Degraded),
                 rule: "hca-half-of-a-port".to_owned(),
                 reason,
@@ -154,14 +155,14 @@ impl Network {
             let longer = |own: &&&str| own.len() > name.len() && own.starts_with(**name);
             !list.exact && self.devices.iter().any(|own| own == *name) && used.iter().any(|own| longer(&own))
         })?;
-        if situation.platform.as_ref().is_some_and(|platform| platform.is("aws")) {
+        if situation.platform.as_ref().is_some_and(|platform| platform.has_word("aws")) {
             return None;
         }
         let also: Vec<&str> =
             used.iter().copied().filter(|own| own.len() > wanted.len() && own.starts_with(*wanted)).collect();
         let verb = if list.excludes { "excludes" } else { "selects" };
         Some(Verdict {
-            kind: Kind::Harmful,
+            kind: VerdictKind::Harmful,
             severity: Some(Severity::Degraded),
             rule: "hca-prefix".to_owned(),
             reason: format!("names are prefixes: `{wanted}` {verb} {} as well", also.join(", ")),
@@ -186,7 +187,7 @@ impl Network {
     }
 
     /// Returns the likely intended interface.
-    fn interface(&self) -> Option<&str> {
+    fn likely_interface(&self) -> Option<&str> {
         let is_virtual = |name: &str| {
             [
                 "lo",
@@ -221,7 +222,7 @@ impl<'a> List<'a> {
     }
 
     /// Returns the names of the host that NCCL uses.
-    fn matching<'b>(&self, own: &'b [String]) -> Vec<&'b str> {
+    fn matching_names<'b>(&self, own: &'b [String]) -> Vec<&'b str> {
         let fits = |name: &&str| {
             let listed = self
                 .names
@@ -233,9 +234,9 @@ impl<'a> List<'a> {
     }
 }
 
-fn broken(rule: &str, reason: String, remedy: Option<String>) -> Verdict {
+fn broken_verdict(rule: &str, reason: String, remedy: Option<String>) -> Verdict {
     Verdict {
-        kind: Kind::Harmful,
+        kind: VerdictKind::Harmful,
         severity: Some(Severity::Broken),
         rule: rule.to_owned(),
         reason,
@@ -263,7 +264,10 @@ mod tests {
                 "rocep1s0f1",
             ]),
         };
-        network.check(&Setting::new(name, value, Location::named("environment")), &Situation::default())
+        network.check_names(
+            &Setting::new(name, value, Location::without_line("environment")),
+            &Situation::default(),
+        )
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub(super) enum Number<'a> {
 }
 
 /// Reads the number at the beginning.
-pub(super) fn read(text: &str) -> Number<'_> {
+pub(super) fn read_number(text: &str) -> Number<'_> {
     let trimmed = text.trim_start();
     let (negative, unsigned) = match trimmed.strip_prefix(['-', '+']) {
         Some(rest) => (trimmed.starts_with('-'), rest),
@@ -52,7 +52,7 @@ pub(super) fn read(text: &str) -> Number<'_> {
 /// Returns the number read by `strtoll`, if nothing follows it. Returns 0 for words with the meaning no: they
 /// get their own advice.
 pub(super) fn read_whole_number(text: &str) -> Option<i64> {
-    match read(text) {
+    match read_number(text) {
         Number::Read { value, rest: "", .. } => Some(value),
         _ => is_no(text).then_some(0),
     }
@@ -83,17 +83,17 @@ mod tests {
     #[test]
     fn numbers_are_read_as_c_reads_them() {
         let read_as = |value, rest| Number::Read { value, rest, is_octal: false };
-        assert_eq!(read("4194304"), read_as(4_194_304, ""));
-        assert_eq!(read(" -1 "), read_as(-1, ""));
-        assert_eq!(read("0x10"), read_as(16, ""));
-        assert_eq!(read("4M"), read_as(4, "M"));
-        assert_eq!(read("0"), read_as(0, ""));
-        assert_eq!(read("0xg"), read_as(0, "xg"));
-        assert_eq!(read("010"), Number::Read { value: 8, rest: "", is_octal: true });
-        assert_eq!(read("true"), Number::None);
-        assert_eq!(read(""), Number::None);
-        assert_eq!(read("-"), Number::None);
-        assert_eq!(read("99999999999999999999"), Number::TooLarge);
+        assert_eq!(read_number("4194304"), read_as(4_194_304, ""));
+        assert_eq!(read_number(" -1 "), read_as(-1, ""));
+        assert_eq!(read_number("0x10"), read_as(16, ""));
+        assert_eq!(read_number("4M"), read_as(4, "M"));
+        assert_eq!(read_number("0"), read_as(0, ""));
+        assert_eq!(read_number("0xg"), read_as(0, "xg"));
+        assert_eq!(read_number("010"), Number::Read { value: 8, rest: "", is_octal: true });
+        assert_eq!(read_number("true"), Number::None);
+        assert_eq!(read_number(""), Number::None);
+        assert_eq!(read_number("-"), Number::None);
+        assert_eq!(read_number("99999999999999999999"), Number::TooLarge);
         assert_eq!(
             ["0x1", "+1", "01", "0", "off", "on", "1M", ""].map(read_whole_number).map(|it| it.unwrap_or(-9)),
             [1, 1, 1, 0, 0, -9, -9, -9]

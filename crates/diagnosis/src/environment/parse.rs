@@ -4,23 +4,25 @@ use super::json;
 use super::submission::Submission;
 
 /// Reads a text. A variable set twice has the last value.
-pub(super) fn parse(text: &str, file: &str) -> Submission {
+pub(super) fn parse_submission(text: &str, file: &str) -> Submission {
     let mut all = Submission::default();
     all.is_mpi_job = text.contains("MPIJob");
-    match json::documents(text) {
+    match json::parse_documents(text) {
         Some(documents) => {
             let mut walk = json::Walk::new(text, file);
-            documents.iter().for_each(|document| walk.take(document, &mut all));
+            documents.iter().for_each(|document| walk.take_value(document, &mut all));
         }
-        None => all.lines(text, file),
+        None => all.read_lines(text, file),
     }
     if text.contains("{{") {
-        all.miss(format!("{file} is a template: what it computes was not read (helm template renders it)"));
+        all.note_unseen(format!(
+            "{file} is a template: what it computes was not read (helm template renders it)"
+        ));
     }
     all.report_mentioned();
     for (name, place) in std::mem::take(&mut all.forwarded) {
         if all.settings.iter().all(|setting| setting.name != name) {
-            all.miss(format!("{name} ({place}) takes its value from the environment of the launcher"));
+            all.note_unseen(format!("{name} ({place}) takes its value from the environment of the launcher"));
         }
         all.passed.insert(name);
     }

@@ -18,7 +18,7 @@ pub struct Process {
 
 impl Process {
     /// Returns this process.
-    pub fn own() -> Self {
+    pub fn this_process() -> Self {
         let text = |value: std::ffi::OsString| value.to_string_lossy().into_owned();
         let variables = env::vars_os().map(|(name, value)| (text(name), text(value)));
         Self {
@@ -35,7 +35,7 @@ impl Process {
     ///
     /// # Errors
     /// An error if no such process exists, or it belongs to another user.
-    pub fn of(pid: u32) -> io::Result<Self> {
+    pub fn other_process(pid: u32) -> io::Result<Self> {
         let proc = PathBuf::from(format!("/proc/{pid}"));
         let bytes = fs::read(proc.join("environ")).map_err(|error| {
             let help = match error.kind() {
@@ -93,7 +93,7 @@ impl Process {
     }
 
     /// Returns the path of a file named by the process.
-    pub(super) fn path(&self, path: &Path) -> PathBuf {
+    pub(super) fn resolve_path(&self, path: &Path) -> PathBuf {
         match path.strip_prefix("/") {
             Ok(inside) => self.root.join(inside),
             Err(_) => self.folder.join(path),
@@ -102,7 +102,7 @@ impl Process {
 
     /// Returns true for a missing file, false if this is unknown.
     pub(super) fn is_missing(&self, path: &Path) -> bool {
-        fs::metadata(self.path(path)).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        fs::metadata(self.resolve_path(path)).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
     }
 }
 

@@ -51,10 +51,11 @@ impl Snapshot {
 
 /// Completes the examination of rank 0 with the differences between the ranks, and with findings that only
 /// other ranks have.
-pub fn compare(examination: &mut Examination, ranks: &[Snapshot]) {
+pub fn compare_ranks(examination: &mut Examination, ranks: &[Snapshot]) {
     let all = ranks.iter().flat_map(|rank| &rank.settings);
     let names: BTreeSet<&str> = all.map(|setting| setting.name.as_str()).collect();
-    let differences: Vec<Finding> = names.into_iter().filter_map(|name| difference(name, ranks)).collect();
+    let differences: Vec<Finding> =
+        names.into_iter().filter_map(|name| find_difference(name, ranks)).collect();
     let hosts: BTreeSet<&str> = ranks.iter().map(|rank| rank.host.as_str()).collect();
     if differences.is_empty() && ranks.len() > 1 {
         examination.proof.push(format!(
@@ -64,10 +65,10 @@ pub fn compare(examination: &mut Examination, ranks: &[Snapshot]) {
             words::plural(hosts.len(), "host", "hosts")
         ));
     }
-    let others = elsewhere(&examination.findings, ranks);
+    let others = findings_of_other_ranks(&examination.findings, ranks);
     examination.findings.extend(differences);
     examination.findings.extend(others);
-    examination.sort();
+    examination.sort_findings();
     if examination.findings.iter().any(|finding| finding.severity < Severity::Advice) {
         examination.proof.clear();
     }
@@ -78,7 +79,7 @@ pub fn compare(examination: &mut Examination, ranks: &[Snapshot]) {
 }
 
 /// Returns the findings missing on rank 0.
-fn elsewhere(own: &[Finding], ranks: &[Snapshot]) -> Vec<Finding> {
+fn findings_of_other_ranks(own: &[Finding], ranks: &[Snapshot]) -> Vec<Finding> {
     let mut found: BTreeMap<&RankFinding, Vec<&Snapshot>> = BTreeMap::new();
     for rank in ranks {
         for fault in &rank.findings {
@@ -91,7 +92,7 @@ fn elsewhere(own: &[Finding], ranks: &[Snapshot]) -> Vec<Finding> {
     let finding = |(fault, members): (&RankFinding, Vec<&Snapshot>)| {
         let numbers: Vec<u32> = members.iter().map(|rank| rank.rank).collect();
         let hosts: BTreeSet<String> = members.iter().map(|rank| rank.host.clone()).collect();
-        let text = format!("on {}: {}", words::ranks(&numbers), fault.diagnosis);
+        let text = format!("on {}: {}", words::ranks_in_words(&numbers), fault.diagnosis);
         Finding {
             remedy: fault.remedy.clone(),
             source: fault.source.clone(),
@@ -104,7 +105,7 @@ fn elsewhere(own: &[Finding], ranks: &[Snapshot]) -> Vec<Finding> {
     found.into_iter().map(finding).collect()
 }
 
-fn difference(name: &str, ranks: &[Snapshot]) -> Option<Finding> {
+fn find_difference(name: &str, ranks: &[Snapshot]) -> Option<Finding> {
     let value = |rank: &Snapshot| {
         rank.settings.iter().find(|setting| setting.name == name).map(|setting| setting.value.clone())
     };
@@ -115,9 +116,9 @@ fn difference(name: &str, ranks: &[Snapshot]) -> Option<Finding> {
     if groups.len() < 2 {
         return None;
     }
-    let family = || knowledge::family(name).map(|family| family.ranks);
+    let family = || knowledge::find_family(name).map(|family| family.ranks);
     let relation =
-        knowledge::variable(name).map(|variable| variable.ranks).or_else(family).unwrap_or_default();
+        knowledge::find_variable(name).map(|variable| variable.ranks).or_else(family).unwrap_or_default();
     let (severity, cause) = match relation {
         Ranks::MayDiffer => return None,
         Ranks::ByHost if is_equal_by_host(ranks, value) => return None,
@@ -128,7 +129,7 @@ fn difference(name: &str, ranks: &[Snapshot]) -> Option<Finding> {
             Severity::Broken,
             "ranks that differ in it choose differently, and hang, fail or compute wrong results",
         ),
-        Ranks::Equal if names::find(name).is_some() => (
+        Ranks::Equal if names::find_name(name).is_some() => (
             Severity::Degraded,
             "NCCL does not compare it between ranks; all ranks are expected to have the same",
         ),
@@ -142,7 +143,7 @@ fn difference(name: &str, ranks: &[Snapshot]) -> Option<Finding> {
     let described = groups.iter().map(|(value, members)| {
         let value = value.as_ref().map_or_else(|| "not set".to_owned(), |value| format!("`{value}`"));
         let ranks: Vec<u32> = members.iter().map(|rank| rank.rank).collect();
-        format!("{value} on {}", words::ranks(&ranks))
+        format!("{value} on {}", words::ranks_in_words(&ranks))
     });
     let text = format!("{name} differs between ranks: {}", described.collect::<Vec<_>>().join(", "));
     let mut numbers: Vec<u32> = odd.iter().map(|rank| rank.rank).collect();
@@ -154,14 +155,14 @@ fn difference(name: &str, ranks: &[Snapshot]) -> Option<Finding> {
             "set {name} to the same value on all ranks (mpirun -x, srun --export), or on none"
         )),
         occurrences: numbers.len() as u64,
-        evidence: odd.first().map(|rank| evidence(name, rank, value(rank))).into_iter().collect(),
+        evidence: odd.first().map(|rank| cite_variable(name, rank, value(rank))).into_iter().collect(),
         ranks: numbers,
         hosts: hosts.into_iter().collect(),
         ..Finding::new("variable-differs-between-ranks", severity, text)
     })
 }
 
-fn evidence(name: &str, rank: &Snapshot, value: Option<String>) -> Evidence {
+fn cite_variable(name: &str, rank: &Snapshot, value: Option<String>) -> Evidence {
     let place = rank.settings.iter().find(|setting| setting.name == name).map(|setting| &setting.place);
     Evidence {
         place: place.map_or_else(|| "environment".to_owned(), |place| place.name.clone()),
@@ -186,7 +187,7 @@ mod tests {
     use crate::environment::setting::Location;
 
     fn rank(rank: u32, host: &str, settings: &[(&str, &str)]) -> Snapshot {
-        let place = Location::named("environment");
+        let place = Location::without_line("environment");
         let settings =
             settings.iter().map(|(name, value)| Setting::new(*name, *value, place.clone())).collect();
         Snapshot { rank, host: host.to_owned(), settings, findings: Vec::new() }
@@ -194,7 +195,7 @@ mod tests {
 
     fn compare(ranks: &[Snapshot]) -> Vec<Finding> {
         let mut examination = Examination::new("environment");
-        super::compare(&mut examination, ranks);
+        super::compare_ranks(&mut examination, ranks);
         examination.findings
     }
 
@@ -209,7 +210,7 @@ mod tests {
         all[2] = Snapshot::new(2, "b".to_owned(), Vec::new(), &examination);
         let mut own = Examination::new("environment");
         own.findings.push(Finding::new("x", Severity::Degraded, "everywhere"));
-        super::compare(&mut own, &all);
+        super::compare_ranks(&mut own, &all);
         let texts: Vec<_> = own.findings.iter().map(|finding| finding.diagnosis.as_str()).collect();
         assert_eq!(texts, ["on ranks 1-2: no eth0", "everywhere"]);
         assert_eq!((own.findings[0].ranks.as_slice(), own.findings[0].hosts.len()), ([1, 2].as_slice(), 1));
@@ -221,7 +222,7 @@ mod tests {
         for (other, hosts) in [("a", "1 host"), ("b", "2 hosts")] {
             let all = [rank(0, "a", &[("NCCL_ALGO", "Ring")]), rank(1, other, &[("NCCL_ALGO", "Ring")])];
             let mut own = Examination::new("environment");
-            super::compare(&mut own, &all);
+            super::compare_ranks(&mut own, &all);
             let text = format!("the variables that must be equal are equal on all 2 ranks ({hosts})");
             assert_eq!(own.proof, [text]);
         }

@@ -65,7 +65,7 @@ impl Setting {
 
 impl Location {
     /// Creates a place without line.
-    pub fn named(name: impl Into<String>) -> Self {
+    pub fn without_line(name: impl Into<String>) -> Self {
         Self { name: name.into(), line: None }
     }
 }

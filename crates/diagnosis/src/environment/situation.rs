@@ -83,17 +83,17 @@ pub struct Platform {
 
 impl Situation {
     /// Returns the version of NCCL to judge for.
-    pub fn nccl(&self) -> Version {
+    pub fn nccl_version(&self) -> Version {
         self.nccl.clone().unwrap_or(NEWEST_NCCL)
     }
 
     /// Returns the version of aws-ofi-nccl to judge for.
-    pub fn plugin(&self) -> Version {
+    pub fn plugin_version(&self) -> Version {
         self.plugin.clone().unwrap_or(NEWEST_PLUGIN)
     }
 
     /// Returns the version of libfabric to judge for.
-    pub fn libfabric(&self) -> Version {
+    pub fn libfabric_version(&self) -> Version {
         self.libfabric.clone().unwrap_or(NEWEST_LIBFABRIC)
     }
 }
@@ -112,7 +112,7 @@ impl Platform {
         let same = INSTANCES.iter().copied().find(|known| known.split('.').next() == Some(family));
         let is_spark = size.is_none() && (lower.contains("spark") || lower.contains("gb10"));
         if is_spark || lower == "aws" || same.is_some() && size.is_none_or(is_instance_size) {
-            return Ok(Self::named(name));
+            return Ok(Self::from_product(name));
         }
         let distance = |known: &str| strsim::damerau_levenshtein(known, &lower);
         let known = INSTANCES.iter().copied().chain(["spark", "aws"]);
@@ -128,7 +128,7 @@ impl Platform {
     }
 
     /// Returns a machine by its product's name, or by a word such as `aws`, `p5`, `spark`.
-    pub fn named(name: &str) -> Self {
+    pub fn from_product(name: &str) -> Self {
         let name = name.trim();
         let lower = name.to_ascii_lowercase();
         let family = lower.split('.').next().unwrap_or_default().to_owned();
@@ -149,12 +149,12 @@ impl Platform {
     }
 
     /// Reads the machine's name from DMI below `root`, as aws-ofi-nccl does.
-    pub fn detect(root: &Path) -> Option<Self> {
+    pub fn detect_platform(root: &Path) -> Option<Self> {
         let read = |file: &str| {
             let text = fs::read_to_string(root.join("sys/devices/virtual/dmi/id").join(file)).ok()?;
             Some(text.trim().to_owned()).filter(|text| !text.is_empty())
         };
-        let mut platform = Self::named(&read("product_name")?);
+        let mut platform = Self::from_product(&read("product_name")?);
         // Servers of other vendors have names such as G492-ID0.
         if read("sys_vendor").is_some_and(|vendor| vendor.contains("Amazon")) {
             platform.words.push("aws".to_owned());
@@ -167,7 +167,7 @@ impl Platform {
     }
 
     /// Returns true for a word of the machine.
-    pub fn is(&self, word: &str) -> bool {
+    pub fn has_word(&self, word: &str) -> bool {
         self.words.iter().any(|own| own == word)
     }
 }

@@ -9,7 +9,8 @@ use regex::Regex;
 use super::names;
 use super::setting::{Location, Setting, is_collected};
 use super::words::{
-    assigned, consumed, ends_in_list, is_comma_list, is_name_of_entry, is_output_of_env, key, scalar, word,
+    assigned_value, consumed_length, ends_in_list, is_comma_list, is_name_of_entry, is_output_of_env,
+    parse_scalar, parse_shell_word, value_of_key,
 };
 
 /// A possible name of a variable.
@@ -54,7 +55,7 @@ pub(super) struct Submission {
 
 /// Kind of text with an assignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum SettingOrigin {
     /// An entry of `env:`, or a mapping.
     Entry,
     /// A command or its arguments.
@@ -63,7 +64,7 @@ pub(super) enum Origin {
 
 /// An entry of a list `env:` of YAML.
 #[derive(Default)]
-struct Entry {
+struct EnvEntry {
     indent: usize,
     name: Option<(String, Location)>,
     value: Option<String>,
@@ -72,7 +73,7 @@ struct Entry {
 
 impl Submission {
     /// Reads the variables of a text by lines.
-    pub(super) fn lines(&mut self, text: &str, file: &str) {
+    pub(super) fn read_lines(&mut self, text: &str, file: &str) {
         self.is_env = is_output_of_env(text);
         // Lines of a document in the script (`<<EOF`) go elsewhere, and `set -a` exports all assignments.
         self.is_shell = !self.is_env
@@ -80,7 +81,7 @@ impl Submission {
             && !text.contains("<<")
             && !text.contains("set -a")
             && !text.contains("allexport");
-        let mut entry = Entry::default();
+        let mut entry = EnvEntry::default();
         for (number, line) in (1..).zip(text.lines()) {
             let place = Location { name: file.to_owned(), line: Some(number) };
             let trimmed = line.trim();
@@ -90,60 +91,60 @@ impl Submission {
             {
                 continue;
             }
-            if !self.entry(line, &place, &mut entry) {
-                self.line(line, &place);
+            if !self.take_entry_key(line, &place, &mut entry) {
+                self.read_line(line, &place);
             }
         }
-        self.finish(&mut entry);
+        self.finish_entry(&mut entry);
     }
 
     /// Takes a key of an entry of `env:`. Returns true for a line with nothing but the name of a variable.
-    fn entry(&mut self, line: &str, place: &Location, entry: &mut Entry) -> bool {
+    fn take_entry_key(&mut self, line: &str, place: &Location, entry: &mut EnvEntry) -> bool {
         let body = line.trim_start();
         let rest = body.strip_prefix("- ").map_or(body, str::trim_start);
         let indent = line.len() - rest.len();
         if rest.len() < body.len() || indent < entry.indent || rest.starts_with(['{', '}']) {
-            self.finish(entry);
+            self.finish_entry(entry);
         }
-        if key(rest, "envFrom").is_some() {
+        if value_of_key(rest, "envFrom").is_some() {
             self.env_from(place);
         }
         let has_keys = entry.name.is_some() || entry.value.is_some() || entry.is_elsewhere;
         if has_keys && indent != entry.indent {
             return false;
         }
-        if let Some(name) = key(rest, "name") {
+        if let Some(name) = value_of_key(rest, "name") {
             entry.indent = indent;
-            let name = scalar(name);
+            let name = parse_scalar(name);
             let is_name = is_collected(&name);
             entry.name = Some((name, place.clone()));
             return is_name;
         }
-        if let Some(value) = key(rest, "value") {
+        if let Some(value) = value_of_key(rest, "value") {
             entry.indent = indent;
             entry.value = Some(match value.trim() {
                 "|" | "|-" | "|+" | ">" | ">-" | ">+" => "$".to_owned(),
-                _ => scalar(value),
+                _ => parse_scalar(value),
             });
-        } else if key(rest, "valueFrom").is_some() {
+        } else if value_of_key(rest, "valueFrom").is_some() {
             entry.indent = indent;
             entry.is_elsewhere = true;
         }
         false
     }
 
-    fn finish(&mut self, entry: &mut Entry) {
-        let Entry { name, value, is_elsewhere, .. } = std::mem::take(entry);
+    fn finish_entry(&mut self, entry: &mut EnvEntry) {
+        let EnvEntry { name, value, is_elsewhere, .. } = std::mem::take(entry);
         let Some((name, place)) = name.filter(|(name, _)| is_collected(name)) else { return };
         match value {
-            Some(value) => self.set(&name, &value, place, Origin::Entry),
-            None if is_elsewhere => self.elsewhere(&name, &place),
-            None => self.valueless(&name, &place),
+            Some(value) => self.set_variable(&name, &value, place, SettingOrigin::Entry),
+            None if is_elsewhere => self.note_value_elsewhere(&name, &place),
+            None => self.note_missing_value(&name, &place),
         }
     }
 
     /// Takes the variables of a line.
-    pub(super) fn line(&mut self, line: &str, place: &Location) {
+    pub(super) fn read_line(&mut self, line: &str, place: &Location) {
         let Some(pattern) = NAME.as_ref() else { return };
         let mut from = 0;
         while let Some(found) = pattern.find_at(line, from) {
@@ -166,16 +167,17 @@ impl Submission {
             let last = last.trim_matches(['"', '\'', ',', '[']).to_owned();
             let in_list = self.in_list || ends_in_list(before);
             if is_name_of_entry(before) {
-                self.flow(name, before, after, place);
+                self.take_flow_entry(name, before, after, place);
             } else if last == "unset" {
                 self.settings.retain(|setting| setting.name != name);
             } else if is_printed(before) {
                 self.note_print(name, after, place);
-            } else if let Some(value) = assigned(before, after, in_list, self.is_env) {
-                let origin = if after.starts_with('=') { Origin::Command } else { Origin::Entry };
-                self.set(name, &value, place.clone(), origin);
-                from = line.len() - after.len() + consumed(after, &value);
-                if origin == Origin::Command {
+            } else if let Some(value) = assigned_value(before, after, in_list, self.is_env) {
+                let origin =
+                    if after.starts_with('=') { SettingOrigin::Command } else { SettingOrigin::Entry };
+                self.set_variable(name, &value, place.clone(), origin);
+                from = line.len() - after.len() + consumed_length(after, &value);
+                if origin == SettingOrigin::Command {
                     self.note_export(name, before, &line[from..], place);
                     self.note_cut_value(name, before, &value, &line[from..], place);
                 }
@@ -183,11 +185,16 @@ impl Submission {
                 && after.starts_with(' ')
                 && !after.trim().is_empty()
             {
-                self.set(name, &word(after.trim_start()), place.clone(), Origin::Command);
+                self.set_variable(
+                    name,
+                    &parse_shell_word(after.trim_start()),
+                    place.clone(),
+                    SettingOrigin::Command,
+                );
             } else if before.split_whitespace().next() == Some("export") {
                 self.unexported.retain(|(own, _)| own != name);
             } else if BEFORE_NAME.contains(&last.as_str()) {
-                self.forward(name, place.clone());
+                self.note_forwarded(name, place.clone());
             } else {
                 self.note_mention(name, line, place);
             }
@@ -197,7 +204,7 @@ impl Submission {
     }
 
     /// Takes an entry in one line: `{name: NCCL_DEBUG, value: INFO}`, in any order.
-    fn flow(&mut self, name: &str, before: &str, after: &str, place: &Location) {
+    fn take_flow_entry(&mut self, name: &str, before: &str, after: &str, place: &Location) {
         let start = before.rfind('{').map_or(0, |start| start + 1);
         let inside = after.split('}').next().unwrap_or_default();
         // The value may have a comma in quotes, so it is read from its beginning.
@@ -206,43 +213,47 @@ impl Submission {
         let mut is_elsewhere = false;
         for part in whole.split_inclusive(',') {
             let text = part.trim_start();
-            if let Some(value) = key(text, "value") {
+            if let Some(value) = value_of_key(text, "value") {
                 let from = offset + part.len() - value.len();
                 let value = whole[from..].trim_start();
                 let value = match value.starts_with(['"', '\'']) {
-                    true => scalar(value),
-                    false => scalar(value.split(',').next().unwrap_or_default()),
+                    true => parse_scalar(value),
+                    false => parse_scalar(value.split(',').next().unwrap_or_default()),
                 };
-                return self.set(name, &value, place.clone(), Origin::Entry);
+                return self.set_variable(name, &value, place.clone(), SettingOrigin::Entry);
             }
-            is_elsewhere |= key(text, "valueFrom").is_some();
+            is_elsewhere |= value_of_key(text, "valueFrom").is_some();
             offset += part.len();
         }
-        if is_elsewhere { self.elsewhere(name, place) } else { self.valueless(name, place) }
+        if is_elsewhere {
+            self.note_value_elsewhere(name, place)
+        } else {
+            self.note_missing_value(name, place)
+        }
     }
 
     /// Sets a variable.
-    pub(super) fn set(&mut self, name: &str, value: &str, place: Location, origin: Origin) {
+    pub(super) fn set_variable(&mut self, name: &str, value: &str, place: Location, origin: SettingOrigin) {
         if value.contains('$') || value.contains('`') || value.contains("{{") {
-            self.miss(format!("{name} ({place}) is computed when the text is used"));
+            self.note_unseen(format!("{name} ({place}) is computed when the text is used"));
             return;
         }
         let setting = Setting::new(name, value, place);
         // Variables passed on by mpirun are in effect in the ranks, independent of the order in the text.
         let is_passed = self.is_mpi_job && self.passed.contains(name);
-        if origin == Origin::Command {
+        if origin == SettingOrigin::Command {
             self.passed.insert(name.to_owned());
         }
         match self.settings.iter_mut().find(|own| own.name == name) {
             Some(own) if own.value == setting.value => {}
-            Some(_) if is_passed && origin == Origin::Entry => self.overridden.push(setting),
+            Some(_) if is_passed && origin == SettingOrigin::Entry => self.overridden.push(setting),
             Some(own) => self.overridden.push(std::mem::replace(own, setting)),
             None => self.settings.push(setting),
         }
     }
 
     /// Notes a variable passed on by the launcher from its environment.
-    pub(super) fn forward(&mut self, name: &str, place: Location) {
+    pub(super) fn note_forwarded(&mut self, name: &str, place: Location) {
         self.forwarded.push((name.to_owned(), place));
     }
 
@@ -253,7 +264,7 @@ impl Submission {
             ["unset", "export", "echo", "grep", "egrep", "cd", "module", "printenv", "declare"];
         let is_harmless =
             line.split_whitespace().any(|word| HARMLESS.contains(&word.trim_matches(['"', '\''])));
-        if names::find(name).is_some() && !is_harmless {
+        if names::find_name(name).is_some() && !is_harmless {
             self.mentioned.push((name.to_owned(), place.clone()));
         }
     }
@@ -282,7 +293,7 @@ impl Submission {
         let after_comma = rest.strip_prefix(',').filter(|_| is_comma_list(before)).map(first_word);
         if let Some(word) = after_comma {
             if !is_variable(&word) {
-                self.miss(format!("the value of {name} ({place}) ends at the comma before `{word}`"));
+                self.note_unseen(format!("the value of {name} ({place}) ends at the comma before `{word}`"));
             }
             return;
         }
@@ -290,7 +301,7 @@ impl Submission {
             after.split_once('=').is_some_and(|(name, _)| !name.is_empty() && is_variable(name))
         });
         if let Some(swallowed) = swallowed {
-            return self.miss(format!(
+            return self.note_unseen(format!(
                 "`{swallowed}` is a part of the value of {name} ({place}), not another variable"
             ));
         }
@@ -301,13 +312,13 @@ impl Submission {
             && word.starts_with(char::is_alphanumeric)
             && !is_variable(&word);
         if is_cut {
-            self.miss(format!("the value of {name} ({place}) ends at the space before `{word}`"));
+            self.note_unseen(format!("the value of {name} ({place}) ends at the space before `{word}`"));
         }
     }
 
     /// Notes a known variable in the output of a command: the output may go into a file that is read later.
     fn note_print(&mut self, name: &str, after: &str, place: &Location) {
-        if names::find(name).is_some() && after.contains(['>', '|']) {
+        if names::find_name(name).is_some() && after.contains(['>', '|']) {
             self.mentioned.push((name.to_owned(), place.clone()));
         }
     }
@@ -315,33 +326,35 @@ impl Submission {
     /// Notes variables in the text without a readable value.
     pub(super) fn report_mentioned(&mut self) {
         for (name, place) in std::mem::take(&mut self.unexported) {
-            self.miss(format!(
+            self.note_unseen(format!(
                 "{name} ({place}) is not exported: programs that the script starts do not get it"
             ));
         }
         for (name, place) in std::mem::take(&mut self.mentioned) {
             if self.settings.iter().all(|setting| setting.name != name) {
-                self.valueless(&name, &place);
+                self.note_missing_value(&name, &place);
             }
         }
     }
 
     /// Notes a variable with `valueFrom`.
-    pub(super) fn elsewhere(&mut self, name: &str, place: &Location) {
-        self.miss(format!("{name} ({place}) takes its value from another object"));
+    pub(super) fn note_value_elsewhere(&mut self, name: &str, place: &Location) {
+        self.note_unseen(format!("{name} ({place}) takes its value from another object"));
     }
 
     /// Notes a variable without value.
-    pub(super) fn valueless(&mut self, name: &str, place: &Location) {
-        self.miss(format!("{name} ({place}) has no value that could be read"));
+    pub(super) fn note_missing_value(&mut self, name: &str, place: &Location) {
+        self.note_unseen(format!("{name} ({place}) has no value that could be read"));
     }
 
     /// Notes variables of another object.
     pub(super) fn env_from(&mut self, place: &Location) {
-        self.miss(format!("envFrom ({place}) sets the variables of another object, which were not read"));
+        self.note_unseen(format!(
+            "envFrom ({place}) sets the variables of another object, which were not read"
+        ));
     }
 
-    pub(super) fn miss(&mut self, text: String) {
+    pub(super) fn note_unseen(&mut self, text: String) {
         self.is_partial = true;
         self.unseen.push(text);
     }

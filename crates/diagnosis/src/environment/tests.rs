@@ -1,7 +1,7 @@
 //! The knowledge on its examples, common claims, and whole examinations.
 
-use super::judge::judge;
-use super::knowledge::{self, FILES, File, Kind};
+use super::judge::judge_variable;
+use super::knowledge::{self, FILES, File, VerdictKind};
 use super::names;
 use super::*;
 use crate::examination::{Body, Examination, Health};
@@ -20,20 +20,23 @@ fn situation(
         nccl: version(nccl),
         plugin: version(plugin),
         libfabric: version(libfabric),
-        platform: platform.map(Platform::named),
+        platform: platform.map(Platform::from_product),
         ..Situation::default()
     }
 }
 
 fn judged(name: &str, value: &str, situation: &Situation) -> Verdict {
-    let setting = Setting::new(name, value, Location::named("environment"));
-    judge(&setting, situation, &|_| false).worst().unwrap().clone()
+    let setting = Setting::new(name, value, Location::without_line("environment"));
+    judge_variable(&setting, situation, &|_| false).worst_verdict().unwrap().clone()
 }
 
 #[test]
 fn efa_is_not_asked_for_on_a_host_without_devices() {
-    for (rdma, kind) in [(None, Kind::Redundant), (Some(true), Kind::Redundant), (Some(false), Kind::Harmful)]
-    {
+    for (rdma, kind) in [
+        (None, VerdictKind::Redundant),
+        (Some(true), VerdictKind::Redundant),
+        (Some(false), VerdictKind::Harmful),
+    ] {
         let machine = Situation { rdma, ..Situation::default() };
         assert_eq!(judged("FI_PROVIDER", "efa", &machine).kind, kind, "{rdma:?}");
     }
@@ -52,7 +55,7 @@ fn every_rule_has_examples_that_hold() {
                 assert!(seen.insert(name.clone()), "{file}: {name} occurs twice");
                 assert!(is_collected(name), "{file}: {name} is never collected");
                 assert!(
-                    names::find(name).is_some() || name == "NCCL_TIMEOUT",
+                    names::find_name(name).is_some() || name == "NCCL_TIMEOUT",
                     "{file}: {name} is not in names.csv"
                 );
             }
@@ -74,11 +77,14 @@ fn every_rule_has_examples_that_hold() {
                     example.libfabric.as_deref(),
                     example.platform.as_deref(),
                 );
-                let setting =
-                    Setting::new(name.as_str(), example.value.as_str(), Location::named("environment"));
+                let setting = Setting::new(
+                    name.as_str(),
+                    example.value.as_str(),
+                    Location::without_line("environment"),
+                );
                 let with = example.with.clone();
-                let judged = judge(&setting, &situation, &|other| with.as_deref() == Some(other));
-                let verdict = judged.worst().unwrap();
+                let judged = judge_variable(&setting, &situation, &|other| with.as_deref() == Some(other));
+                let verdict = judged.worst_verdict().unwrap();
                 let context = format!("{name}={} {situation:?}: {verdict:?}", example.value);
                 assert_eq!(verdict.kind, example.verdict, "{context}");
                 assert!(example.severity.is_none() || verdict.severity == example.severity, "{context}");
@@ -102,7 +108,7 @@ fn false_claims_are_set_right() {
     let p4d = situation(Some("2.27.3"), Some("1.16.2"), Some("2.1.0"), Some("p4d.24xlarge"));
     let plain = situation(Some("2.28.9"), None, None, None);
     let spark = situation(Some("2.28.9"), None, None, Some("spark"));
-    use Kind::{Debugging, Harmful, Misspelt, NoEffect, OtherVersion, Redundant, Tuning, Useful};
+    use VerdictKind::{Debugging, Harmful, Misspelt, NoEffect, OtherVersion, Redundant, Tuning, Useful};
     for (name, value, machine, kind, words) in [
         // "FI_PROVIDER=efa, FI_EFA_USE_DEVICE_RDMA=1 and NCCL_PROTO=simple are needed for EFA"
         ("FI_PROVIDER", "efa", &p5, Redundant, "falls back to TCP sockets"),
@@ -153,7 +159,7 @@ fn false_claims_are_set_right() {
 #[test]
 fn unknown_names_are_told_from_those_of_other_versions_and_programs() {
     let old = situation(Some("2.28.9"), None, None, None);
-    assert_eq!(judged("NCCL_FOO_BAR_BAZ", "1", &old).kind, Kind::Unknown);
+    assert_eq!(judged("NCCL_FOO_BAR_BAZ", "1", &old).kind, VerdictKind::Unknown);
     assert_eq!(
         judged("NCCL_SOCKET_IFACE", "eth0", &old).reason,
         "nothing reads NCCL_SOCKET_IFACE: did you mean NCCL_SOCKET_IFNAME?"
@@ -162,15 +168,15 @@ fn unknown_names_are_told_from_those_of_other_versions_and_programs() {
         judged("NCCL_IB_OOO_RQ", "1", &old).reason,
         "NCCL 2.28.9 does not read it: it came with 2.30.3"
     );
-    assert_eq!(judged("NCCL_TREE_THRESHOLD", "0", &old).kind, Kind::OtherVersion);
+    assert_eq!(judged("NCCL_TREE_THRESHOLD", "0", &old).kind, VerdictKind::OtherVersion);
     for (wrong, meant) in
         [("NCCL_BENCH_TIMEOT", "NCCL_BENCH_TIMEOUT"), ("NCCL_TESTS_SPLT", "NCCL_TESTS_SPLIT")]
     {
         let verdict = judged(wrong, "1", &old);
-        assert_eq!(verdict.kind, Kind::Misspelt);
+        assert_eq!(verdict.kind, VerdictKind::Misspelt);
         assert_eq!(verdict.reason, format!("nothing reads {wrong}: did you mean {meant}?"));
     }
-    assert_eq!(judged("NCCL_BENCH_COLOUR", "1", &old).kind, Kind::Unknown);
+    assert_eq!(judged("NCCL_BENCH_COLOUR", "1", &old).kind, VerdictKind::Unknown);
     for harmless in [
         "NCCL_BENCH_TIMEOUT",
         "NCCL_VERSION",
@@ -186,7 +192,7 @@ fn unknown_names_are_told_from_those_of_other_versions_and_programs() {
     assert_eq!(judged("NCCL_FOO_BAR_BAZ", "1", &newer).severity, Some(Severity::Unknown));
     assert_eq!(judged("FI_SOMETHING_NEW", "1", &old).severity, Some(Severity::Advice));
     assert_eq!(judged("TORCH_NCCL_NEW_THING_X", "1", &old).severity, Some(Severity::Advice));
-    assert_eq!(judged("TORCH_NCCL_DUMP_ON_TIMEOUTS", "1", &old).kind, Kind::Misspelt);
+    assert_eq!(judged("TORCH_NCCL_DUMP_ON_TIMEOUTS", "1", &old).kind, VerdictKind::Misspelt);
     assert_eq!(judged("OFI_NCCL_WHATEVER_IT_IS", "1", &old).severity, Some(Severity::Degraded));
 }
 
@@ -194,7 +200,7 @@ fn unknown_names_are_told_from_those_of_other_versions_and_programs() {
 fn a_missing_file_takes_the_proof_away() {
     let mut collection = Collection::of_text("NCCL_TOPO_FILE=/nope.xml\n", "-");
     collection.without_file.push("NCCL_TOPO_FILE".to_owned());
-    let examination = examine(&collection, &Situation::default(), None, None);
+    let examination = examine_variables(&collection, &Situation::default(), None, None);
     assert_eq!(examination.health(), Health::Degraded);
     assert_eq!(examination.findings.len(), 1, "{:?}", examination.findings);
     assert!(
@@ -209,13 +215,13 @@ fn a_missing_file_takes_the_proof_away() {
 fn a_missing_interface_is_told_besides_a_bad_value() {
     let network = Network { interfaces: vec!["lo".to_owned(), "ens5".to_owned()], ..Network::default() };
     let collection = Collection::of_text("NCCL_SOCKET_IFNAME==eth0,^lo\n", "-");
-    let examination = examine(&collection, &Situation::default(), Some(&network), None);
+    let examination = examine_variables(&collection, &Situation::default(), Some(&network), None);
     assert_eq!(examination.findings[0].rule, "socket-interface-missing", "{:?}", examination.findings);
 }
 
 #[test]
 fn machines_are_known_by_words() {
-    let words = |name: &str| Platform::named(name).words;
+    let words = |name: &str| Platform::from_product(name).words;
     assert_eq!(words("p5.48xlarge"), ["aws", "p5", "p5.48xlarge"]);
     assert_eq!(words("p6-b200.48xlarge"), ["aws", "p6-b200", "p6-b200.48xlarge"]);
     assert_eq!(words("p5.4xlarge"), ["aws", "p5.4xlarge"]);
@@ -224,12 +230,12 @@ fn machines_are_known_by_words() {
     let folder = tempfile::tempdir().unwrap();
     let dmi = folder.path().join("sys/devices/virtual/dmi/id");
     std::fs::create_dir_all(&dmi).unwrap();
-    assert_eq!(Platform::detect(folder.path()), None);
+    assert_eq!(Platform::detect_platform(folder.path()), None);
     for (vendor, name, is_aws) in [("Amazon EC2", "p4d.24xlarge", true), ("GIGABYTE", "G492-ID0", false)] {
         std::fs::write(dmi.join("sys_vendor"), format!("{vendor}\n")).unwrap();
         std::fs::write(dmi.join("product_name"), format!("{name}\n")).unwrap();
-        let platform = Platform::detect(folder.path()).unwrap();
-        assert_eq!((platform.name.as_str(), platform.is("aws")), (name, is_aws));
+        let platform = Platform::detect_platform(folder.path()).unwrap();
+        assert_eq!((platform.name.as_str(), platform.has_word("aws")), (name, is_aws));
     }
 }
 
@@ -280,12 +286,12 @@ fn versions_are_read_as_people_write_them() {
 }
 
 fn examined(text: &str, situation: &Situation) -> Examination {
-    examine(&Collection::of_text(text, "job.sh"), situation, None, None)
+    examine_variables(&Collection::of_text(text, "job.sh"), situation, None, None)
 }
 
 #[test]
 fn an_empty_environment_is_healthy_with_proof() {
-    let examination = examine(&Collection::default(), &Situation::default(), None, None);
+    let examination = examine_variables(&Collection::default(), &Situation::default(), None, None);
     assert_eq!(examination.health(), Health::Healthy);
     assert_eq!(
         examination.proof,
@@ -400,7 +406,7 @@ fn an_answer_of_nccl_is_shown() {
         library: "NCCL 2.30.7".to_owned(),
         parameters: vec![("NCCL_DEBUG".to_owned(), "INFO".to_owned())],
     };
-    let examination = examine(&Collection::default(), &Situation::default(), None, Some(&answer));
+    let examination = examine_variables(&Collection::default(), &Situation::default(), None, Some(&answer));
     let last = examination.sections.last().unwrap();
     assert_eq!(last.title, "Values in effect, by NCCL 2.30.7");
     assert_eq!(examination.facts["nccl_answer"]["library"], "NCCL 2.30.7");
@@ -418,8 +424,10 @@ fn a_variable_that_is_set_twice_is_told() {
 
 #[test]
 fn knowledge_is_complete_for_its_files() {
-    assert!(knowledge::variable("NCCL_PROTO").is_some() && knowledge::variable("FI_PROVIDER").is_some());
-    assert!(knowledge::family("NCCL_HOME").is_some());
+    assert!(
+        knowledge::find_variable("NCCL_PROTO").is_some() && knowledge::find_variable("FI_PROVIDER").is_some()
+    );
+    assert!(knowledge::find_family("NCCL_HOME").is_some());
 }
 
 /// The same list judges environments and logs.

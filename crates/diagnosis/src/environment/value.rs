@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use semver::Version;
 
 use super::bad_value::BadValue;
-use super::knowledge::{Form, Kind, Variable};
-use super::list::{check_devices, list};
-use super::names::{Component, Content, Name};
+use super::knowledge::{Form, Variable, VerdictKind};
+use super::list::{check_devices, check_list};
+use super::names::{Name, ValueForm, VariableReader};
 use super::number::{self, Number};
 use crate::finding::Severity;
 
@@ -23,7 +23,7 @@ const LEVELS: [&str; 10] = ["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PX
 const YES: [&str; 4] = ["true", "yes", "on", "enable"];
 
 /// Checks the value of a variable.
-pub(super) fn check(
+pub(super) fn check_value(
     name: &Name,
     knowledge: Option<&Variable>,
     value: &str,
@@ -31,12 +31,13 @@ pub(super) fn check(
 ) -> Option<BadValue> {
     let set = |right: &str| Some(format!("set {}={right}", name.name));
     let fault = match knowledge.and_then(|variable| Some((variable, variable.form?))) {
-        None => of_content(name, value, &set).or_else(|| range(knowledge, value)),
+        None => of_content(name, value, &set).or_else(|| check_range(knowledge, value)),
         Some((variable, form)) => of_form(name.component, variable, form, value, nccl, &set),
     }?;
-    let remedy = fault.remedy.or_else(|| Some(allowed(name.name, knowledge)));
+    let remedy = fault.remedy.or_else(|| Some(describe_allowed_values(name.name, knowledge)));
     let fault = BadValue { remedy, ..fault };
-    let severity = knowledge.and_then(|variable| variable.invalid).filter(|_| fault.kind == Kind::Invalid);
+    let severity =
+        knowledge.and_then(|variable| variable.invalid).filter(|_| fault.kind == VerdictKind::Invalid);
     Some(match severity {
         Some(severity) if fault.severity != Severity::Advice => BadValue { severity, ..fault },
         _ => fault,
@@ -44,7 +45,7 @@ pub(super) fn check(
 }
 
 /// Returns a remedy with the variable's possible values.
-fn allowed(name: &str, knowledge: Option<&Variable>) -> String {
+fn describe_allowed_values(name: &str, knowledge: Option<&Variable>) -> String {
     let Some(variable) = knowledge.filter(|variable| variable.form == Some(Form::Number)) else {
         return format!("unset {name}");
     };
@@ -60,21 +61,20 @@ fn allowed(name: &str, knowledge: Option<&Variable>) -> String {
 /// Checks a value by its type in the table of names.
 fn of_content(name: &Name, value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
     match (name.component, name.content) {
-        (Component::Nccl, Content::Number | Content::Flag) | (Component::Libfabric, Content::Number) => {
-            number(name.component, value, set)
-        }
-        (Component::Libfabric, Content::Flag) => libfabric_flag(value, set),
+        (VariableReader::Nccl, ValueForm::Number | ValueForm::Flag)
+        | (VariableReader::Libfabric, ValueForm::Number) => check_number(name.component, value, set),
+        (VariableReader::Libfabric, ValueForm::Flag) => libfabric_flag(value, set),
         // -1 turns it off.
-        (Component::Plugin, Content::Number) => {
+        (VariableReader::Plugin, ValueForm::Number) => {
             plugin_number(value, &[], name.name == "OFI_NCCL_EAGER_MAX_SIZE")
         }
-        (Component::Plugin, Content::Flag) => plugin_number(value, &["true", "false"], false),
+        (VariableReader::Plugin, ValueForm::Flag) => plugin_number(value, &["true", "false"], false),
         _ => None,
     }
 }
 
 fn of_form(
-    component: Component,
+    component: VariableReader,
     variable: &Variable,
     form: Form,
     value: &str,
@@ -84,7 +84,7 @@ fn of_form(
     let values: Vec<&str> = variable.values.iter().map(String::as_str).collect();
     let otherwise = variable.otherwise.as_deref().unwrap_or("it is ignored");
     match form {
-        Form::Number => number(component, value, set).or_else(|| range(Some(variable), value)),
+        Form::Number => check_number(component, value, set).or_else(|| check_range(Some(variable), value)),
         Form::Word | Form::ExactWord => {
             let fits = |word: &&str| match form {
                 Form::ExactWord => *word == value,
@@ -93,30 +93,34 @@ fn of_form(
             if values.iter().any(fits) {
                 return None;
             }
-            let nearest = nearest(value, &values);
+            let nearest = find_nearest_word(value, &values);
             let reason =
                 format!("`{value}` is none of its values, which are {}: {otherwise}", values.join(", "));
             Some(BadValue::invalid(reason, nearest.and_then(set)))
         }
-        Form::Words => words(value, &values, otherwise, set),
-        Form::Level => level(value, otherwise, set),
-        Form::Algorithms => choices(value, &ALGORITHMS, nccl, set),
-        Form::Protocols => choices(value, &PROTOCOLS, nccl, set),
-        Form::Interfaces => list(value, "NCCL's bootstrap fails with `no socket interface found`", set),
+        Form::Words => check_words(value, &values, otherwise, set),
+        Form::Level => check_level(value, otherwise, set),
+        Form::Algorithms => check_choices(value, &ALGORITHMS, nccl, set),
+        Form::Protocols => check_choices(value, &PROTOCOLS, nccl, set),
+        Form::Interfaces => check_list(value, "NCCL's bootstrap fails with `no socket interface found`", set),
         Form::Devices => check_devices(value, set),
-        Form::Gpus => gpus(value, set),
-        Form::Network => network(value, &values, set),
-        Form::File => file(value),
+        Form::Gpus => check_gpus(value, set),
+        Form::Network => check_network(value, &values, set),
+        Form::File => check_file(value),
         Form::AddressRange => check_address_range(value),
     }
 }
 
 /// Checks a number of a component that reads it with `strtoll` or `strtol`.
-fn number(component: Component, value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
+fn check_number(
+    component: VariableReader,
+    value: &str,
+    set: &dyn Fn(&str) -> Option<String>,
+) -> Option<BadValue> {
     let word = value.trim().to_ascii_lowercase();
     let reader = component.name();
-    match number::read(value) {
-        Number::None if word.is_empty() && component == Component::Nccl => {
+    match number::read_number(value) {
+        Number::None if word.is_empty() && component == VariableReader::Nccl => {
             Some(BadValue::advice("it is empty, which counts as not set".to_owned(), None))
         }
         Number::None if word.is_empty() => {
@@ -130,7 +134,7 @@ fn number(component: Component, value: &str, set: &dyn Fn(&str) -> Option<String
             let reason = format!("{reader} reads numbers only: `{value}` counts as 0, not as what was meant");
             Some(BadValue::invalid(reason, right))
         }
-        Number::TooLarge if component == Component::Nccl => {
+        Number::TooLarge if component == VariableReader::Nccl => {
             Some(BadValue::invalid(format!("{value} is too large: NCCL uses the default"), None))
         }
         Number::TooLarge => Some(BadValue::invalid(format!("{value} is too large"), None)),
@@ -147,9 +151,9 @@ fn number(component: Component, value: &str, set: &dyn Fn(&str) -> Option<String
 }
 
 /// Checks that a number is within the limits.
-fn range(variable: Option<&Variable>, value: &str) -> Option<BadValue> {
+fn check_range(variable: Option<&Variable>, value: &str) -> Option<BadValue> {
     let variable = variable?;
-    let Number::Read { value, .. } = number::read(value) else { return None };
+    let Number::Read { value, .. } = number::read_number(value) else { return None };
     let otherwise = variable.otherwise.as_deref().unwrap_or("it is out of range");
     let allowed: Vec<i64> = variable.values.iter().filter_map(|text| text.parse().ok()).collect();
     if !allowed.is_empty() && !allowed.contains(&value) {
@@ -183,7 +187,7 @@ fn plugin_number(value: &str, words: &[&str], may_be_negative: bool) -> Option<B
     if words.iter().any(|word| word.eq_ignore_ascii_case(value)) {
         return None;
     }
-    if let Number::Read { rest: "", value: read, .. } = number::read(value) {
+    if let Number::Read { rest: "", value: read, .. } = number::read_number(value) {
         let is_negative = read < 0 && !may_be_negative;
         return is_negative
             .then(|| BadValue::invalid(format!("{read} is below 0, which has no meaning"), None));
@@ -196,7 +200,7 @@ fn plugin_number(value: &str, words: &[&str], may_be_negative: bool) -> Option<B
 }
 
 /// Checks a list of words, with an optional `^` at the beginning.
-fn words(
+fn check_words(
     value: &str,
     values: &[&str],
     otherwise: &str,
@@ -207,13 +211,13 @@ fn words(
         !token.is_empty() && !values.iter().any(|known| known.eq_ignore_ascii_case(token))
     };
     let token = value.split(',').find(wrong)?;
-    let right = nearest(token.trim_start_matches('^'), values);
+    let right = find_nearest_word(token.trim_start_matches('^'), values);
     let reason = format!("`{token}` is none of {}: {otherwise}", values.join(", "));
     Some(BadValue::invalid(reason, right.and_then(|right| set(&value.replace(token, right)))))
 }
 
 /// Checks a distance.
-fn level(value: &str, otherwise: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
+fn check_level(value: &str, otherwise: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
     if LEVELS.contains(&value) || value.starts_with(|digit: char| digit.is_ascii_digit()) {
         return None;
     }
@@ -221,7 +225,7 @@ fn level(value: &str, otherwise: &str, set: &dyn Fn(&str) -> Option<String>) -> 
     // NVLINK means NVL. LOC disables direct access, and is never guessed.
     let begins =
         LEVELS.iter().copied().find(|level| upper.starts_with(level) && (*level != "LOC" || upper == "LOC"));
-    let nearest = begins.or_else(|| nearest(value, &LEVELS));
+    let nearest = begins.or_else(|| find_nearest_word(value, &LEVELS));
     let reason = format!(
         "`{value}` is none of LOC, NVL, PIX, PXB, PHB, SYS, which are written in capitals: {otherwise}"
     );
@@ -229,7 +233,7 @@ fn level(value: &str, otherwise: &str, set: &dyn Fn(&str) -> Option<String>) -> 
 }
 
 /// Checks the choice of algorithms or protocols.
-fn choices(
+fn check_choices(
     value: &str,
     known: &[&str],
     nccl: &Version,
@@ -252,24 +256,25 @@ fn choices(
                 "`{collective}` is no collective that it knows ({}): NCCL's initialization fails",
                 COLLECTIVES.join(", ")
             );
-            let right = nearest(collective, &COLLECTIVES).map(|right| value.replace(collective, right));
-            return Some(BadValue::invalid(reason, right.as_deref().and_then(set)).broken());
+            let right =
+                find_nearest_word(collective, &COLLECTIVES).map(|right| value.replace(collective, right));
+            return Some(BadValue::invalid(reason, right.as_deref().and_then(set)).into_broken());
         }
         if collective.is_none() && index > 0 {
             let reason =
                 "all parts but the first must name a collective: NCCL's initialization fails".to_owned();
-            return Some(BadValue::invalid(reason, None).broken());
+            return Some(BadValue::invalid(reason, None).into_broken());
         }
         let list = list.strip_prefix('^').unwrap_or(list);
         let unknown = |token: &&str| !known.iter().any(|known| known.eq_ignore_ascii_case(token));
         let Some(token) = list.split(',').filter(|token| !token.is_empty()).find(unknown) else { continue };
-        let right = nearest(token, known).map(|right| value.replace(token, right));
+        let right = find_nearest_word(token, known).map(|right| value.replace(token, right));
         let right = right.as_deref().and_then(set);
         let names = known.join(", ");
         return Some(if by_collective {
             let reason =
                 format!("`{token}` is none of {names}: since 2.24, NCCL's initialization fails on it");
-            BadValue::invalid(reason, right).broken()
+            BadValue::invalid(reason, right).into_broken()
         } else {
             let reason = format!(
                 "`{token}` is none of {names}: NCCL {nccl} skips it silently, and disables what is not listed"
@@ -281,7 +286,7 @@ fn choices(
 }
 
 /// Checks that no GPU is listed twice.
-fn gpus(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
+fn check_gpus(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
     let mut once: Vec<&str> = Vec::new();
     let mut twice = None;
     // The beginning of an identifier is enough.
@@ -297,7 +302,7 @@ fn gpus(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
     let gpus = || value.split(',').map(str::trim).filter(|gpu| !gpu.is_empty());
     if let Some(other) = gpus().find(|gpu| !is_gpu(gpu)) {
         let reason = format!("`{other}` is no GPU: CUDA shows the process only those before it");
-        return Some(BadValue::invalid(reason, None).broken());
+        return Some(BadValue::invalid(reason, None).into_broken());
     }
     for gpu in gpus() {
         if once.contains(&gpu) {
@@ -307,11 +312,11 @@ fn gpus(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
         }
     }
     let reason = format!("GPU {} is listed twice: CUDA then shows no GPU at all to the process", twice?);
-    Some(BadValue::invalid(reason, set(&once.join(","))).broken())
+    Some(BadValue::invalid(reason, set(&once.join(","))).into_broken())
 }
 
 /// Checks the name of a network. A name near a known one counts as misspelt.
-fn network(value: &str, known: &[&str], set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
+fn check_network(value: &str, known: &[&str], set: &dyn Fn(&str) -> Option<String>) -> Option<BadValue> {
     let lower = value.trim().to_ascii_lowercase();
     let distance = |word: &str| strsim::damerau_levenshtein(&word.to_ascii_lowercase(), &lower);
     if known.iter().any(|word| distance(word) == 0) {
@@ -323,7 +328,7 @@ fn network(value: &str, known: &[&str], set: &dyn Fn(&str) -> Option<String>) ->
     let reason =
         format!("no network is called `{value}`, and the initialization fails: did you mean {right}?");
     let quoted = if right.contains(' ') { format!("\"{right}\"") } else { right.to_owned() };
-    Some(BadValue::invalid(reason, set(&quoted)).broken())
+    Some(BadValue::invalid(reason, set(&quoted)).into_broken())
 }
 
 /// Checks a range of addresses: `10.0.0.0/16`, `fe80::/10`.
@@ -345,7 +350,7 @@ fn check_address_range(value: &str) -> Option<BadValue> {
 }
 
 /// Checks the name of a file.
-fn file(value: &str) -> Option<BadValue> {
+fn check_file(value: &str) -> Option<BadValue> {
     let reason = "`~` is not expanded: no file of this name is found".to_owned();
     value
         .starts_with('~')
@@ -353,7 +358,7 @@ fn file(value: &str) -> Option<BadValue> {
 }
 
 /// Returns the known word of two or more letters nearest to a wrong one.
-fn nearest<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
+fn find_nearest_word<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
     let lower = wrong.trim().to_ascii_lowercase();
     let distance = |word: &str| strsim::damerau_levenshtein(&word.to_ascii_lowercase(), &lower);
     let nearest = known.iter().copied().min_by_key(|word| distance(word))?;

@@ -28,7 +28,7 @@ pub(super) fn ends_in_list(text: &str) -> bool {
 }
 
 /// Returns the value behind a name: `=value`, `: value` of a mapping, `"] = "value"` of Python.
-pub(super) fn assigned(before: &str, after: &str, in_list: bool, is_env: bool) -> Option<String> {
+pub(super) fn assigned_value(before: &str, after: &str, in_list: bool, is_env: bool) -> Option<String> {
     if let Some(rest) = after.strip_prefix('=') {
         // A quote opened before the name ends the value.
         let quote = find_open_quote(before);
@@ -39,17 +39,17 @@ pub(super) fn assigned(before: &str, after: &str, in_list: bool, is_env: bool) -
         let is_whole = before.is_empty() && (is_plain && is_env || !rest.contains([' ', '\t']));
         let is_list = is_comma_list(before);
         return Some(match () {
-            () if is_whole => unquoted(rest),
-            () if is_list => word(rest.split(',').next().unwrap_or_default()),
+            () if is_whole => remove_quotes(rest),
+            () if is_list => parse_shell_word(rest.split(',').next().unwrap_or_default()),
             // Open MPI separates the variables of this option.
             () if before.contains("env_list") && quote.is_some() => {
                 rest.split(';').next().unwrap_or_default().to_owned()
             }
             // The quote belongs to the whole option: -x "NAME=value".
             () if before.ends_with(['"', '\'']) && !is_command(rest) => rest.to_owned(),
-            () if quote.is_some() => word(rest),
-            () if in_list => scalar(rest.split([',', ']']).next().unwrap_or_default()),
-            () => word(rest),
+            () if quote.is_some() => parse_shell_word(rest),
+            () if in_list => parse_scalar(rest.split([',', ']']).next().unwrap_or_default()),
+            () => parse_shell_word(rest),
         });
     }
     let quote = before.chars().last().filter(|last| ['"', '\''].contains(last));
@@ -59,14 +59,14 @@ pub(super) fn assigned(before: &str, after: &str, in_list: bool, is_env: bool) -
     };
     if let Some(rest) = rest.strip_prefix(']') {
         let value = rest.trim_start().strip_prefix('=')?.trim_start();
-        return value.starts_with(['"', '\'']).then(|| word(value));
+        return value.starts_with(['"', '\'']).then(|| parse_shell_word(value));
     }
     let is_key =
         matches!(before.trim(), "" | "-" | "{" | "\"" | "'") || before.trim_end().ends_with([',', '{', '"']);
     let value = rest
         .strip_prefix(':')
         .filter(|value| is_key && (value.starts_with(' ') || value.starts_with('"')))?;
-    Some(scalar(value.trim_end().trim_end_matches(['}', ','])))
+    Some(parse_scalar(value.trim_end().trim_end_matches(['}', ','])))
 }
 
 /// Returns true inside the value of an option with commas between its variables: `--export=A=1,`, `qsub -v
@@ -107,19 +107,19 @@ fn is_command(rest: &str) -> bool {
 }
 
 /// Returns a lower bound of the length of the text consumed by a value.
-pub(super) fn consumed(after: &str, value: &str) -> usize {
+pub(super) fn consumed_length(after: &str, value: &str) -> usize {
     after.find(value).map_or(0, |start| start + value.len()).min(after.len())
 }
 
 /// Returns the value of a key, at the beginning of a line of YAML.
-pub(super) fn key<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+pub(super) fn value_of_key<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     let line = line.trim_start_matches(['"', '\'']);
     line.strip_prefix(name)?.trim_start_matches(['"', '\'']).trim_start().strip_prefix(':')
 }
 
 /// Returns a scalar of YAML or JSON, without anchor, quotes and comment. Returns `$` for an alias (`*name`):
 /// it counts as computed.
-pub(super) fn scalar(text: &str) -> String {
+pub(super) fn parse_scalar(text: &str) -> String {
     let text = text.trim();
     if text.strip_prefix('*').is_some_and(|name| name.starts_with(char::is_alphanumeric)) {
         return "$".to_owned();
@@ -137,7 +137,7 @@ pub(super) fn scalar(text: &str) -> String {
 }
 
 /// Returns a word of a shell, without quotes.
-pub(super) fn word(text: &str) -> String {
+pub(super) fn parse_shell_word(text: &str) -> String {
     let mut value = String::new();
     let mut quote = None;
     for letter in text.chars() {
@@ -152,7 +152,7 @@ pub(super) fn word(text: &str) -> String {
     value
 }
 
-pub(super) fn unquoted(text: &str) -> String {
+pub(super) fn remove_quotes(text: &str) -> String {
     for quote in ['"', '\''] {
         if let Some(inside) = text.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote)) {
             return inside.to_owned();

@@ -1,11 +1,11 @@
 //! Comparison of the hosts of a job: the odd host, with the value of the majority.
 
 use super::facts::Facts;
-use super::libraries::Kind;
+use super::libraries::LibraryKind;
 use super::purpose::Purpose;
 use crate::examination::{Body, Section};
 use crate::finding::{Finding, Severity};
-use crate::words::{counted, join_list, shown, sized};
+use crate::words::{counted, join_list, or_dash, size_text};
 
 /// Result of a comparison.
 pub(super) struct Compared {
@@ -16,7 +16,7 @@ pub(super) struct Compared {
 }
 
 /// A property of hosts, for comparison.
-struct Property {
+struct HostProperty {
     /// Its name in the table.
     name: &'static str,
     /// Effect of a difference.
@@ -31,127 +31,135 @@ const INSTALL: &str = "install the same version on all hosts";
 const IMAGE: &str = "use one image, and one LD_LIBRARY_PATH, on all hosts";
 
 /// Properties of hosts with GPUs in use.
-const GPU_PROPERTIES: [Property; 7] = [
-    Property {
+const GPU_PROPERTIES: [HostProperty; 7] = [
+    HostProperty {
         name: "GPUs",
         severity: Severity::Degraded,
-        value: |facts| facts.gpus.models(),
+        value: |facts| facts.gpus.describe_models(),
         remedy: "nvidia-smi -L on the odd hosts; dmesg | grep Xid",
     },
-    Property { name: "NVIDIA driver", severity: Severity::Degraded, value: driver, remedy: INSTALL },
-    Property {
+    HostProperty {
+        name: "NVIDIA driver",
+        severity: Severity::Degraded,
+        value: driver_version,
+        remedy: INSTALL,
+    },
+    HostProperty {
         name: "NVLinks up",
         severity: Severity::Degraded,
-        value: links,
+        value: working_links,
         remedy: "nvidia-smi nvlink -s; reset the GPUs, or reboot the host",
     },
-    Property {
+    HostProperty {
         name: "ECC",
         severity: Severity::Degraded,
-        value: ecc,
+        value: ecc_state,
         remedy: "nvidia-smi -e 1, then reset the GPUs",
     },
-    Property {
+    HostProperty {
         name: "NCCL",
         severity: Severity::Degraded,
-        value: |facts| library(facts, Kind::Nccl),
+        value: |facts| library_identity(facts, LibraryKind::Nccl),
         remedy: IMAGE,
     },
-    Property {
+    HostProperty {
         name: "network plugin",
         severity: Severity::Degraded,
-        value: |facts| library(facts, Kind::NetPlugin),
+        value: |facts| library_identity(facts, LibraryKind::NetPlugin),
         remedy: IMAGE,
     },
-    Property {
+    HostProperty {
         name: "NVLink cluster",
         severity: Severity::Advice,
-        value: cluster,
+        value: gpu_cluster,
         remedy: "hosts of different clusters reach each other by the network, not by NVLink",
     },
 ];
 
 /// Properties of all hosts.
-const HOST_PROPERTIES: [Property; 11] = [
-    Property {
+const HOST_PROPERTIES: [HostProperty; 11] = [
+    HostProperty {
         name: "RDMA devices up",
         severity: Severity::Degraded,
         value: devices_up,
         remedy: "rdma link; ibstat on the odd hosts",
     },
-    Property {
+    HostProperty {
         name: "RDMA firmware",
         severity: Severity::Advice,
-        value: firmware,
+        value: firmware_versions,
         remedy: "update the firmware of the odd hosts: mlxfwmanager",
     },
-    Property {
+    HostProperty {
         name: "machine",
         severity: Severity::Advice,
-        value: |facts| shown(facts.system.product.as_ref()),
+        value: |facts| or_dash(facts.system.product.as_ref()),
         remedy: "give the job hosts of one type",
     },
-    Property {
+    HostProperty {
         name: "kernel",
         severity: Severity::Advice,
-        value: |facts| shown(facts.system.kernel.as_ref()),
+        value: |facts| or_dash(facts.system.kernel.as_ref()),
         remedy: INSTALL,
     },
-    Property {
+    HostProperty {
         name: "processors",
         severity: Severity::Advice,
-        value: |facts| shown(facts.system.processors),
+        value: |facts| or_dash(facts.system.processors),
         remedy: "give the job hosts of one type",
     },
-    Property {
+    HostProperty {
         name: "memory",
         severity: Severity::Advice,
-        value: |facts| shown(facts.system.memory.map(|bytes| format!("{} GiB", bytes.div_ceil(8 << 30) * 8))),
+        value: |facts| {
+            or_dash(facts.system.memory.map(|bytes| format!("{} GiB", bytes.div_ceil(8 << 30) * 8)))
+        },
         remedy: "look for a failed memory module: dmidecode -t memory; dmesg",
     },
-    Property {
+    HostProperty {
         name: "libfabric",
         severity: Severity::Degraded,
-        value: |facts| library(facts, Kind::Libfabric),
+        value: |facts| library_identity(facts, LibraryKind::Libfabric),
         remedy: IMAGE,
     },
-    Property {
+    HostProperty {
         name: "locked memory",
         severity: Severity::Degraded,
-        value: |facts| limit(facts, facts.system.limits.locked_memory, sized),
+        value: |facts| limit_text(facts, facts.system.limits.locked_memory, size_text),
         remedy: "set the same limits on all hosts: /etc/security/limits.conf",
     },
-    Property {
+    HostProperty {
         name: "open files",
         severity: Severity::Advice,
-        value: |facts| limit(facts, facts.system.limits.open_files, |files| files.to_string()),
+        value: |facts| limit_text(facts, facts.system.limits.open_files, |files| files.to_string()),
         remedy: "set the same limits on all hosts: /etc/security/limits.conf",
     },
-    Property {
+    HostProperty {
         name: "/dev/shm",
         severity: Severity::Advice,
-        value: |facts| shown(facts.system.shm.size.map(sized)),
+        value: |facts| or_dash(facts.system.shm.size.map(size_text)),
         remedy: "mount -o remount,size=... /dev/shm on the odd hosts",
     },
-    Property {
+    HostProperty {
         name: "IOMMU",
         severity: Severity::Advice,
         value: |facts| {
-            if facts.system.iommu.translates() { "translates" } else { "off or passes through" }.to_owned()
+            if facts.system.iommu.translates_addresses() { "translates" } else { "off or passes through" }
+                .to_owned()
         },
         remedy: "set the same in BIOS and kernel command line",
     },
 ];
 
-fn driver(facts: &Facts) -> String {
-    shown(facts.gpus.driver.as_ref().or(facts.system.driver.version.as_ref()))
+fn driver_version(facts: &Facts) -> String {
+    or_dash(facts.gpus.driver.as_ref().or(facts.system.driver.version.as_ref()))
 }
 
-fn links(facts: &Facts) -> String {
-    if facts.gpus.devices.is_empty() { "-".to_owned() } else { facts.gpus.links().0.to_string() }
+fn working_links(facts: &Facts) -> String {
+    if facts.gpus.devices.is_empty() { "-".to_owned() } else { facts.gpus.count_links().0.to_string() }
 }
 
-fn ecc(facts: &Facts) -> String {
+fn ecc_state(facts: &Facts) -> String {
     if facts.gpus.devices.is_empty() {
         return "-".to_owned();
     }
@@ -175,7 +183,7 @@ fn devices_up(facts: &Facts) -> String {
     if groups.is_empty() { "none".to_owned() } else { groups.join(", ") }
 }
 
-fn firmware(facts: &Facts) -> String {
+fn firmware_versions(facts: &Facts) -> String {
     let mut all: Vec<&str> = facts.nics.iter().filter_map(|nic| nic.firmware.as_deref()).collect();
     all.sort_unstable();
     all.dedup();
@@ -183,13 +191,13 @@ fn firmware(facts: &Facts) -> String {
 }
 
 /// Returns the library of the loader, or else the first one found.
-fn library(facts: &Facts, kind: Kind) -> String {
+fn library_identity(facts: &Facts, kind: LibraryKind) -> String {
     let mut all = facts.libraries.iter().filter(|library| library.kind == kind && library.problem.is_none());
     let first = all.clone().find(|library| library.first).or_else(|| all.next());
-    first.map_or_else(|| "none".to_owned(), super::libraries::Library::identity)
+    first.map_or_else(|| "none".to_owned(), super::libraries::Library::version_and_build)
 }
 
-fn limit(facts: &Facts, limit: Option<u64>, text: fn(u64) -> String) -> String {
+fn limit_text(facts: &Facts, limit: Option<u64>, text: fn(u64) -> String) -> String {
     match limit {
         _ if !facts.system.limits.known => "-".to_owned(),
         None => "unlimited".to_owned(),
@@ -197,7 +205,7 @@ fn limit(facts: &Facts, limit: Option<u64>, text: fn(u64) -> String) -> String {
     }
 }
 
-fn cluster(facts: &Facts) -> String {
+fn gpu_cluster(facts: &Facts) -> String {
     let fabric = facts.gpus.devices.iter().find_map(|gpu| gpu.fabric.as_ref());
     match fabric.and_then(|fabric| Some((fabric.cluster.as_ref()?, fabric.clique))) {
         Some((cluster, clique)) => format!("{cluster} clique {clique}"),
@@ -206,7 +214,7 @@ fn cluster(facts: &Facts) -> String {
 }
 
 /// Compares hosts in the properties relevant to this purpose.
-pub(super) fn compare(hosts: &[Facts], purpose: Purpose) -> Compared {
+pub(super) fn compare_hosts(hosts: &[Facts], purpose: Purpose) -> Compared {
     let of_gpus = if purpose == Purpose::Devices { &GPU_PROPERTIES[..] } else { &[] };
     let mut findings = Vec::new();
     let mut rows = Vec::new();
@@ -214,12 +222,12 @@ pub(super) fn compare(hosts: &[Facts], purpose: Purpose) -> Compared {
     for property in of_gpus.iter().chain(&HOST_PROPERTIES) {
         let values: Vec<String> = hosts.iter().map(property.value).collect();
         let known = values.iter().any(|value| !matches!(value.as_str(), "-" | "none" | "no GPU"));
-        match differing(property, hosts, &values) {
+        match find_difference(property, hosts, &values) {
             Some(finding) => findings.push(finding),
             None if known && property.severity == Severity::Degraded => equal.push(property.name),
             None => {}
         }
-        rows.push(row(property.name, &values));
+        rows.push(comparison_row(property.name, &values));
     }
     let equal = (!equal.is_empty())
         .then(|| format!("{} are equal in {}", counted(hosts.len(), "host"), equal.join(", ")));
@@ -229,7 +237,7 @@ pub(super) fn compare(hosts: &[Facts], purpose: Purpose) -> Compared {
 }
 
 /// Returns `driver | 3 of 4 | 580.1 | 570.2`.
-fn row(name: &str, values: &[String]) -> Vec<String> {
+fn comparison_row(name: &str, values: &[String]) -> Vec<String> {
     let all: Vec<&str> = values.iter().map(String::as_str).collect();
     let usual = majority(&all);
     let mut others: Vec<&str> = all.iter().copied().filter(|value| Some(*value) != usual).collect();
@@ -244,7 +252,7 @@ fn row(name: &str, values: &[String]) -> Vec<String> {
     ]
 }
 
-fn differing(property: &Property, hosts: &[Facts], values: &[String]) -> Option<Finding> {
+fn find_difference(property: &HostProperty, hosts: &[Facts], values: &[String]) -> Option<Finding> {
     let all: Vec<&str> = values.iter().map(String::as_str).collect();
     if all.windows(2).all(|pair| pair[0] == pair[1]) {
         return None;
@@ -269,10 +277,10 @@ fn differing(property: &Property, hosts: &[Facts], values: &[String]) -> Option<
         }
         None => format!("{}: no value is that of most hosts: {}", property.name, join_list(&named)),
     };
-    let mut finding = Finding::new("hosts-differ", property.severity, text).remedy(property.remedy);
+    let mut finding = Finding::new("hosts-differ", property.severity, text).with_remedy(property.remedy);
     finding.hosts = odd.iter().map(|(name, _)| (*name).to_owned()).collect();
     for (name, value) in odd.iter().take(8) {
-        finding = finding.seen(property.name, *value);
+        finding = finding.with_evidence(property.name, *value);
         if let Some(last) = finding.evidence.last_mut() {
             last.host = Some((*name).to_owned());
         }

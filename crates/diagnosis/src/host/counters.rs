@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::examination::{Body, Section};
-use crate::words::shown;
+use crate::words::or_dash;
 
 /// A counter of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,7 +31,7 @@ impl Counter {
 }
 
 /// Completes the counters of a first reading with a second one. A counter reset in between counts from zero.
-pub fn complete(first: &mut [Counter], second: &[Counter]) {
+pub fn complete_counters(first: &mut [Counter], second: &[Counter]) {
     for (index, counter) in first.iter_mut().enumerate() {
         let same = |other: &&Counter| other.device == counter.device && other.name == counter.name;
         // Readings of one device have one order, so the search is for devices added or removed in between.
@@ -41,10 +41,10 @@ pub fn complete(first: &mut [Counter], second: &[Counter]) {
 }
 
 /// Returns a table of the nonzero counters.
-pub(super) fn table(title: &str, device: &str, counters: &[Counter]) -> Option<Section> {
+pub(super) fn counter_table(title: &str, device: &str, counters: &[Counter]) -> Option<Section> {
     let counted = counters.iter().filter(|counter| counter.value > 0 || counter.has_grown());
     let row = |counter: &Counter| {
-        vec![counter.device.clone(), counter.name.clone(), counter.value.to_string(), shown(counter.growth)]
+        vec![counter.device.clone(), counter.name.clone(), counter.value.to_string(), or_dash(counter.growth)]
     };
     let rows: Vec<Vec<String>> = counted.map(row).collect();
     let columns = [device, "counter", "value", "growth"].map(str::to_owned).to_vec();
@@ -64,7 +64,7 @@ mod tests {
             Counter::new("c", "x", 7),
         ];
         let second = [Counter::new("a", "x", 5), Counter::new("b", "x", 12), Counter::new("c", "x", 2)];
-        complete(&mut first, &second);
+        complete_counters(&mut first, &second);
         assert_eq!(first.each_ref().map(|counter| counter.growth), [Some(0), None, Some(3), Some(2)]);
         assert!(!first[0].has_grown() && !first[1].has_grown() && first[2].has_grown());
     }

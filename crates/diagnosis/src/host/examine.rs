@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::facts::Facts;
 use super::gpu;
-use super::libraries::Kind;
+use super::libraries::LibraryKind;
 use super::purpose::Purpose;
 use super::{compare, kernel, libraries, nic, spark, system};
 use crate::examination::{Examination, Section};
@@ -22,15 +22,15 @@ pub struct Expected {
 }
 
 /// Examines hosts: each one, and, if there are several, all compared.
-pub fn examine(hosts: &[Facts], expected: Expected, rules: &Rules) -> Examination {
-    examine_hosts(hosts, expected, rules, Purpose::Devices)
+pub fn examine_hosts(hosts: &[Facts], expected: Expected, rules: &Rules) -> Examination {
+    examine_for_purpose(hosts, expected, rules, Purpose::Devices)
 }
 
 /// Examines hosts for a job between buffers in host memory: the checks of GPUs do not apply, and absent GPUs
 /// cause no doubt.
 pub fn examine_for_host_memory(hosts: &[Facts], rules: &Rules) -> Examination {
     let judged: Vec<Facts> = hosts.iter().map(without_gpus).collect();
-    let mut examination = examine_hosts(&judged, Expected::default(), rules, Purpose::HostMemory);
+    let mut examination = examine_for_purpose(&judged, Expected::default(), rules, Purpose::HostMemory);
     examination
         .not_applicable
         .push("GPUs, NVLinks and NCCL: only host memory and the network are used".to_owned());
@@ -41,19 +41,19 @@ pub fn examine_for_host_memory(hosts: &[Facts], rules: &Rules) -> Examination {
 /// Returns the facts without GPUs, their driver and NCCL: devices, libraries and messages of the kernel.
 fn without_gpus(facts: &Facts) -> Facts {
     let mut facts = Facts { gpus: gpu::Gpus::default(), ..facts.clone() };
-    facts.libraries.retain(|library| matches!(library.kind, Kind::Libfabric | Kind::Verbs));
+    facts.libraries.retain(|library| matches!(library.kind, LibraryKind::Libfabric | LibraryKind::Verbs));
     facts.messages.kinds.retain(|message| !kernel::is_about_gpus(message));
     facts
 }
 
-fn examine_hosts(hosts: &[Facts], expected: Expected, rules: &Rules, purpose: Purpose) -> Examination {
+fn examine_for_purpose(hosts: &[Facts], expected: Expected, rules: &Rules, purpose: Purpose) -> Examination {
     let mut examination = Examination::new("host");
     let several = hosts.len() > 1;
     let mut blind = Vec::new();
     let mut known_faults: Vec<Section> = Vec::new();
     for facts in hosts {
         let name = several.then(|| facts.system.name.clone());
-        let parts = Parts::of(facts, expected, several, rules, purpose);
+        let parts = HostParts::examine_host(facts, expected, several, rules, purpose);
         let named = |text: String| match &name {
             Some(name) => format!("{name}: {text}"),
             None => text,
@@ -70,7 +70,7 @@ fn examine_hosts(hosts: &[Facts], expected: Expected, rules: &Rules, purpose: Pu
                     evidence.host = Some(name.clone());
                 }
             }
-            add(&mut examination.findings, finding);
+            add_finding(&mut examination.findings, finding);
         }
         examination.sections.extend(
             parts.sections.into_iter().map(|section| Section { title: named(section.title), ..section }),
@@ -79,7 +79,7 @@ fn examine_hosts(hosts: &[Facts], expected: Expected, rules: &Rules, purpose: Pu
     }
     examination.sections.extend(known_faults);
     if several {
-        let compared = compare::compare(hosts, purpose);
+        let compared = compare::compare_hosts(hosts, purpose);
         examination.findings.extend(compared.findings);
         examination.sections.insert(0, compared.section);
         if !examination.proof.is_empty() {
@@ -91,7 +91,7 @@ fn examine_hosts(hosts: &[Facts], expected: Expected, rules: &Rules, purpose: Pu
         }
     }
     examination.facts = json!({ "hosts": hosts });
-    examination.sort();
+    examination.sort_findings();
     examination
 }
 
@@ -113,8 +113,8 @@ fn nothing_seen(hosts: Vec<String>, purpose: Purpose) -> Finding {
     if purpose == Purpose::HostMemory {
         let text = format!("memory and limits are not known on {}", join_list(&hosts));
         let mut finding = Finding::new("host-memory-unknown", Severity::Unknown, text)
-            .cause("/proc or /dev/shm cannot be read there, or /dev/shm is missing")
-            .remedy(
+            .with_cause("/proc or /dev/shm cannot be read there, or /dev/shm is missing")
+            .with_remedy(
                 "mount /proc and /dev/shm on these hosts: ls /proc/meminfo /proc/self/limits; df /dev/shm",
             );
         finding.hosts = hosts;
@@ -122,14 +122,16 @@ fn nothing_seen(hosts: Vec<String>, purpose: Purpose) -> Finding {
     }
     let text = format!("no GPU and no active RDMA device is seen on {}", join_list(&hosts));
     let mut finding = Finding::new("host-without-devices", Severity::Unknown, text)
-        .cause("the health of a host without visible devices cannot be told")
-        .remedy("nvidia-smi -L; rdma link; in a container give it the devices, or leave these hosts out");
+        .with_cause("the health of a host without visible devices cannot be told")
+        .with_remedy(
+            "nvidia-smi -L; rdma link; in a container give it the devices, or leave these hosts out",
+        );
     finding.hosts = hosts;
     finding
 }
 
 /// Adds a finding, or its host to an equal one of another host.
-fn add(findings: &mut Vec<Finding>, finding: Finding) {
+fn add_finding(findings: &mut Vec<Finding>, finding: Finding) {
     let same = |other: &&mut Finding| {
         !finding.hosts.is_empty()
             && other.rule == finding.rule
@@ -148,7 +150,7 @@ fn add(findings: &mut Vec<Finding>, finding: Finding) {
 
 /// The parts of one host's examination.
 #[derive(Default)]
-struct Parts {
+struct HostParts {
     proof: Vec<String>,
     unseen: Vec<String>,
     findings: Vec<Finding>,
@@ -157,25 +159,31 @@ struct Parts {
     known_faults: Option<Section>,
 }
 
-impl Parts {
-    fn of(facts: &Facts, expected: Expected, several: bool, rules: &Rules, purpose: Purpose) -> Self {
+impl HostParts {
+    fn examine_host(
+        facts: &Facts,
+        expected: Expected,
+        several: bool,
+        rules: &Rules,
+        purpose: Purpose,
+    ) -> Self {
         let Facts { system, gpus, nics, counters, libraries, messages, .. } = facts;
         let mut parts = Self { unseen: list_unseen(facts, purpose), ..Self::default() };
         parts.findings.extend(fewer_than_expected(facts, expected));
-        parts.findings.extend(gpu::judge(gpus, system.container.is_some()));
+        parts.findings.extend(gpu::judge_gpus(gpus, system.container.is_some()));
         let is_spark = spark::is_spark(facts);
         let needed = several || expected.nics.is_some_and(|wanted| wanted > 0);
         parts.findings.extend(nic::fixed_gid(nics, &facts.environment));
-        let of_nics = nic::judge(nics, counters, system.product.as_deref(), needed);
+        let of_nics = nic::judge_nics(nics, counters, system.product.as_deref(), needed);
         // A Spark has its own judgement of these.
         let own = ["roce-small-mtu", "roce-without-ipv4", "nic-pcie-narrow"];
         parts
             .findings
             .extend(of_nics.into_iter().filter(|finding| !is_spark || !own.contains(&finding.rule.as_str())));
-        parts.findings.extend(system::judge(system, gpus, nics));
-        parts.findings.extend(libraries::judge(libraries, system, gpus, nics));
-        parts.findings.extend(spark::judge(facts));
-        parts.findings.extend(kernel::judge(messages, system.uptime, rules));
+        parts.findings.extend(system::judge_system(system, gpus, nics));
+        parts.findings.extend(libraries::judge_libraries(libraries, system, gpus, nics));
+        parts.findings.extend(spark::judge_spark(facts));
+        parts.findings.extend(kernel::judge_messages(messages, system.uptime, rules));
         if purpose == Purpose::HostMemory {
             // The purpose has its own finding about it.
             parts.findings.retain(|finding| finding.rule != "shm-small");
@@ -185,22 +193,22 @@ impl Parts {
                 Err(unknown) => parts.unseen.insert(0, unknown),
             }
         }
-        let gpus_proven = gpu::prove(gpus);
+        let gpus_proven = gpu::prove_gpus(gpus);
         // Working devices prove nothing about invisible GPUs or memory.
         let is_proven = match purpose {
-            Purpose::Devices => !gpus_proven.is_empty() || !gpus.any(),
+            Purpose::Devices => !gpus_proven.is_empty() || !gpus.has_gpus(),
             Purpose::HostMemory => !parts.proof.is_empty(),
         };
         if is_proven {
             parts.proof.extend(gpus_proven);
-            parts.proof.extend(nic::prove(nics, counters));
+            parts.proof.extend(nic::prove_nics(nics, counters));
         }
-        parts.sections.push(system::section(system));
-        parts.sections.extend(gpu::sections(gpus));
-        parts.sections.extend(nic::sections(nics, counters));
-        parts.sections.extend(libraries::sections(libraries));
+        parts.sections.push(system::system_section(system));
+        parts.sections.extend(gpu::gpu_sections(gpus));
+        parts.sections.extend(nic::nic_sections(nics, counters));
+        parts.sections.extend(libraries::library_sections(libraries));
         parts.known_faults = libraries::known_faults(libraries, nics);
-        parts.sections.extend(kernel::sections(messages));
+        parts.sections.extend(kernel::message_sections(messages));
         parts
     }
 }
@@ -211,14 +219,14 @@ fn fewer_than_expected(facts: &Facts, expected: Expected) -> Vec<Finding> {
     if let Some(wanted) = expected.gpus.filter(|wanted| gpus < *wanted) {
         findings.push(
             Finding::new("fewer-gpus-than-expected", Severity::Broken, format!("{} of {wanted} expected are usable", counted(gpus, "GPU")))
-                .remedy("nvidia-smi; dmesg | grep -E 'NVRM|Xid'; in a container: --gpus all, or nvidia.com/gpu in the pod's limits"),
+                .with_remedy("nvidia-smi; dmesg | grep -E 'NVRM|Xid'; in a container: --gpus all, or nvidia.com/gpu in the pod's limits"),
         );
     }
     let nics = facts.nics.iter().filter(|nic| nic.is_up()).count();
     if let Some(wanted) = expected.nics.filter(|wanted| nics < *wanted) {
         findings.push(
             Finding::new("fewer-nics-than-expected", Severity::Broken, format!("{} of {wanted} expected are up", counted(nics, "RDMA device")))
-                .remedy("rdma link; ibstat; in a container: --device=/dev/infiniband, or the device plugin's resource"),
+                .with_remedy("rdma link; ibstat; in a container: --device=/dev/infiniband, or the device plugin's resource"),
         );
     }
     findings
@@ -265,6 +273,6 @@ fn list_unseen(facts: &Facts, purpose: Purpose) -> Vec<String> {
     if read_once(&facts.counters) || read_once(&gpus.counters) {
         unseen.push("growth of error counters: they were read once (--interval)".to_owned());
     }
-    unseen.extend(system::unseen(&facts.system, gpus));
+    unseen.extend(system::list_unseen(&facts.system, gpus));
     unseen
 }

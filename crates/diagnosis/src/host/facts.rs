@@ -69,7 +69,7 @@ impl Source {
     }
 
     /// Returns a source with the files below a root, without NVML and without this process's environment.
-    pub fn below(root: &Path) -> Self {
+    pub fn files_below(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
             interval: Duration::ZERO,
@@ -85,28 +85,28 @@ impl Facts {
     /// Reads all facts, and the counters again after the interval.
     pub fn read(source: &Source, rules: &Rules) -> Self {
         let root = &source.root;
-        let reading = source.nvml.then(gpu::nvml::Reading::start);
+        let reading = source.nvml.then(gpu::nvml::NvmlReading::start_reading);
         let mut facts = Self {
-            nics: nic::read(root),
-            counters: nic::counters(root),
-            system: system::read(root, source.service.as_deref()),
+            nics: nic::read_nics(root),
+            counters: nic::read_all_counters(root),
+            system: system::read_system(root, source.service.as_deref()),
             environment: source.environment.clone(),
             ..Self::default()
         };
         if let Some(reading) = &reading {
-            facts.gpus = reading.first();
+            facts.gpus = reading.first_reading();
         }
         gpu::nvml::on_bus(&mut facts.gpus, root);
-        let libraries = || libraries::find(root, &source.paths);
+        let libraries = || libraries::find_libraries(root, &source.paths);
         // Large files are read while the counters count.
         facts.libraries = thread::scope(|scope| {
             let found = thread::Builder::new().spawn_scoped(scope, libraries);
-            facts.messages = kernel::read(root, rules);
+            facts.messages = kernel::read_messages(root, rules);
             if !source.interval.is_zero() && (!facts.counters.is_empty() || !facts.gpus.counters.is_empty()) {
                 thread::sleep(source.interval);
-                counters::complete(&mut facts.counters, &nic::counters(root));
+                counters::complete_counters(&mut facts.counters, &nic::read_all_counters(root));
                 if let Some(reading) = &reading {
-                    reading.complete(&mut facts.gpus);
+                    reading.complete_counters(&mut facts.gpus);
                 }
             }
             match found {

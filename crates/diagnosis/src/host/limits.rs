@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::files::{number, text};
+use super::files::{read_number, read_text};
 
 /// Soft limits of this process. `None` means no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,7 +40,7 @@ pub struct ControlGroup {
 
 impl Limits {
     pub(super) fn read(root: &Path) -> Self {
-        let Some(text) = text(&root.join("proc/self/limits")) else { return Self::default() };
+        let Some(text) = read_text(&root.join("proc/self/limits")) else { return Self::default() };
         let word = |name: &str, column: usize| {
             let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
             rest.split_whitespace().nth(column)
@@ -60,7 +60,7 @@ impl Limits {
 
 impl ControlGroup {
     pub(super) fn read(root: &Path) -> Self {
-        let groups = text(&root.join("proc/self/cgroup")).unwrap_or_default();
+        let groups = read_text(&root.join("proc/self/cgroup")).unwrap_or_default();
         let path = |wanted: &str| {
             groups.lines().find_map(|line| {
                 let (_, rest) = line.split_once(':')?;
@@ -71,25 +71,26 @@ impl ControlGroup {
         let base = root.join("sys/fs/cgroup");
         let mut group = Self::default();
         if base.join("cgroup.controllers").exists() || path("").is_some() && path("memory").is_none() {
-            for folder in up(&base, &path("").unwrap_or_default()) {
-                group.memory = least(group.memory, number(&folder.join("memory.max")));
-                let quota = text(&folder.join("cpu.max")).and_then(|text| quota(&text));
+            for folder in folders_upwards(&base, &path("").unwrap_or_default()) {
+                group.memory = least_limit(group.memory, read_number(&folder.join("memory.max")));
+                let quota = read_text(&folder.join("cpu.max")).and_then(|text| parse_quota(&text));
                 group.processors = [group.processors, quota].into_iter().flatten().reduce(f64::min);
-                group.processes(number(&folder.join("pids.max")), &folder.join("pids.current"));
+                group.take_process_limit(read_number(&folder.join("pids.max")), &folder.join("pids.current"));
             }
         } else {
-            for folder in up(&base.join("memory"), &path("memory").unwrap_or_default()) {
+            for folder in folders_upwards(&base.join("memory"), &path("memory").unwrap_or_default()) {
                 // The first version writes a number near the largest for none.
-                let bytes = number(&folder.join("memory.limit_in_bytes")).filter(|bytes| *bytes < 1 << 60);
-                group.memory = least(group.memory, bytes);
+                let bytes =
+                    read_number(&folder.join("memory.limit_in_bytes")).filter(|bytes| *bytes < 1 << 60);
+                group.memory = least_limit(group.memory, bytes);
             }
-            for folder in up(&base.join("pids"), &path("pids").unwrap_or_default()) {
-                group.processes(number(&folder.join("pids.max")), &folder.join("pids.current"));
+            for folder in folders_upwards(&base.join("pids"), &path("pids").unwrap_or_default()) {
+                group.take_process_limit(read_number(&folder.join("pids.max")), &folder.join("pids.current"));
             }
-            for folder in up(&base.join("cpu"), &path("cpu").unwrap_or_default()) {
-                let time = |name: &str| text(&folder.join(name));
+            for folder in folders_upwards(&base.join("cpu"), &path("cpu").unwrap_or_default()) {
+                let time = |name: &str| read_text(&folder.join(name));
                 let quota = time("cpu.cfs_quota_us").zip(time("cpu.cfs_period_us"));
-                let quota = quota.and_then(|(time, period)| self::quota(&format!("{time} {period}")));
+                let quota = quota.and_then(|(time, period)| self::parse_quota(&format!("{time} {period}")));
                 group.processors = [group.processors, quota].into_iter().flatten().reduce(f64::min);
             }
         }
@@ -97,9 +98,9 @@ impl ControlGroup {
     }
 
     /// Takes the limit with the fewest processes left.
-    fn processes(&mut self, most: Option<u64>, current: &Path) {
+    fn take_process_limit(&mut self, most: Option<u64>, current: &Path) {
         let Some(most) = most else { return };
-        let running: Option<u64> = number(current);
+        let running: Option<u64> = read_number(current);
         let left = |most: u64, running: Option<u64>| most.saturating_sub(running.unwrap_or(0));
         if self.processes.is_none_or(|known| left(most, running) < left(known, self.running)) {
             (self.processes, self.running) = (Some(most), running);
@@ -107,13 +108,13 @@ impl ControlGroup {
     }
 }
 
-fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+fn least_limit(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     [one, other].into_iter().flatten().min()
 }
 
 /// Returns the folders of a group and of the groups above it. In a container the path may name a folder that
 /// is not mounted here.
-fn up(base: &Path, path: &str) -> Vec<PathBuf> {
+fn folders_upwards(base: &Path, path: &str) -> Vec<PathBuf> {
     let mut folders = vec![base.to_owned()];
     let mut folder = base.to_owned();
     for part in path.split('/').filter(|part| !part.is_empty() && *part != "..") {
@@ -124,7 +125,7 @@ fn up(base: &Path, path: &str) -> Vec<PathBuf> {
 }
 
 /// Returns the processors of a quota: `200000 100000` are two.
-fn quota(text: &str) -> Option<f64> {
+fn parse_quota(text: &str) -> Option<f64> {
     let (time, period) = text.split_once(' ')?;
     let (time, period): (f64, f64) = (time.parse().ok()?, period.trim().parse().ok()?);
     (time > 0.0 && period > 0.0).then(|| time / period)

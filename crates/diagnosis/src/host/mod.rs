@@ -1,4 +1,5 @@
-//! Facts about hosts, and conclusions: [`Facts::read`] reads the facts of this host, [`examine`] judges them.
+//! Facts about hosts, and conclusions: [`Facts::read`] reads the facts of this host, and [`examine_hosts`]
+//! judges them.
 
 mod compare;
 pub mod counters;
@@ -22,7 +23,7 @@ mod tests;
 
 use std::{fs, io};
 
-pub use examine::{Expected, examine, examine_for_host_memory};
+pub use examine::{Expected, examine_for_host_memory, examine_hosts};
 pub use facts::{Facts, Source};
 
 /// Returns the kernel's estimate of the bytes available without swapping (`MemAvailable` of `/proc/meminfo`).

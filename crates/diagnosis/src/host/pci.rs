@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::files::{driver, hexadecimal, names, number, text};
+use super::files::{driver_of_device, names_in_folder, read_hexadecimal, read_number, read_text};
 
 /// The folder of all functions.
 pub(crate) const DEVICES: &str = "sys/bus/pci/devices";
@@ -36,14 +36,14 @@ pub struct OnPci {
 }
 
 /// Reads all functions, in the order of their bus IDs.
-pub(crate) fn functions(root: &Path) -> Vec<Function> {
+pub(crate) fn read_functions(root: &Path) -> Vec<Function> {
     let devices = root.join(DEVICES);
     let function = |bus_id: String| {
-        let folder = folder(&devices.join(&bus_id));
-        let read = |file: &str| hexadecimal(&folder.join(file)).unwrap_or_default();
+        let folder = folder_of_function(&devices.join(&bus_id));
+        let read = |file: &str| read_hexadecimal(&folder.join(file)).unwrap_or_default();
         Function { vendor: read("vendor"), device: read("device"), class: read("class"), folder, bus_id }
     };
-    let mut functions: Vec<Function> = names(&devices).into_iter().map(function).collect();
+    let mut functions: Vec<Function> = names_in_folder(&devices).into_iter().map(function).collect();
     // The natural order of names takes the digits of hexadecimal numbers apart.
     functions.sort_by(|one, other| one.bus_id.cmp(&other.bus_id));
     functions
@@ -62,13 +62,13 @@ impl Function {
 
     /// Returns the bus ID and the driver.
     pub(crate) fn on_pci(&self) -> OnPci {
-        OnPci { bus_id: self.bus_id.clone(), driver: driver(&self.folder) }
+        OnPci { bus_id: self.bus_id.clone(), driver: driver_of_device(&self.folder) }
     }
 }
 
 /// Returns the real folder of the PCI function of a device's folder. A virtual device may follow the
 /// function: `0000:00:03.0/virtio2`.
-pub(crate) fn folder(device: &Path) -> PathBuf {
+pub(crate) fn folder_of_function(device: &Path) -> PathBuf {
     let real = device.canonicalize().ok();
     real.and_then(|real| real.ancestors().find(|path| has_bus_id(path)).map(Path::to_owned))
         .unwrap_or_else(|| device.to_owned())
@@ -76,11 +76,11 @@ pub(crate) fn folder(device: &Path) -> PathBuf {
 
 /// Returns the bus ID of the PCI function of a device's folder.
 pub(crate) fn bus_id(device: &Path) -> Option<String> {
-    chain(&device.canonicalize().ok()?).pop()
+    bus_ids_in_path(&device.canonicalize().ok()?).pop()
 }
 
 /// Returns the bus IDs in a real path: the ports above a function, the root port first, and the function.
-pub(crate) fn chain(real: &Path) -> Vec<String> {
+pub(crate) fn bus_ids_in_path(real: &Path) -> Vec<String> {
     real.iter().filter_map(|name| name.to_str()).filter(|name| is_bus_id(name)).map(str::to_owned).collect()
 }
 
@@ -118,9 +118,10 @@ pub struct PcieLink {
 impl PcieLink {
     /// Reads the link of the function in this folder.
     pub(crate) fn read(folder: &Path) -> Self {
-        let rate = |file: &str| text(&folder.join(file)).as_deref().and_then(read_rate);
+        let rate = |file: &str| read_text(&folder.join(file)).as_deref().and_then(read_rate);
         // 255: the kernel could not read it.
-        let width = |file: &str| number(&folder.join(file)).filter(|width: &u32| (1..=32).contains(width));
+        let width =
+            |file: &str| read_number(&folder.join(file)).filter(|width: &u32| (1..=32).contains(width));
         Self {
             gts: rate("current_link_speed"),
             width: width("current_link_width"),
@@ -132,7 +133,9 @@ impl PcieLink {
     /// Reads the same link. The port above limits its largest rate and width.
     pub(crate) fn read_with_port(folder: &Path) -> Self {
         let own = Self::read(folder);
-        let Some(port) = folder.parent().filter(|port| has_bus_id(port)).map(Self::read) else { return own };
+        let Some(port) = folder.parent().filter(|port| has_bus_id(port)).map(Self::read) else {
+            return own;
+        };
         Self {
             max_gts: own.max_gts.map(|gts| port.max_gts.map_or(gts, |port| gts.min(port))),
             max_width: own.max_width.map(|width| port.max_width.map_or(width, |port| width.min(port))),
@@ -141,14 +144,14 @@ impl PcieLink {
     }
 
     /// Returns the link in short: `Gen5 x16`. Empty for an unknown link.
-    pub fn text(&self) -> String {
-        let generation = self.gts.and_then(generation).map(|generation| format!("Gen{generation}"));
+    pub fn short_text(&self) -> String {
+        let generation = self.gts.and_then(pcie_generation).map(|generation| format!("Gen{generation}"));
         let width = self.width.map(|width| format!("x{width}"));
         [generation, width].into_iter().flatten().collect::<Vec<_>>().join(" ")
     }
 
     /// Returns the one-way bandwidth in GB/s, without the protocol's overhead.
-    pub fn gbytes(&self) -> Option<f64> {
+    pub fn gbytes_per_s(&self) -> Option<f64> {
         // 8b/10b up to 5 GT/s, 128b/130b from 8 GT/s, and 242/256 with FLITs.
         let gts = self.gts?;
         let coded = if gts < 8.0 {
@@ -163,7 +166,7 @@ impl PcieLink {
 }
 
 /// Returns the PCIe generation of a transfer rate in GT/s.
-pub(crate) fn generation(gts: f64) -> Option<u32> {
+pub(crate) fn pcie_generation(gts: f64) -> Option<u32> {
     [2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0]
         .iter()
         .position(|rate| (rate - gts).abs() < 0.1)
@@ -225,11 +228,11 @@ mod tests {
     #[test]
     fn the_link_in_short_has_what_is_known() {
         let link = |gts, width| PcieLink { gts, width, ..PcieLink::default() };
-        assert_eq!(link(Some(32.0), Some(16)).text(), "Gen5 x16");
-        assert_eq!(link(None, Some(16)).text(), "x16");
-        assert_eq!(link(Some(8.0), None).text(), "Gen3");
-        assert_eq!(link(None, None).text(), "");
-        let gbytes = link(Some(32.0), Some(16)).gbytes().unwrap();
+        assert_eq!(link(Some(32.0), Some(16)).short_text(), "Gen5 x16");
+        assert_eq!(link(None, Some(16)).short_text(), "x16");
+        assert_eq!(link(Some(8.0), None).short_text(), "Gen3");
+        assert_eq!(link(None, None).short_text(), "");
+        let gbytes = link(Some(32.0), Some(16)).gbytes_per_s().unwrap();
         assert!((gbytes - 63.0).abs() < 0.1, "{gbytes}");
         assert_eq!((transfer_rate(0), transfer_rate(5), transfer_rate(9)), (None, Some(32.0), None));
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use super::files::{names, text};
+use super::files::{names_in_folder, read_text};
 use super::limits::Limits;
 use super::nic::{self, Nic};
 use super::pci::{self, OnPci};
@@ -58,27 +58,28 @@ pub struct Refused {
 impl Host {
     /// Reads the facts below `root` (`/` except in tests). Unreadable files count as missing.
     /// `service` is the value of [`SERVICE`], if it has one.
-    pub fn look(root: &Path, service: Option<&OsStr>) -> Self {
+    pub fn read_host(root: &Path, service: Option<&OsStr>) -> Self {
         let modules = MODULES.into_iter().filter(|module| root.join("sys/module").join(module).exists());
         let folder = root.join("dev/infiniband");
-        let device_files: Vec<String> = names(&folder)
+        let device_files: Vec<String> = names_in_folder(&folder)
             .into_iter()
             .filter(|name| name.starts_with("uverbs") || name == "rdma_cm")
             .collect();
         let uverbs = device_files.iter().filter(|name| name.starts_with("uverbs"));
         Self {
-            devices: nic::read(root),
+            devices: nic::read_nics(root),
             modules: modules.collect(),
-            refused: uverbs.filter_map(|name| refused(&folder, name)).collect(),
+            refused: uverbs.filter_map(|name| try_device_file(&folder, name)).collect(),
             device_files,
             efa_on_pci: efa_on_pci(root),
-            shared_devices: match text(&root.join("sys/module/ib_core/parameters/netns_mode")).as_deref() {
+            shared_devices: match read_text(&root.join("sys/module/ib_core/parameters/netns_mode")).as_deref()
+            {
                 Some("Y") => Some(true),
                 Some("N") => Some(false),
                 _ => None,
             },
             limits: Limits::read(root),
-            container: if in_pod(root, service) { Some("Kubernetes") } else { container(root) },
+            container: if in_pod(root, service) { Some("Kubernetes") } else { detect_container(root) },
         }
     }
 
@@ -94,13 +95,13 @@ impl Host {
 }
 
 /// Opens a device's file as libraries do.
-fn refused(folder: &Path, name: &str) -> Option<Refused> {
+fn try_device_file(folder: &Path, name: &str) -> Option<Refused> {
     let error = OpenOptions::new().read(true).write(true).open(folder.join(name)).err()?;
     Some(Refused { name: name.to_owned(), error: Errno::from_io_error(&error).unwrap_or(Errno::IO) })
 }
 
 fn efa_on_pci(root: &Path) -> Vec<OnPci> {
-    let functions = pci::functions(root).into_iter();
+    let functions = pci::read_functions(root).into_iter();
     functions
         .filter(|function| function.vendor == AMAZON && function.device >> 4 == EFA)
         .map(|function| function.on_pci())
@@ -110,7 +111,7 @@ fn efa_on_pci(root: &Path) -> Vec<OnPci> {
 /// Returns true in a container of Kubernetes. Names of version 2 control groups do not show it, so marks of
 /// the runtimes and of the kubelet are also checked.
 fn in_pod(root: &Path, service: Option<&OsStr>) -> bool {
-    let read = |file: &str| text(&root.join(file)).unwrap_or_default();
+    let read = |file: &str| read_text(&root.join(file)).unwrap_or_default();
     // The token of a pod. A pod may be made without it.
     root.join("var/run/secrets/kubernetes.io").exists()
         || service.is_some_and(|address| !address.is_empty())
@@ -129,8 +130,8 @@ fn mounted_by_kubelet(line: &str) -> bool {
     log || source.contains("kubepods") || (source.contains(FILES) && !target.contains(FILES))
 }
 
-fn container(root: &Path) -> Option<&'static str> {
-    let groups = text(&root.join("proc/1/cgroup")).unwrap_or_default();
+fn detect_container(root: &Path) -> Option<&'static str> {
+    let groups = read_text(&root.join("proc/1/cgroup")).unwrap_or_default();
     let runs_in = |name: &str| groups.contains(name);
     if root.join(".dockerenv").exists() || runs_in("docker") {
         Some("Docker")
@@ -152,7 +153,7 @@ mod tests {
 
     #[test]
     fn an_efa_host_is_seen_with_its_devices() {
-        let host = efa_host().look();
+        let host = efa_host().read_host();
         let names: Vec<&str> = host.devices.iter().map(|device| device.name.as_str()).collect();
         assert_eq!(names, ["rdmap0s6", "rdmap10s6"]);
         assert!(host.devices.iter().all(Nic::is_efa));
@@ -169,7 +170,7 @@ mod tests {
 
     #[test]
     fn an_infiniband_host_is_seen_with_its_limit() {
-        let host = infiniband_host().look();
+        let host = infiniband_host().read_host();
         assert_eq!(host.devices[0].name, "mlx5_2");
         assert_eq!(host.devices[0].description(), "driver mlx5_core, InfiniBand ACTIVE 100 Gb/sec (4X EDR)");
         assert!(!host.devices[0].is_efa() && host.devices[0].is_up());
@@ -187,7 +188,7 @@ mod tests {
             ("proc/1/cgroup", "0::/lxc/web", Some("LXC")),
             ("proc/1/cgroup", "0::/init.scope", None),
         ] {
-            assert_eq!(Machine::new().file(path, text).look().container, expected, "{path} {text}");
+            assert_eq!(Machine::new().with_file(path, text).read_host().container, expected, "{path} {text}");
         }
     }
 
@@ -201,12 +202,12 @@ mod tests {
                 "1511 1510 0:279 / / rw,relatime - overlay overlay rw,lowerdir=/var/lib/containerd/snapshots/1\n\
                  1519 1511 259:1 {mount} rw,noatime - xfs /dev/nvme0n1p1 rw\n"
             );
-            Machine::new().file("proc/1/cgroup", "0::/\n").file("proc/self/mountinfo", &text)
+            Machine::new().with_file("proc/1/cgroup", "0::/\n").with_file("proc/self/mountinfo", &text)
         };
         for (machine, expected) in [
             (mounted(HOSTS), Some("Kubernetes")),
-            (mounted(HOSTS).file("run/.containerenv", ""), Some("Kubernetes")),
-            (mounted(HOSTS).file(".dockerenv", ""), Some("Kubernetes")),
+            (mounted(HOSTS).with_file("run/.containerenv", ""), Some("Kubernetes")),
+            (mounted(HOSTS).with_file(".dockerenv", ""), Some("Kubernetes")),
             (mounted("/pods/6f1c/containers/main/0a1b /dev/termination-log"), Some("Kubernetes")),
             (mounted("/kubepods.slice/pod6f1c /sys/fs/cgroup/memory"), Some("Kubernetes")),
             // The node itself: a volume may be a part of another one there.
@@ -214,20 +215,20 @@ mod tests {
             (mounted(&format!("{VOLUME} /var/lib/kubelet/pods/6f1c/volume-subpaths/cache/main/0")), None),
             (mounted("/ /home"), None),
             (mounted("/"), None),
-            (mounted("/ /home").file("run/.containerenv", ""), Some("Podman")),
+            (mounted("/ /home").with_file("run/.containerenv", ""), Some("Podman")),
             (
-                Machine::new().file("var/run/secrets/kubernetes.io/serviceaccount/token", "x"),
+                Machine::new().with_file("var/run/secrets/kubernetes.io/serviceaccount/token", "x"),
                 Some("Kubernetes"),
             ),
         ] {
-            let found = machine.look().container;
-            assert_eq!(found, expected, "{:?}", text(&machine.root().join("proc/self/mountinfo")));
+            let found = machine.read_host().container;
+            assert_eq!(found, expected, "{:?}", read_text(&machine.root().join("proc/self/mountinfo")));
         }
-        let podman = Machine::new().file("run/.containerenv", "");
+        let podman = Machine::new().with_file("run/.containerenv", "");
         for (address, expected) in
             [(Some("10.100.0.1"), "Kubernetes"), (Some(""), "Podman"), (None, "Podman")]
         {
-            let host = Host::look(podman.root(), address.map(OsStr::new));
+            let host = Host::read_host(podman.root(), address.map(OsStr::new));
             assert_eq!(host.container, Some(expected), "{address:?}");
         }
     }
@@ -235,11 +236,11 @@ mod tests {
     #[test]
     fn device_files_that_cannot_be_opened_are_told_from_those_that_can() {
         let machine = efa_host()
-            .link("dev/infiniband/uverbs2", "nowhere")
-            .file("dev/infiniband/uverbs10/as-a-folder", "")
-            .link("dev/infiniband/rdma_cm", "nowhere");
+            .with_link("dev/infiniband/uverbs2", "nowhere")
+            .with_file("dev/infiniband/uverbs10/as-a-folder", "")
+            .with_link("dev/infiniband/rdma_cm", "nowhere");
         let refused = |name: &str, error| Refused { name: name.to_owned(), error };
-        let host = machine.look();
+        let host = machine.read_host();
         assert_eq!(host.refused, [refused("uverbs2", Errno::NOENT), refused("uverbs10", Errno::ISDIR)]);
         assert_eq!(host.device_files, ["rdma_cm", "uverbs0", "uverbs1", "uverbs2", "uverbs10"]);
         assert!(host.has_uverbs());
@@ -247,7 +248,7 @@ mod tests {
 
     #[test]
     fn an_empty_machine_has_nothing() {
-        assert_eq!(Machine::new().look(), Host::default());
+        assert_eq!(Machine::new().read_host(), Host::default());
     }
 
     #[test]
@@ -258,6 +259,6 @@ mod tests {
             "unlimited" => None,
             kibibytes => Some(kibibytes.parse::<u64>().unwrap() * 1024),
         };
-        assert_eq!(Host::look(Path::new("/"), None).limits.locked_memory, expected);
+        assert_eq!(Host::read_host(Path::new("/"), None).limits.locked_memory, expected);
     }
 }

@@ -17,7 +17,7 @@ impl Machine {
         Self(tempfile::tempdir().unwrap())
     }
 
-    pub fn file(self, path: &str, text: &str) -> Self {
+    pub fn with_file(self, path: &str, text: &str) -> Self {
         let path = self.0.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
@@ -25,36 +25,42 @@ impl Machine {
     }
 
     /// Adds a device with one port, as the kernel shows it.
-    pub fn device(self, name: &str, driver: &str, state: &str, layer: &str) -> Self {
+    pub fn with_device(self, name: &str, driver: &str, state: &str, layer: &str) -> Self {
         let folder = format!("sys/class/infiniband/{name}");
-        self.file(&format!("{folder}/ports/1/state"), state)
-            .file(&format!("{folder}/ports/1/rate"), "100 Gb/sec (4X EDR)\n")
-            .file(&format!("{folder}/ports/1/link_layer"), layer)
-            .link(&format!("{folder}/device/driver"), &format!("../../../../../bus/pci/drivers/{driver}"))
+        self.with_file(&format!("{folder}/ports/1/state"), state)
+            .with_file(&format!("{folder}/ports/1/rate"), "100 Gb/sec (4X EDR)\n")
+            .with_file(&format!("{folder}/ports/1/link_layer"), layer)
+            .with_link(
+                &format!("{folder}/device/driver"),
+                &format!("../../../../../bus/pci/drivers/{driver}"),
+            )
     }
 
     /// Sets the limit of locked memory, as `/proc` shows it.
-    pub fn memlock(self, soft: &str) -> Self {
+    pub fn with_memlock(self, soft: &str) -> Self {
         let text = format!(
             "Limit                     Soft Limit           Hard Limit           Units     \n\
              Max file size             unlimited            unlimited            bytes     \n\
              Max locked memory         {soft:<20} unlimited            bytes     \n"
         );
-        self.file("proc/self/limits", &text)
+        self.with_file("proc/self/limits", &text)
     }
 
     /// Adds a device on the PCI bus, with its driver.
-    pub fn on_pci(self, place: &str, device: &str, driver: Option<&str>) -> Self {
+    pub fn with_pci_device(self, place: &str, device: &str, driver: Option<&str>) -> Self {
         let folder = format!("sys/bus/pci/devices/{place}");
-        let machine =
-            self.file(&format!("{folder}/vendor"), "0x1d0f\n").file(&format!("{folder}/device"), device);
+        let machine = self
+            .with_file(&format!("{folder}/vendor"), "0x1d0f\n")
+            .with_file(&format!("{folder}/device"), device);
         match driver {
             None => machine,
-            Some(driver) => machine.link(&format!("{folder}/driver"), &format!("../../drivers/{driver}")),
+            Some(driver) => {
+                machine.with_link(&format!("{folder}/driver"), &format!("../../drivers/{driver}"))
+            }
         }
     }
 
-    pub fn link(self, path: &str, target: &str) -> Self {
+    pub fn with_link(self, path: &str, target: &str) -> Self {
         let path = self.0.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         symlink(target, path).unwrap();
@@ -62,33 +68,40 @@ impl Machine {
     }
 
     /// Adds a network device of ConnectX with one Ethernet port, its PCI function and interface.
-    pub fn roce(self, name: &str, place: &str, interface: &str, mtu: u32, address: Option<&str>) -> Self {
+    pub fn with_roce(
+        self,
+        name: &str,
+        place: &str,
+        interface: &str,
+        mtu: u32,
+        address: Option<&str>,
+    ) -> Self {
         let folder = format!("sys/bus/pci/devices/{place}");
         let port = format!("sys/class/infiniband/{name}/ports/1");
         let state = if address.is_some() { "4: ACTIVE\n" } else { "1: DOWN\n" };
         let physical = if address.is_some() { "5: LinkUp\n" } else { "3: Disabled\n" };
         let machine = self
-            .file(&format!("{folder}/vendor"), "0x15b3\n")
-            .file(&format!("{folder}/class"), "0x020000\n")
-            .file(&format!("{folder}/net/{interface}/mtu"), "unused")
-            .file(&format!("sys/class/net/{interface}/mtu"), &format!("{mtu}\n"))
-            .link(&format!("{folder}/driver"), "../../drivers/mlx5_core")
-            .link(
+            .with_file(&format!("{folder}/vendor"), "0x15b3\n")
+            .with_file(&format!("{folder}/class"), "0x020000\n")
+            .with_file(&format!("{folder}/net/{interface}/mtu"), "unused")
+            .with_file(&format!("sys/class/net/{interface}/mtu"), &format!("{mtu}\n"))
+            .with_link(&format!("{folder}/driver"), "../../drivers/mlx5_core")
+            .with_link(
                 &format!("sys/class/infiniband/{name}/device"),
                 &format!("../../../bus/pci/devices/{place}"),
             )
-            .file(&format!("{port}/state"), state)
-            .file(&format!("{port}/phys_state"), physical)
-            .file(&format!("{port}/rate"), "200 Gb/sec (4X HDR)\n")
-            .file(&format!("{port}/link_layer"), "Ethernet\n")
-            .file(&format!("{port}/hw_counters/packet_seq_err"), "3\n")
-            .file(&format!("{port}/gids/0"), "fe80:0000:0000:0000:0000:0000:0000:0001\n")
-            .file(&format!("{port}/gid_attrs/types/0"), "RoCE v2\n")
-            .file(&format!("{port}/gids/1"), "0000:0000:0000:0000:0000:0000:0000:0000\n");
+            .with_file(&format!("{port}/state"), state)
+            .with_file(&format!("{port}/phys_state"), physical)
+            .with_file(&format!("{port}/rate"), "200 Gb/sec (4X HDR)\n")
+            .with_file(&format!("{port}/link_layer"), "Ethernet\n")
+            .with_file(&format!("{port}/hw_counters/packet_seq_err"), "3\n")
+            .with_file(&format!("{port}/gids/0"), "fe80:0000:0000:0000:0000:0000:0000:0001\n")
+            .with_file(&format!("{port}/gid_attrs/types/0"), "RoCE v2\n")
+            .with_file(&format!("{port}/gids/1"), "0000:0000:0000:0000:0000:0000:0000:0000\n");
         match address {
             Some(address) if !address.is_empty() => machine
-                .file(&format!("{port}/gids/2"), &format!("0000:0000:0000:0000:0000:ffff:{address}\n"))
-                .file(&format!("{port}/gid_attrs/types/2"), "RoCE v2\n"),
+                .with_file(&format!("{port}/gids/2"), &format!("0000:0000:0000:0000:0000:ffff:{address}\n"))
+                .with_file(&format!("{port}/gid_attrs/types/2"), "RoCE v2\n"),
             _ => machine,
         }
     }
@@ -97,45 +110,45 @@ impl Machine {
         self.0.path()
     }
 
-    pub fn look(&self) -> Host {
-        Host::look(self.0.path(), None)
+    pub fn read_host(&self) -> Host {
+        Host::read_host(self.0.path(), None)
     }
 }
 
 /// Creates a host with two EFA devices, one of them down.
 pub fn efa_host() -> Machine {
     efa_devices()
-        .file("dev/infiniband/uverbs0", "")
-        .file("dev/infiniband/uverbs1", "")
-        .file("dev/infiniband/issm0", "")
-        .memlock("unlimited")
+        .with_file("dev/infiniband/uverbs0", "")
+        .with_file("dev/infiniband/uverbs1", "")
+        .with_file("dev/infiniband/issm0", "")
+        .with_memlock("unlimited")
 }
 
 /// Creates the same host, seen from a container without device files.
 pub fn efa_container() -> Machine {
-    efa_devices().memlock("65536").file(".dockerenv", "")
+    efa_devices().with_memlock("65536").with_file(".dockerenv", "")
 }
 
 /// Creates a host with two EFA devices, and the modules for them.
 pub fn efa_devices() -> Machine {
     Machine::new()
-        .device("rdmap10s6", "efa", "1: DOWN\n", "Unspecified\n")
-        .device("rdmap0s6", "efa", "4: ACTIVE\n", "Unspecified\n")
-        .file("sys/module/efa/refcnt", "0")
-        .file("sys/module/ib_uverbs/refcnt", "0")
-        .on_pci("0000:00:06.0", "0xefa1\n", Some("efa"))
-        .on_pci("0000:00:05.0", "0xec20\n", Some("ena"))
+        .with_device("rdmap10s6", "efa", "1: DOWN\n", "Unspecified\n")
+        .with_device("rdmap0s6", "efa", "4: ACTIVE\n", "Unspecified\n")
+        .with_file("sys/module/efa/refcnt", "0")
+        .with_file("sys/module/ib_uverbs/refcnt", "0")
+        .with_pci_device("0000:00:06.0", "0xefa1\n", Some("efa"))
+        .with_pci_device("0000:00:05.0", "0xec20\n", Some("ena"))
 }
 
 /// Creates a host with InfiniBand.
 pub fn infiniband_host() -> Machine {
     Machine::new()
-        .device("mlx5_10", "mlx5_core", "4: ACTIVE", "InfiniBand")
-        .device("mlx5_2", "mlx5_core", "4: ACTIVE", "InfiniBand")
-        .file("sys/module/mlx5_ib/refcnt", "0")
-        .file("dev/infiniband/uverbs0", "")
-        .file("dev/infiniband/rdma_cm", "")
-        .memlock("65536")
+        .with_device("mlx5_10", "mlx5_core", "4: ACTIVE", "InfiniBand")
+        .with_device("mlx5_2", "mlx5_core", "4: ACTIVE", "InfiniBand")
+        .with_file("sys/module/mlx5_ib/refcnt", "0")
+        .with_file("dev/infiniband/uverbs0", "")
+        .with_file("dev/infiniband/rdma_cm", "")
+        .with_memlock("65536")
 }
 
 /// Returns a healthy host with eight GPUs, as NVML would show it, without files.

@@ -6,7 +6,7 @@
 use super::facts::Facts;
 use super::nic::Nic;
 use crate::finding::{Finding, Severity};
-use crate::words::{join_list, shown, sized};
+use crate::words::{join_list, or_dash, size_text};
 
 /// The port's speed in Gbit/s: NVIDIA's DGX Spark user guide.
 const RATE: f64 = 200.0;
@@ -24,17 +24,17 @@ pub(super) fn is_spark(facts: &Facts) -> bool {
 }
 
 /// Returns findings about a DGX Spark.
-pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
+pub(super) fn judge_spark(facts: &Facts) -> Vec<Finding> {
     if !is_spark(facts) {
         return Vec::new();
     }
     let mut findings = Vec::new();
-    let ports = ports(&facts.nics);
+    let ports = group_ports(&facts.nics);
     for halves in &ports {
         findings.extend(halves_differ(halves));
     }
     let up: Vec<&Nic> = facts.nics.iter().filter(|nic| nic.is_up()).collect();
-    findings.extend(up.iter().filter_map(|nic| slow(nic)));
+    findings.extend(up.iter().filter_map(|nic| find_slow_port(nic)));
     findings.extend(small_mtu(&up));
     findings.extend(without_address(&up));
     findings.extend(left_out(facts, &up));
@@ -45,19 +45,19 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
                 Severity::Advice,
                 format!(
                     "GPU and system share {} of free memory: measure up to {} (-e)",
-                    sized(available),
-                    sized(available / SHARE)
+                    size_text(available),
+                    size_text(available / SHARE)
                 ),
             )
-            .cause("a buffer larger than the free memory freezes the machine instead of failing")
-            .remedy("-e 16G, as in NVIDIA's guide, needs 32 GiB and more free on each machine"),
+            .with_cause("a buffer larger than the free memory freezes the machine instead of failing")
+            .with_remedy("-e 16G, as in NVIDIA's guide, needs 32 GiB and more free on each machine"),
         );
     }
     findings
 }
 
 /// Returns the devices of each port: their places on the PCI bus differ only in the domain.
-fn ports(nics: &[Nic]) -> Vec<Vec<&Nic>> {
+fn group_ports(nics: &[Nic]) -> Vec<Vec<&Nic>> {
     let mut ports: Vec<(&str, Vec<&Nic>)> = Vec::new();
     for nic in nics {
         let Some((_, place)) = nic.pci.as_deref().and_then(|place| place.split_once(':')) else { continue };
@@ -79,13 +79,13 @@ fn halves_differ(halves: &[&Nic]) -> Option<Finding> {
             Severity::Degraded,
             format!("half of a port is down: {} is up, {} is not", join_list(&name(&up)), join_list(&name(&down))),
         )
-        .cause("each half carries about 100 of the port's 200 Gbit/s; its interface (enP2p...) is often left without configuration")
-        .remedy("bring the interfaces of both halves up, with an address each: netplan apply, ip link set INTERFACE up")
-        .source("https://build.nvidia.com/spark/connect-two-sparks")
+        .with_cause("each half carries about 100 of the port's 200 Gbit/s; its interface (enP2p...) is often left without configuration")
+        .with_remedy("bring the interfaces of both halves up, with an address each: netplan apply, ip link set INTERFACE up")
+        .with_source("https://build.nvidia.com/spark/connect-two-sparks")
     })
 }
 
-fn slow(nic: &Nic) -> Option<Finding> {
+fn find_slow_port(nic: &Nic) -> Option<Finding> {
     let rate = nic.rate().filter(|rate| *rate < RATE)?;
     Some(
         Finding::new(
@@ -93,7 +93,9 @@ fn slow(nic: &Nic) -> Option<Finding> {
             Severity::Degraded,
             format!("{} runs at {rate:.0} Gbit/s, and the port can do {RATE:.0}", nic.name),
         )
-        .remedy("use a QSFP56 cable for 200 Gbit/s between the machines; ethtool INTERFACE | grep Speed"),
+        .with_remedy(
+            "use a QSFP56 cable for 200 Gbit/s between the machines; ethtool INTERFACE | grep Speed",
+        ),
     )
 }
 
@@ -102,7 +104,7 @@ fn small_mtu(up: &[&Nic]) -> Option<Finding> {
         .iter()
         .flat_map(|nic| &nic.interfaces)
         .filter(|interface| interface.mtu.is_some_and(|mtu| mtu < MTU))
-        .map(|interface| format!("{} ({})", interface.name, shown(interface.mtu)))
+        .map(|interface| format!("{} ({})", interface.name, or_dash(interface.mtu)))
         .collect();
     (!small.is_empty()).then(|| {
         Finding::new(
@@ -110,14 +112,14 @@ fn small_mtu(up: &[&Nic]) -> Option<Finding> {
             Severity::Degraded,
             format!("interfaces have an MTU below {MTU}: {}", join_list(&small)),
         )
-        .remedy("ip link set INTERFACE mtu 9000, for both halves, on both machines and in netplan")
+        .with_remedy("ip link set INTERFACE mtu 9000, for both halves, on both machines and in netplan")
     })
 }
 
 fn without_address(up: &[&Nic]) -> Option<Finding> {
     let names: Vec<&str> = up
         .iter()
-        .filter(|nic| nic.ports.iter().all(|port| port.ipv4().is_empty()))
+        .filter(|nic| nic.ports.iter().all(|port| port.ipv4_addresses().is_empty()))
         .map(|nic| nic.name.as_str())
         .collect();
     (!names.is_empty()).then(|| {
@@ -126,7 +128,7 @@ fn without_address(up: &[&Nic]) -> Option<Finding> {
             Severity::Degraded,
             format!("devices have no IPv4 address, and NCCL cannot use them: {}", join_list(&names)),
         )
-        .remedy(
+        .with_remedy(
             "give the interfaces of both halves an address each, in different subnets: netplan, ip addr add",
         )
     })
@@ -137,20 +139,20 @@ fn left_out(facts: &Facts, up: &[&Nic]) -> Option<Finding> {
     let wanted =
         facts.environment.iter().find(|(name, _)| name == "NCCL_IB_HCA").map(|(_, value)| value.as_str())?;
     let out: Vec<&str> =
-        up.iter().map(|nic| nic.name.as_str()).filter(|name| !selects(wanted, name)).collect();
+        up.iter().map(|nic| nic.name.as_str()).filter(|name| !selects_device(wanted, name)).collect();
     (!out.is_empty()).then(|| {
         Finding::new(
             "spark-hca-left-out",
             Severity::Degraded,
             format!("NCCL_IB_HCA={wanted} leaves out devices that are up: {}", join_list(&out)),
         )
-        .cause("both halves of a port are needed for its 200 Gbit/s")
-        .remedy("unset NCCL_IB_HCA, or name both halves: NCCL_IB_HCA=rocep1s0f1,roceP2p1s0f1")
+        .with_cause("both halves of a port are needed for its 200 Gbit/s")
+        .with_remedy("unset NCCL_IB_HCA, or name both halves: NCCL_IB_HCA=rocep1s0f1,roceP2p1s0f1")
     })
 }
 
 /// Returns true if `NCCL_IB_HCA` selects a device: `^` excludes, `=` requires whole names, a port may follow.
-fn selects(value: &str, name: &str) -> bool {
+fn selects_device(value: &str, name: &str) -> bool {
     let (excludes, value) = value.strip_prefix('^').map_or((false, value), |rest| (true, rest));
     let (exact, value) = value.strip_prefix('=').map_or((false, value), |rest| (true, rest));
     let listed = value
@@ -175,7 +177,11 @@ mod tests {
             ("^roceP2p1s0f1", [true, false]),
             ("", [true, true]),
         ] {
-            assert_eq!(["rocep1s0f1", "roceP2p1s0f1"].map(|name| selects(value, name)), expected, "{value}");
+            assert_eq!(
+                ["rocep1s0f1", "roceP2p1s0f1"].map(|name| selects_device(value, name)),
+                expected,
+                "{value}"
+            );
         }
     }
 }

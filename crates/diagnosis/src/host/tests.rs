@@ -5,8 +5,8 @@ mod memory;
 use std::path::Path;
 
 use super::counters::Counter;
-use super::gpu::{Fabric, Gpu, Lost, Problem, Rows};
-use super::libraries::{Kind, Library};
+use super::gpu::{Fabric, Gpu, LostGpu, Problem, Rows};
+use super::libraries::{Library, LibraryKind};
 use super::pci::OnPci;
 use super::sample::{Machine, efa_container, efa_host, eight_gpus, infiniband_host};
 use super::*;
@@ -15,11 +15,11 @@ use crate::finding::{Action, Severity};
 use crate::knowledge::rules::Rules;
 
 fn facts(root: &Path) -> Facts {
-    Facts::read(&Source::below(root), &Rules::default())
+    Facts::read(&Source::files_below(root), &Rules::default())
 }
 
 fn examined(hosts: &[Facts]) -> Examination {
-    examine(hosts, Expected::default(), &Rules::default())
+    examine_hosts(hosts, Expected::default(), &Rules::default())
 }
 
 fn rules(examination: &Examination) -> Vec<(&str, Severity)> {
@@ -45,7 +45,7 @@ fn an_empty_machine_cannot_be_told_and_says_why() {
         );
     }
     let expected = Expected { gpus: Some(8), nics: Some(1) };
-    let examination = examine(&[facts(machine.root())], expected, &Rules::default());
+    let examination = examine_hosts(&[facts(machine.root())], expected, &Rules::default());
     assert_eq!(examination.health(), Health::Broken);
     assert_eq!(examination.findings[0].diagnosis, "0 GPUs of 8 expected are usable");
     assert_eq!(examination.findings[1].diagnosis, "0 RDMA devices of 1 expected are up");
@@ -73,8 +73,8 @@ fn links_that_nvml_refuses_to_tell_are_unseen() {
 /// Each fault alone, in the facts of a healthy host.
 #[test]
 fn faults_of_gpus_are_found() {
-    type Fault = (&'static str, Severity, Action, fn(&mut Facts));
-    let faults: [Fault; 16] = [
+    type GpuFault = (&'static str, Severity, Action, fn(&mut Facts));
+    let faults: [GpuFault; 16] = [
         ("row-remap-failed", Severity::Broken, Action::Isolate, |facts| {
             gpu(facts).rows = Some(Rows { failed: true, ..Rows::default() })
         }),
@@ -108,7 +108,7 @@ fn faults_of_gpus_are_found() {
             gpu(facts).compute_mode = Some("prohibited".to_owned())
         }),
         ("gpu-lost", Severity::Broken, Action::Reboot, |facts| {
-            facts.gpus.lost.push(Lost { index: 8, error: "GPU is lost".to_owned() });
+            facts.gpus.lost.push(LostGpu { index: 8, error: "GPU is lost".to_owned() });
         }),
     ];
     for (rule, severity, action, change) in faults {
@@ -159,8 +159,8 @@ fn a_gpu_that_the_bus_has_and_nvml_has_not_is_missing_but_not_in_a_container() {
 #[test]
 fn network_devices_prove_nothing_about_gpus_that_cannot_be_seen() {
     let machine = infiniband_host()
-        .file("sys/bus/pci/devices/0000:17:00.0/vendor", "0x10de\n")
-        .file("sys/bus/pci/devices/0000:17:00.0/class", "0x030200\n");
+        .with_file("sys/bus/pci/devices/0000:17:00.0/vendor", "0x10de\n")
+        .with_file("sys/bus/pci/devices/0000:17:00.0/class", "0x030200\n");
     let mut facts = facts(machine.root());
     facts.gpus.problem = Some(Problem::NoLibrary("not found".to_owned()));
     facts.system.limits.locked_memory = None;
@@ -173,15 +173,16 @@ fn network_devices_prove_nothing_about_gpus_that_cannot_be_seen() {
 /// A card without a cable is not a fault of a single host, and is useless for jobs of several hosts.
 #[test]
 fn a_card_without_a_link_is_a_fault_only_where_a_network_is_needed() {
-    let machine = Machine::new().roce("mlx5_0", "0000:17:00.0", "eth0", 1500, None).memlock("65536");
+    let machine =
+        Machine::new().with_roce("mlx5_0", "0000:17:00.0", "eth0", 1500, None).with_memlock("65536");
     let host = |name: &str| {
         let mut facts = eight_gpus();
         facts.system.name = name.to_owned();
-        facts.nics = nic::read(machine.root());
+        facts.nics = nic::read_nics(machine.root());
         facts
     };
     let severity = |hosts: &[Facts], nics| {
-        let examination = examine(hosts, Expected { gpus: None, nics }, &Rules::default());
+        let examination = examine_hosts(hosts, Expected { gpus: None, nics }, &Rules::default());
         examination.findings.iter().find(|finding| finding.rule == "no-nic-up").map(|found| found.severity)
     };
     let single = examined(&[host("vm")]);
@@ -199,9 +200,9 @@ fn a_card_without_a_link_is_a_fault_only_where_a_network_is_needed() {
 fn an_efa_host_has_as_many_devices_as_its_instance_type() {
     let dmi = |machine: Machine| {
         machine
-            .file("sys/devices/virtual/dmi/id/sys_vendor", "Amazon EC2\n")
-            .file("sys/devices/virtual/dmi/id/product_name", "p5.48xlarge\n")
-            .file("dev/shm/other", "")
+            .with_file("sys/devices/virtual/dmi/id/sys_vendor", "Amazon EC2\n")
+            .with_file("sys/devices/virtual/dmi/id/product_name", "p5.48xlarge\n")
+            .with_file("dev/shm/other", "")
     };
     let examination = examined(&[facts(dmi(efa_host()).root())]);
     let few =
@@ -235,13 +236,13 @@ fn an_efa_host_has_as_many_devices_as_its_instance_type() {
 fn a_spark_needs_both_halves_of_its_port_with_address_and_mtu() {
     let spark = |second: Option<&str>, mtu| {
         Machine::new()
-            .file("sys/devices/virtual/dmi/id/product_name", "NVIDIA_DGX_Spark\n")
-            .file("proc/meminfo", "MemTotal: 125000000 kB\nMemAvailable: 104857600 kB\n")
-            .file("dev/infiniband/uverbs0", "")
-            .file("dev/shm/other", "")
-            .roce("rocep1s0f1", "0000:01:00.1", "enp1s0f1np1", mtu, Some("c000:0201"))
-            .roce("roceP2p1s0f1", "0002:01:00.1", "enP2p1s0f1np1", mtu, second)
-            .memlock("unlimited")
+            .with_file("sys/devices/virtual/dmi/id/product_name", "NVIDIA_DGX_Spark\n")
+            .with_file("proc/meminfo", "MemTotal: 125000000 kB\nMemAvailable: 104857600 kB\n")
+            .with_file("dev/infiniband/uverbs0", "")
+            .with_file("dev/shm/other", "")
+            .with_roce("rocep1s0f1", "0000:01:00.1", "enp1s0f1np1", mtu, Some("c000:0201"))
+            .with_roce("roceP2p1s0f1", "0002:01:00.1", "enP2p1s0f1np1", mtu, second)
+            .with_memlock("unlimited")
     };
     let good = examined(&[facts(spark(Some("c000:0202"), 9000).root())]);
     assert_eq!(rules(&good), [("spark-shared-memory", Severity::Advice)]);
@@ -349,7 +350,7 @@ fn equal_findings_of_hosts_are_one() {
 
 fn library(version: &str, build: &str) -> Library {
     Library {
-        kind: Kind::Nccl,
+        kind: LibraryKind::Nccl,
         name: "libnccl.so.2".to_owned(),
         path: format!("/opt/{build}/libnccl.so.2"),
         file: format!("/opt/{build}/libnccl.so.{version}"),
@@ -392,14 +393,14 @@ fn known_faults_and_conflicts_of_the_loaded_libraries_are_told() {
         ..library(version, "dd")
     };
     let mut facts = eight_gpus();
-    facts.nics = nic::read(efa_host().root());
+    facts.nics = nic::read_nics(efa_host().root());
     facts.nics.retain(nic::Nic::is_up);
     // The loader takes the second.
     facts.libraries = vec![
         library("2.30.7", "cc"),
         library("2.28.9", "aa"),
-        other(Kind::NetPlugin, "libnccl-net.so", "1.13.0", true),
-        other(Kind::Libfabric, "libfabric.so.1", "1.20.0", true),
+        other(LibraryKind::NetPlugin, "libnccl-net.so", "1.13.0", true),
+        other(LibraryKind::Libfabric, "libfabric.so.1", "1.20.0", true),
     ];
     let conflict = |facts: &Facts| {
         let examination = examined(std::slice::from_ref(facts));
@@ -436,7 +437,7 @@ fn known_faults_and_conflicts_of_the_loaded_libraries_are_told() {
 
 #[test]
 fn facts_travel_among_hosts_as_json() {
-    let machine = efa_host().file("dev/kmsg", "3,1,1000000,-;NVRM: Xid (PCI:0000:3b:00): 999, pid=1\n");
+    let machine = efa_host().with_file("dev/kmsg", "3,1,1000000,-;NVRM: Xid (PCI:0000:3b:00): 999, pid=1\n");
     let mut facts = facts(machine.root());
     facts.gpus = eight_gpus().gpus;
     facts.gpus.problem = Some(Problem::Stuck("no answer".to_owned()));

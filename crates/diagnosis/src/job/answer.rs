@@ -8,10 +8,10 @@ use super::{json, text};
 ///
 /// # Errors
 /// The fault of an unreadable answer.
-pub fn parse(bytes: &[u8], format: Format) -> Result<Status, Malformed> {
+pub fn parse_answer(bytes: &[u8], format: Format) -> Result<Status, Malformed> {
     let content = String::from_utf8_lossy(bytes);
     match format {
-        Format::Json => json::parse(&content),
-        Format::Text => text::parse(&content),
+        Format::Json => json::parse_json(&content),
+        Format::Text => text::parse_text(&content),
     }
 }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::malformed::Malformed;
 use super::status::{
-    Absence, Communicator, Format, Identity, MissingRank, Processes, Rank, RankPlace, State, Status,
+    Absence, Format, Identity, JobCommunicator, MissingRank, Processes, Rank, RankPlace, State, Status,
     error_name,
 };
 
@@ -20,16 +20,16 @@ use super::status::{
 ///
 /// # Errors
 /// The first place outside JSON, or the missing field.
-pub fn parse(text: &str) -> Result<Status, Malformed> {
+pub fn parse_json(text: &str) -> Result<Status, Malformed> {
     let (document, repaired) = match serde_json::from_str::<Document>(text) {
         Ok(document) => (document, false),
-        Err(error) => match repair(text) {
+        Err(error) => match add_missing_comma(text) {
             Cow::Borrowed(_) => return Err(Malformed::new(error)),
             Cow::Owned(text) => (serde_json::from_str(&text).map_err(Malformed::new)?, true),
         },
     };
     let mut communicators =
-        document.communicators.into_iter().map(communicator).collect::<Result<Vec<_>, _>>()?;
+        document.communicators.into_iter().map(convert_communicator).collect::<Result<Vec<_>, _>>()?;
     communicators.sort_by(|one, other| one.identity.cmp(&other.identity));
     Ok(Status {
         nccl_version: document.nccl_version,
@@ -48,26 +48,26 @@ pub fn parse(text: &str) -> Result<Status, Malformed> {
 }
 
 /// Adds the comma between `nvml_dev` and `status`.
-fn repair(text: &str) -> Cow<'_, str> {
+fn add_missing_comma(text: &str) -> Cow<'_, str> {
     #[expect(clippy::unwrap_used, reason = "a constant pattern, which a test compiles")]
     static MISSING_COMMA: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r#"("nvml_dev":\s*-?\d+)(\s*"status")"#).unwrap());
     MISSING_COMMA.replace_all(text, "$1,$2")
 }
 
-fn communicator(entry: CommunicatorEntry) -> Result<Communicator, Malformed> {
-    let hash = hexadecimal(&entry.hash)
+fn convert_communicator(entry: CommunicatorEntry) -> Result<JobCommunicator, Malformed> {
+    let hash = parse_hexadecimal(&entry.hash)
         .ok_or_else(|| Malformed::new(format!("`{}` is no hash of a communicator", entry.hash)))?;
-    let mut ranks: Vec<Rank> = entry.ranks.into_iter().map(rank).collect();
+    let mut ranks: Vec<Rank> = entry.ranks.into_iter().map(convert_rank).collect();
     ranks.sort_by_key(|rank| rank.rank);
     let mut missing: Vec<MissingRank> = entry.missing_ranks.into_iter().map(missing_rank).collect();
     missing.sort_by_key(|rank| rank.rank);
     let missing_count = u32::try_from(missing.len()).unwrap_or(u32::MAX);
     let identity = Identity { hash, secondary: entry.secondary_hash };
-    Ok(Communicator { ranks, missing, missing_count, ..Communicator::new(identity, entry.size) })
+    Ok(JobCommunicator { ranks, missing, missing_count, ..JobCommunicator::new(identity, entry.size) })
 }
 
-fn rank(entry: RankEntry) -> Rank {
+fn convert_rank(entry: RankEntry) -> Rank {
     let status = entry.status;
     let state = match status.init_state {
         _ if status.abort_flag => State::Abort,
@@ -95,7 +95,7 @@ fn missing_rank(entry: MissingRankEntry) -> MissingRank {
 }
 
 /// Reads a hash with or without `0x`.
-pub fn hexadecimal(text: &str) -> Option<u64> {
+pub fn parse_hexadecimal(text: &str) -> Option<u64> {
     let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
     let all_digits = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     if all_digits { u64::from_str_radix(digits, 16).ok() } else { None }
@@ -109,11 +109,11 @@ struct Document {
     timestamp: Option<String>,
     communicators: Vec<CommunicatorEntry>,
     #[serde(default)]
-    ras: Collection,
+    ras: CollectionEntry,
 }
 
 #[derive(Default, Deserialize)]
-struct Collection {
+struct CollectionEntry {
     collection_time_sec: Option<f64>,
     #[serde(default)]
     timeouts_count: u64,

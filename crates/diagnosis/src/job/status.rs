@@ -32,7 +32,7 @@ pub struct Status {
     pub repaired: bool,
     /// Communicators, ascending by identity. A text answer names only communicators with errors or
     /// differences.
-    pub communicators: Vec<Communicator>,
+    pub communicators: Vec<JobCommunicator>,
     /// Kinds of communicators, only in a text answer.
     pub kinds: Vec<Kind>,
     /// Processes without an answer, only in a text answer.
@@ -64,12 +64,12 @@ pub struct Processes {
     /// Number of processes.
     pub count: u32,
     /// The named processes.
-    pub named: Vec<Process>,
+    pub named: Vec<JobProcess>,
 }
 
 /// A process of the job.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Process {
+pub struct JobProcess {
     /// Address of its host.
     pub host: String,
     /// Number of the process on its host.
@@ -89,7 +89,7 @@ pub struct Identity {
 
 /// A communicator.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Communicator {
+pub struct JobCommunicator {
     /// Its identity.
     #[serde(rename = "hash")]
     pub identity: Identity,
@@ -188,7 +188,7 @@ impl Status {
     }
 
     /// Returns the places of all named ranks, including absent ones.
-    pub fn places(&self) -> BTreeSet<&RankPlace> {
+    pub fn places_of_ranks(&self) -> BTreeSet<&RankPlace> {
         let present =
             self.communicators.iter().flat_map(|each| &each.ranks).filter_map(|rank| rank.place.as_ref());
         let absent =
@@ -197,19 +197,19 @@ impl Status {
     }
 
     /// Returns the numbers of all named processes.
-    pub fn pids(&self) -> BTreeSet<i64> {
+    pub fn process_ids(&self) -> BTreeSet<i64> {
         let listed = self.silent.named.iter().chain(&self.dead.named).map(|process| process.pid);
-        self.places().into_iter().map(|place| place.pid).chain(listed).collect()
+        self.places_of_ranks().into_iter().map(|place| place.pid).chain(listed).collect()
     }
 
     /// Returns the communicator of this identity.
-    pub fn find(&self, identity: &Identity) -> Option<&Communicator> {
+    pub fn find_communicator(&self, identity: &Identity) -> Option<&JobCommunicator> {
         let index = self.communicators.binary_search_by_key(&identity, |each| &each.identity).ok()?;
         self.communicators.get(index)
     }
 }
 
-impl Communicator {
+impl JobCommunicator {
     /// Creates a communicator without ranks.
     pub fn new(identity: Identity, size: u32) -> Self {
         Self {
@@ -237,7 +237,7 @@ impl Rank {
     }
 
     /// Returns the number of launched operations of all collectives.
-    pub fn launched(&self) -> u64 {
+    pub fn launched_operations(&self) -> u64 {
         self.counts.values().fold(0, |sum, count| sum.saturating_add(*count))
     }
 }
@@ -299,7 +299,7 @@ impl fmt::Display for RankPlace {
     }
 }
 
-impl fmt::Display for Process {
+impl fmt::Display for JobProcess {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "process {} on {} (GPU {})", self.pid, self.host, self.gpus)
     }

@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::client::{Failure, Poll, Tries, Unanswered};
+use super::client::{ClientFailure, Poll, Tries, Unanswered};
 use super::status::{Absence, Format, State, Status};
 use super::watch::{Selection, Watch};
 use super::{answer, judge};
@@ -15,14 +15,14 @@ pub(super) fn fixture(name: &str) -> Vec<u8> {
 
 pub(super) fn read(name: &str) -> Status {
     let format = if name.ends_with(".json") { Format::Json } else { Format::Text };
-    answer::parse(&fixture(name), format).unwrap_or_else(|error| panic!("{name}: {error}"))
+    answer::parse_answer(&fixture(name), format).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 /// Judges two answers, five seconds apart.
 fn judged(first: &Status, second: &Status) -> Examination {
     let at = Instant::now();
     let poll = |status: &Status, at| Poll { status: status.clone(), at, tries: Tries::default() };
-    judge::examine(&Watch {
+    judge::examine_job(&Watch {
         address: "localhost:28028".to_owned(),
         first: poll(first, at),
         second: Ok(poll(second, at + Duration::from_secs(5))),
@@ -365,8 +365,8 @@ fn a_rank_that_is_missing_in_the_first_answer_proves_no_progress() {
 #[test]
 fn a_job_that_ends_between_the_answers_cannot_tell() {
     let at = Instant::now();
-    let failure = Failure::NotListening(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
-    let examination = judge::examine(&Watch {
+    let failure = ClientFailure::NotListening(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
+    let examination = judge::examine_job(&Watch {
         address: "localhost:28028".to_owned(),
         first: Poll { status: read("2.30.7-ok.1.json"), at, tries: Tries::default() },
         second: Err(Unanswered { failure, tries: Tries::default() }),
@@ -378,7 +378,7 @@ fn a_job_that_ends_between_the_answers_cannot_tell() {
 #[test]
 fn a_job_is_selected_by_process_or_communicator() {
     let status = read("2.30.7-ok.1.json");
-    let select = |pid, communicator| Selection { pid, communicator }.accepts(&status);
+    let select = |pid, communicator| Selection { pid, communicator }.accepts_answer(&status);
     assert!(select(Some(4542), None) && select(None, Some(0x0855_a49e_b670_9d28)) && select(None, None));
     assert!(!select(Some(1), None) && !select(Some(4542), Some(1)));
 }
@@ -419,7 +419,7 @@ fn no_mutation_of_an_answer_panics() {
                     _ => bytes.swap(at, other),
                 }
             }
-            if let Ok(status) = answer::parse(&bytes, format) {
+            if let Ok(status) = answer::parse_answer(&bytes, format) {
                 readable += 1;
                 judged(&status, &status);
                 judged(&read(name), &status);

@@ -30,22 +30,23 @@ pub struct Watch {
 ///
 /// # Errors
 /// [`Unanswered`] if the first question has no answer.
-pub fn watch(
+pub fn watch_job(
     client: &Client,
     selection: &Selection,
     interval: Duration,
     wait: &mut dyn FnMut(Duration),
 ) -> Result<Watch, Unanswered> {
-    let first = client.poll(&|status| selection.accepts(status))?;
+    let first = client.poll_job(&|status| selection.accepts_answer(status))?;
     wait(interval);
-    let second = client.poll(&|status| selection.accepts(status) && same_job(&first.status, status));
+    let second =
+        client.poll_job(&|status| selection.accepts_answer(status) && same_job(&first.status, status));
     Ok(Watch { address: client.address.clone(), first, second })
 }
 
 impl Selection {
     /// Checks that an answer is about the intended job.
-    pub fn accepts(&self, status: &Status) -> bool {
-        self.pid.is_none_or(|pid| status.pids().contains(&pid))
+    pub fn accepts_answer(&self, status: &Status) -> bool {
+        self.pid.is_none_or(|pid| status.process_ids().contains(&pid))
             && self
                 .communicator
                 .is_none_or(|hash| status.communicators.iter().any(|each| each.identity.hash == hash))
@@ -54,13 +55,13 @@ impl Selection {
 
 impl Watch {
     /// Returns the latest answer.
-    pub fn last(&self) -> &Poll {
+    pub fn last_answer(&self) -> &Poll {
         self.second.as_ref().unwrap_or(&self.first)
     }
 
     /// Returns the time between the answers.
     pub fn interval(&self) -> Duration {
-        self.last().at.saturating_duration_since(self.first.at)
+        self.last_answer().at.saturating_duration_since(self.first.at)
     }
 }
 
@@ -77,17 +78,17 @@ fn same_job(first: &Status, second: &Status) -> bool {
         return true;
     }
     if first.format == Format::Text {
-        return sizes(first) == sizes(second);
+        return communicator_sizes(first) == communicator_sizes(second);
     }
     let processes = |status: &Status| -> BTreeSet<(String, i64)> {
-        status.places().into_iter().map(|RankPlace { host, pid, .. }| (host.clone(), *pid)).collect()
+        status.places_of_ranks().into_iter().map(|RankPlace { host, pid, .. }| (host.clone(), *pid)).collect()
     };
     !processes(first).is_disjoint(&processes(second))
         || (first.communicators.is_empty() && second.communicators.is_empty())
 }
 
 /// Returns the sizes of the communicators, ascending.
-fn sizes(status: &Status) -> Vec<(u32, u64)> {
+fn communicator_sizes(status: &Status) -> Vec<(u32, u64)> {
     let mut counts = std::collections::BTreeMap::new();
     for kind in &status.kinds {
         *counts.entry(kind.size).or_insert(0_u64) += u64::from(kind.communicators);

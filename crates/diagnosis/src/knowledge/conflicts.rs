@@ -6,7 +6,9 @@ use semver::{Version, VersionReq};
 use serde::Deserialize;
 
 use super::faults::check_entry;
-use super::file::{Fault as Problem, FileError, OneOrMore, check_version, located, parse, range};
+use super::file::{
+    FieldFault as Problem, FileError, OneOrMore, check_version, locate_fault, parse_range, parse_toml,
+};
 use crate::finding::Severity;
 
 /// The compiled-in file.
@@ -86,7 +88,7 @@ impl Conflicts {
     pub fn built_in() -> &'static Self {
         static CONFLICTS: OnceLock<Conflicts> = OnceLock::new();
         // The tests check the file.
-        CONFLICTS.get_or_init(|| read(FILE.0, FILE.1).unwrap_or_default())
+        CONFLICTS.get_or_init(|| parse_conflicts(FILE.0, FILE.1).unwrap_or_default())
     }
 
     /// Returns all conflicts.
@@ -96,14 +98,14 @@ impl Conflicts {
 
     /// Returns the conflicts among these versions. A conflict that requires an unknown version does not
     /// apply.
-    pub fn among(&self, versions: &Together<'_>) -> Vec<&Conflict> {
+    pub fn conflicts_among(&self, versions: &Together<'_>) -> Vec<&Conflict> {
         self.conflicts.iter().filter(|conflict| conflict.applies_to(versions)).collect()
     }
 }
 
 impl Conflict {
     /// Returns the effect on the health: advice, unless all conditions were seen or there are none.
-    pub fn severity(&self, conditions_seen: bool) -> Severity {
+    pub fn severity_for(&self, conditions_seen: bool) -> Severity {
         if conditions_seen || self.conditions.is_empty() { self.severity } else { Severity::Advice }
     }
 
@@ -125,24 +127,24 @@ impl Conflict {
 }
 
 /// Reads a file of conflicts.
-pub(super) fn read(file: &str, text: &str) -> Result<Conflicts, FileError> {
-    let content: ConflictFile = parse(file, text)?;
+pub(super) fn parse_conflicts(file: &str, text: &str) -> Result<Conflicts, FileError> {
+    let content: ConflictFile = parse_toml(file, text)?;
     check_version(file, text, content.version)?;
     let conflicts = content.conflict.into_iter().map(|entry| {
         let id = entry.id.clone();
-        convert(entry).map_err(|problem| located(file, text, &id, problem))
+        convert_entry(entry).map_err(|problem| locate_fault(file, text, &id, problem))
     });
     Ok(Conflicts { conflicts: conflicts.collect::<Result<_, _>>()? })
 }
 
 /// Converts an entry, and checks it.
-fn convert(entry: ConflictEntry) -> Result<Conflict, Problem> {
+fn convert_entry(entry: ConflictEntry) -> Result<Conflict, Problem> {
     check_entry(&entry.id, [&entry.effect, &entry.remedy, &entry.source], entry.severity)?;
     let conflict = Conflict {
-        nccl: range("nccl", entry.nccl.as_deref())?,
-        plugin: range("plugin", entry.plugin.as_deref())?,
-        libfabric: range("libfabric", entry.libfabric.as_deref())?,
-        driver: range("driver", entry.driver.as_deref())?,
+        nccl: parse_range("nccl", entry.nccl.as_deref())?,
+        plugin: parse_range("plugin", entry.plugin.as_deref())?,
+        libfabric: parse_range("libfabric", entry.libfabric.as_deref())?,
+        driver: parse_range("driver", entry.driver.as_deref())?,
         conditions: entry.conditions.map(OneOrMore::into_vec).unwrap_or_default(),
         id: entry.id,
         effect: entry.effect,

@@ -6,7 +6,8 @@ use semver::{Version, VersionReq};
 use serde::{Deserialize, Serialize};
 
 use super::file::{
-    Fault as Problem, FileError, OneOrMore, check_id, check_text, check_version, located, parse, range,
+    FieldFault as Problem, FileError, OneOrMore, check_id, check_text, check_version, locate_fault,
+    parse_range, parse_toml,
 };
 use crate::finding::Severity;
 
@@ -127,7 +128,7 @@ impl Faults {
     pub fn built_in() -> &'static Self {
         static FAULTS: OnceLock<Faults> = OnceLock::new();
         // The tests check the file.
-        FAULTS.get_or_init(|| Self { faults: read(FILE.0, FILE.1).unwrap_or_default() })
+        FAULTS.get_or_init(|| Self { faults: parse_faults(FILE.0, FILE.1).unwrap_or_default() })
     }
 
     /// Returns all faults.
@@ -166,21 +167,21 @@ impl Fault {
     }
 
     /// Returns the effect on the health: advice, unless all conditions were seen or there are none.
-    pub fn severity(&self, conditions_seen: bool) -> Severity {
+    pub fn severity_for(&self, conditions_seen: bool) -> Severity {
         if conditions_seen || self.conditions.is_empty() { self.severity } else { Severity::Advice }
     }
 }
 
 /// Reads a file of faults.
-pub(super) fn read(file: &str, text: &str) -> Result<Vec<Fault>, FileError> {
-    let content: FaultFile = parse(file, text)?;
+pub(super) fn parse_faults(file: &str, text: &str) -> Result<Vec<Fault>, FileError> {
+    let content: FaultFile = parse_toml(file, text)?;
     check_version(file, text, content.version)?;
     content
         .fault
         .into_iter()
         .map(|entry| {
             let id = entry.id.clone();
-            convert(entry).map_err(|problem| located(file, text, &id, problem))
+            convert_entry(entry).map_err(|problem| locate_fault(file, text, &id, problem))
         })
         .collect()
 }
@@ -199,7 +200,7 @@ pub(super) fn check_entry(id: &str, texts: [&str; 3], severity: Severity) -> Res
 }
 
 /// Converts an entry, and checks it.
-fn convert(entry: FaultEntry) -> Result<Fault, Problem> {
+fn convert_entry(entry: FaultEntry) -> Result<Fault, Problem> {
     check_entry(&entry.id, [&entry.effect, &entry.remedy, &entry.source], entry.severity)?;
     let touches = entry.touches.into_vec();
     if touches.is_empty() || touches.iter().any(|name| !TOUCHES.contains(&name.as_str())) {
@@ -216,7 +217,7 @@ fn convert(entry: FaultEntry) -> Result<Fault, Problem> {
         return Err(("needs", format!("write names of this list: {names}, or variables (NCCL_...)")));
     }
     Ok(Fault {
-        versions: range("versions", Some(&entry.versions))?.unwrap_or(VersionReq::STAR),
+        versions: parse_range("versions", Some(&entry.versions))?.unwrap_or(VersionReq::STAR),
         id: entry.id,
         component: entry.component,
         build: entry.build,

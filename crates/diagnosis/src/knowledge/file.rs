@@ -73,24 +73,24 @@ struct RuleEntry {
 }
 
 /// A fault of one field, without its place.
-pub(super) type Fault = (&'static str, String);
+pub(super) type FieldFault = (&'static str, String);
 
 /// Reads a file of rules.
 pub(super) fn read_rules(file: &str, text: &str) -> Result<Vec<Rule>, FileError> {
-    let content: RuleFile = parse(file, text)?;
+    let content: RuleFile = parse_toml(file, text)?;
     check_version(file, text, content.version)?;
     content
         .rule
         .into_iter()
         .map(|entry| {
             let id = entry.id.clone();
-            rule(entry).map_err(|fault| located(file, text, &id, fault))
+            convert_rule(entry).map_err(|fault| locate_fault(file, text, &id, fault))
         })
         .collect()
 }
 
 /// Reads TOML into the form of a file.
-pub(super) fn parse<T: DeserializeOwned>(file: &str, text: &str) -> Result<T, FileError> {
+pub(super) fn parse_toml<T: DeserializeOwned>(file: &str, text: &str) -> Result<T, FileError> {
     toml::from_str(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start.min(text.len()));
         let (start, line) = line_at(text, at);
@@ -98,7 +98,7 @@ pub(super) fn parse<T: DeserializeOwned>(file: &str, text: &str) -> Result<T, Fi
             file: file.to_owned(),
             line,
             entry: entry_at(text, at),
-            field: text[start..].lines().next().and_then(key),
+            field: text[start..].lines().next().and_then(key_of_line),
             problem: error.message().to_owned(),
         }
     })
@@ -109,8 +109,10 @@ pub(super) fn check_version(file: &str, text: &str, version: u32) -> Result<(), 
     if version == FORM {
         return Ok(());
     }
-    let line =
-        text.lines().position(|line| key(line).as_deref() == Some("version")).map_or(0, |index| index + 1);
+    let line = text
+        .lines()
+        .position(|line| key_of_line(line).as_deref() == Some("version"))
+        .map_or(0, |index| index + 1);
     Err(FileError {
         file: file.to_owned(),
         line,
@@ -121,11 +123,11 @@ pub(super) fn check_version(file: &str, text: &str, version: u32) -> Result<(), 
 }
 
 /// Adds file, line and entry to a fault.
-pub(super) fn located(file: &str, text: &str, id: &str, (field, problem): Fault) -> FileError {
+pub(super) fn locate_fault(file: &str, text: &str, id: &str, (field, problem): FieldFault) -> FileError {
     let quoted = format!("\"{id}\"");
     let start = text
         .lines()
-        .position(|line| key(line).as_deref() == Some("id") && line.contains(&quoted))
+        .position(|line| key_of_line(line).as_deref() == Some("id") && line.contains(&quoted))
         .unwrap_or(0);
     let line = text
         .lines()
@@ -133,7 +135,7 @@ pub(super) fn located(file: &str, text: &str, id: &str, (field, problem): Fault)
         .skip(start)
         .skip_while(|(index, _)| *index != start)
         .take_while(|(index, line)| *index == start || !line.trim_start().starts_with("[["))
-        .find(|(_, line)| key(line).as_deref() == Some(field))
+        .find(|(_, line)| key_of_line(line).as_deref() == Some(field))
         .map_or(start, |(index, _)| index);
     FileError {
         file: file.to_owned(),
@@ -145,7 +147,7 @@ pub(super) fn located(file: &str, text: &str, id: &str, (field, problem): Fault)
 }
 
 /// Parses a range of versions, each with an operator: `>=2.28.3, <2.30.7`.
-pub(super) fn range(field: &'static str, text: Option<&str>) -> Result<Option<VersionReq>, Fault> {
+pub(super) fn parse_range(field: &'static str, text: Option<&str>) -> Result<Option<VersionReq>, FieldFault> {
     let Some(text) = text else { return Ok(None) };
     let example = "write a range as `>=2.28.3, <2.30.7`, or one version as `=2.29.2`";
     let range = VersionReq::parse(text).map_err(|error| (field, format!("{error}; {example}")))?;
@@ -158,7 +160,7 @@ pub(super) fn range(field: &'static str, text: Option<&str>) -> Result<Option<Ve
 }
 
 /// Checks a name: small letters, digits and single hyphens.
-pub(super) fn check_id(id: &str) -> Result<(), Fault> {
+pub(super) fn check_id(id: &str) -> Result<(), FieldFault> {
     let word = |word: &str| {
         !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
     };
@@ -169,7 +171,7 @@ pub(super) fn check_id(id: &str) -> Result<(), Fault> {
 }
 
 /// Checks that a text is not empty.
-pub(super) fn check_text(field: &'static str, text: &str) -> Result<(), Fault> {
+pub(super) fn check_text(field: &'static str, text: &str) -> Result<(), FieldFault> {
     match text.trim().is_empty() {
         true => Err((field, "must not be empty".to_owned())),
         false => Ok(()),
@@ -177,7 +179,7 @@ pub(super) fn check_text(field: &'static str, text: &str) -> Result<(), Fault> {
 }
 
 /// Converts an entry, and checks it.
-fn rule(entry: RuleEntry) -> Result<Rule, Fault> {
+fn convert_rule(entry: RuleEntry) -> Result<Rule, FieldFault> {
     check_id(&entry.id)?;
     let contains = entry.contains.into_vec();
     if contains.is_empty() || contains.iter().any(|words| words.len() < SHORTEST) {
@@ -199,8 +201,8 @@ fn rule(entry: RuleEntry) -> Result<Rule, Fault> {
     }
     let pattern = entry.pattern.map(Pattern::new);
     let rule = Rule {
-        nccl: range("nccl", entry.nccl.as_deref())?,
-        plugin: range("plugin", entry.plugin.as_deref())?,
+        nccl: parse_range("nccl", entry.nccl.as_deref())?,
+        plugin: parse_range("plugin", entry.plugin.as_deref())?,
         matches: entry.matches.into_vec(),
         not: entry.not.map(OneOrMore::into_vec).unwrap_or_default(),
         id: entry.id,
@@ -222,7 +224,7 @@ fn rule(entry: RuleEntry) -> Result<Rule, Fault> {
 
 /// Checks pattern and example lines of a rule by itself. The check is slow, so a test checks the compiled-in
 /// rules.
-pub(super) fn check_lines(rule: &Rule) -> Result<(), Fault> {
+pub(super) fn check_lines(rule: &Rule) -> Result<(), FieldFault> {
     if let Some(pattern) = &rule.pattern {
         pattern.check().map_err(|error| ("pattern", format!("not a regular expression: {error}")))?;
     }
@@ -232,7 +234,7 @@ pub(super) fn check_lines(rule: &Rule) -> Result<(), Fault> {
             "write at least one line that the rule is about, copied from a log".to_owned(),
         ));
     }
-    match rule.matches.iter().find(|line| !rule.matches_line(rule.message(line))) {
+    match rule.matches.iter().find(|line| !rule.matches_line(rule.message_of_example(line))) {
         Some(line) => {
             let problem = "the rule does not match its own line";
             Err(("matches", format!("{problem} `{line}`; compare `contains` and `pattern`")))
@@ -242,7 +244,7 @@ pub(super) fn check_lines(rule: &Rule) -> Result<(), Fault> {
 }
 
 /// Checks that the severity fits the role.
-fn check_role(role: Role, severity: Severity) -> Result<(), Fault> {
+fn check_role(role: Role, severity: Severity) -> Result<(), FieldFault> {
     let allowed: &[Severity] = match role {
         Role::Root => &[Severity::Broken, Severity::Degraded, Severity::Unknown],
         Role::Cascade => &[Severity::Broken, Severity::Degraded],
@@ -278,14 +280,14 @@ fn entry_at(text: &str, at: usize) -> Option<String> {
     };
     let entry = &text[begin..];
     let end = entry[2..].find("\n[[").map_or(entry.len(), |end| end + 2);
-    entry[..end].lines().find(|line| key(line).as_deref() == Some("id")).and_then(|line| {
+    entry[..end].lines().find(|line| key_of_line(line).as_deref() == Some("id")).and_then(|line| {
         let value = line.split_once('=')?.1;
         Some(value.trim().trim_matches(['"', '\'']).to_owned())
     })
 }
 
 /// Returns the key of a line `key = value`.
-fn key(line: &str) -> Option<String> {
+fn key_of_line(line: &str) -> Option<String> {
     let key = line.split_once('=')?.0.trim();
     let plain = !key.is_empty()
         && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-');
@@ -304,7 +306,7 @@ impl OneOrMore {
 
 impl FileError {
     /// Creates the error of an unreadable file.
-    pub(super) fn unreadable(path: &Path, error: &std::io::Error) -> Self {
+    pub(super) fn unreadable_file(path: &Path, error: &std::io::Error) -> Self {
         Self {
             file: path.display().to_string(),
             line: 0,

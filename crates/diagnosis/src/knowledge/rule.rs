@@ -86,28 +86,28 @@ pub struct Pattern {
 impl Rule {
     /// Returns true if the rule holds for this version of NCCL. It holds for an unknown version.
     pub fn applies_to(&self, nccl: Option<&Version>) -> bool {
-        holds(self.nccl.as_ref(), nccl)
+        range_holds(self.nccl.as_ref(), nccl)
     }
 
     /// Returns true if the rule holds for this version of aws-ofi-nccl. It holds for an unknown version.
     pub fn applies_to_plugin(&self, plugin: Option<&Version>) -> bool {
-        holds(self.plugin.as_ref(), plugin)
+        range_holds(self.plugin.as_ref(), plugin)
     }
 
     /// Matches a line with one of the wordings against the pattern.
-    pub(super) fn confirms(&self, line: &[u8]) -> bool {
+    pub(super) fn confirms_line(&self, line: &[u8]) -> bool {
         self.pattern.as_ref().is_none_or(|pattern| pattern.is_match(line))
     }
 
     /// Matches a whole line, without an automaton.
     pub(super) fn matches_line(&self, line: &str) -> bool {
         let mut words = self.contains.iter().chain(&self.short);
-        words.any(|words| line.contains(words.as_str())) && self.confirms(line.as_bytes())
+        words.any(|words| line.contains(words.as_str())) && self.confirms_line(line.as_bytes())
     }
 
     /// Returns the part of an example line for the search: for NCCL, the message after `NCCL INFO `. A failed
     /// CUDA call keeps the file of the source before it.
-    pub fn message<'a>(&self, line: &'a str) -> &'a str {
+    pub fn message_of_example<'a>(&self, line: &'a str) -> &'a str {
         if self.origin == Origin::Nccl
             && let Some((before, _)) = line.split_once(" NCCL WARN Cuda failure")
         {
@@ -131,12 +131,15 @@ impl Pattern {
 
     /// Compiles the pattern, and returns its fault.
     pub(super) fn check(&self) -> Result<(), regex::Error> {
-        self.build().map(drop)
+        self.build_regex().map(drop)
     }
 
     /// Searches the line. An invalid pattern is found nowhere.
     pub fn is_match(&self, line: &[u8]) -> bool {
-        self.compiled.get_or_init(|| self.build().ok()).as_ref().is_some_and(|regex| regex.is_match(line))
+        self.compiled
+            .get_or_init(|| self.build_regex().ok())
+            .as_ref()
+            .is_some_and(|regex| regex.is_match(line))
     }
 
     /// Returns the expression.
@@ -144,7 +147,7 @@ impl Pattern {
         &self.text
     }
 
-    fn build(&self) -> Result<Regex, regex::Error> {
+    fn build_regex(&self) -> Result<Regex, regex::Error> {
         RegexBuilder::new(&self.text.replace(START, PREFIXES)).size_limit(PATTERN_BYTES).build()
     }
 }
@@ -152,7 +155,7 @@ impl Pattern {
 impl Origin {
     /// Returns true if a rule of the other origin can match lines of this origin. A line of unknown origin
     /// can be a line of the kernel, and a line of NCCL can repeat a program's line.
-    pub(super) fn includes(self, rule: Self) -> bool {
+    pub(super) fn includes_rule_of(self, rule: Self) -> bool {
         match self {
             Self::Nccl => matches!(rule, Self::Nccl | Self::Any),
             Self::Kernel => rule == Self::Kernel,
@@ -162,7 +165,7 @@ impl Origin {
 }
 
 /// Returns true unless both range and version are known and do not fit.
-fn holds(range: Option<&VersionReq>, version: Option<&Version>) -> bool {
+fn range_holds(range: Option<&VersionReq>, version: Option<&Version>) -> bool {
     match (range, version) {
         (Some(range), Some(version)) => range.matches(version),
         _ => true,

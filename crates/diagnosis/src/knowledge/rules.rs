@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use memchr::memmem::Finder;
 
 pub use super::file::FileError;
-use super::file::{Fault, check_lines, located, read_rules};
+use super::file::{FieldFault, check_lines, locate_fault, read_rules};
 pub use super::rule::{Origin, Pattern, Rule};
 use super::words::Words;
 
@@ -53,7 +53,7 @@ impl Rules {
     pub fn with_files(paths: &[PathBuf]) -> Result<Self, FileError> {
         let mut files = Vec::new();
         for path in paths {
-            let text = fs::read_to_string(path).map_err(|error| FileError::unreadable(path, &error))?;
+            let text = fs::read_to_string(path).map_err(|error| FileError::unreadable_file(path, &error))?;
             files.push((path.display().to_string(), text));
         }
         let mut rules: Vec<Rule> = Vec::new();
@@ -64,7 +64,7 @@ impl Rules {
                     true => Err(("id", "another rule has this name".to_owned())),
                     false => check_lines(&rule),
                 };
-                checked.map_err(|fault| located(name, text, &rule.id, fault))?;
+                checked.map_err(|fault| locate_fault(name, text, &rule.id, fault))?;
                 rules.push(rule);
                 origins.push((name, text));
             }
@@ -78,15 +78,17 @@ impl Rules {
         }
         let rules = Self::new(rules);
         for (rule, (name, text)) in rules.iter().zip(origins) {
-            rules.check_search(rule).map_err(|fault| located(name, text, &rule.id, fault))?;
+            rules.check_search(rule).map_err(|fault| locate_fault(name, text, &rule.id, fault))?;
         }
         Ok(rules)
     }
 
     /// Checks that the search finds a rule for its own lines, and for none of its excluded lines.
-    pub(super) fn check_search(&self, rule: &Rule) -> Result<(), Fault> {
-        let find =
-            |line| self.find(rule.message(line).as_bytes(), rule.origin).map_or("none", |found| &found.id);
+    pub(super) fn check_search(&self, rule: &Rule) -> Result<(), FieldFault> {
+        let find = |line| {
+            self.find_rule(rule.message_of_example(line).as_bytes(), rule.origin)
+                .map_or("none", |found| &found.id)
+        };
         if let Some(line) = rule.matches.iter().find(|line| find(line) != rule.id) {
             return Err((
                 "matches",
@@ -105,7 +107,7 @@ impl Rules {
     }
 
     /// Returns the rule with this name.
-    pub fn get(&self, id: &str) -> Option<&Rule> {
+    pub fn rule_by_id(&self, id: &str) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.id == id)
     }
 
@@ -126,7 +128,7 @@ impl Rules {
     ///
     /// A line can be cut after 16 KiB, and can have bytes outside UTF-8. Nearly every line of a log comes
     /// here: the search must cost less than a microsecond and must not allocate.
-    pub fn find(&self, line: &[u8], origin: Origin) -> Option<&Rule> {
+    pub fn find_rule(&self, line: &[u8], origin: Origin) -> Option<&Rule> {
         let words = match origin {
             Origin::Nccl => &self.nccl,
             Origin::Kernel => &self.kernel,
@@ -134,7 +136,7 @@ impl Rules {
         };
         let mut first = self.rules.len();
         words.find_all(line, |rule| {
-            if rule < first && self.rules[rule].confirms(line) {
+            if rule < first && self.rules[rule].confirms_line(line) {
                 first = rule;
             }
         });
@@ -148,13 +150,13 @@ impl Rules {
     fn find_short(&self, line: &[u8]) -> Option<&Rule> {
         let beginning = &line[..line.len().min(BEGINNING)];
         let known = self.short.iter().filter(|(word, _)| word.find(beginning).is_some());
-        known.map(|&(_, rule)| &self.rules[rule]).find(|rule| rule.confirms(line))
+        known.map(|&(_, rule)| &self.rules[rule]).find(|rule| rule.confirms_line(line))
     }
 
     /// Prepares the search.
     fn new(rules: Vec<Rule>) -> Self {
         let words = |origin: Origin| {
-            let chosen = rules.iter().enumerate().filter(|(_, rule)| origin.includes(rule.origin));
+            let chosen = rules.iter().enumerate().filter(|(_, rule)| origin.includes_rule_of(rule.origin));
             let words =
                 chosen.flat_map(|(index, rule)| rule.contains.iter().map(move |word| (word.as_str(), index)));
             Arc::new(Words::new(words))

@@ -74,7 +74,7 @@ fn a_timeout_an_abort_and_the_end_of_a_peer_are_no_roots() {
         ("RuntimeError: NCCL communicator was aborted on rank 3.", Origin::Any),
     ];
     for (line, origin) in lines {
-        let rule = rules.find(line.as_bytes(), origin).unwrap_or_else(|| panic!("no rule: {line}"));
+        let rule = rules.find_rule(line.as_bytes(), origin).unwrap_or_else(|| panic!("no rule: {line}"));
         assert_eq!(rule.role, Role::Cascade, "{}: {line}", rule.id);
     }
 }
@@ -107,7 +107,7 @@ fn lines_of_healthy_runs_have_no_rule_that_is_a_fault() {
          COMPLETE",
         "",
     ] {
-        let found = rules.find(line.as_bytes(), Origin::Nccl);
+        let found = rules.find_rule(line.as_bytes(), Origin::Nccl);
         assert!(found.is_none_or(|rule| rule.severity == Severity::Advice), "{line}: {found:?}");
     }
 }
@@ -115,7 +115,7 @@ fn lines_of_healthy_runs_have_no_rule_that_is_a_fault() {
 #[test]
 fn the_start_of_a_pattern_is_found_after_the_prefixes_of_launchers() {
     let rules = Rules::built_in();
-    let found = |line: String| rules.find(line.as_bytes(), Origin::Any).map(|rule| rule.id.as_str());
+    let found = |line: String| rules.find_rule(line.as_bytes(), Origin::Any).map(|rule| rule.id.as_str());
     for prefix in [
         "",
         "[rank3]:",
@@ -162,8 +162,10 @@ fn a_sites_own_rules_come_first() {
     let path = folder.path().join("site.toml");
     fs::write(&path, rule_text("")).expect("written");
     let rules = Rules::with_files(&[path]).expect("rules");
-    let found = rules
-        .find(b"Mismatched NCCL version detected : rank 0 version 22809 rank 1 version 23007", Origin::Nccl);
+    let found = rules.find_rule(
+        b"Mismatched NCCL version detected : rank 0 version 22809 rank 1 version 23007",
+        Origin::Nccl,
+    );
     assert_eq!(found.map(|rule| rule.id.as_str()), Some("site-rule"));
     assert_eq!(rules.iter().count(), Rules::built_in().iter().count() + 1);
 }
@@ -213,7 +215,7 @@ fn a_file_that_does_not_exist_is_named() {
 
 #[test]
 fn bytes_that_are_no_text_have_no_rule() {
-    assert!(Rules::built_in().find(b"\xff\xfe\x00\x80", Origin::Any).is_none());
+    assert!(Rules::built_in().find_rule(b"\xff\xfe\x00\x80", Origin::Any).is_none());
 }
 
 /// Returns a file with one rule of a site. The extra line is line 12.
@@ -227,9 +229,10 @@ fn rule_text(extra: &str) -> String {
 
 #[test]
 fn faults_and_conflicts_are_read_and_have_their_own_names() {
-    let faults = faults::read(faults::FILE.0, faults::FILE.1).unwrap_or_else(|error| panic!("{error}"));
-    let conflicts =
-        conflicts::read(conflicts::FILE.0, conflicts::FILE.1).unwrap_or_else(|error| panic!("{error}"));
+    let faults =
+        faults::parse_faults(faults::FILE.0, faults::FILE.1).unwrap_or_else(|error| panic!("{error}"));
+    let conflicts = conflicts::parse_conflicts(conflicts::FILE.0, conflicts::FILE.1)
+        .unwrap_or_else(|error| panic!("{error}"));
     let mut ids: Vec<&str> = faults.iter().map(|fault| fault.id.as_str()).collect();
     ids.extend(conflicts.iter().map(|conflict| conflict.id.as_str()));
     let rules = Rules::built_in();
@@ -258,7 +261,7 @@ fn faults_belong_to_their_versions() {
 #[test]
 fn an_unknown_need_of_a_fault_is_refused() {
     let text = faults::FILE.1.replacen("needs = \"one-rank\"", "needs = \"one-rnk\"", 1);
-    let error = faults::read("faults.toml", &text).expect_err("an error").to_string();
+    let error = faults::parse_faults("faults.toml", &text).expect_err("an error").to_string();
     assert!(error.contains("needs") && error.contains("one-rank, split"), "{error}");
 }
 
@@ -266,7 +269,7 @@ fn an_unknown_need_of_a_fault_is_refused() {
 fn a_fault_whose_conditions_are_not_seen_is_advice() {
     let all = Faults::built_in();
     let fault = all.iter().find(|fault| fault.id == "average-of-one-rank").expect("a fault");
-    assert_eq!((fault.severity(false), fault.severity(true)), (Severity::Advice, Severity::Broken));
+    assert_eq!((fault.severity_for(false), fault.severity_for(true)), (Severity::Advice, Severity::Broken));
 }
 
 #[test]
@@ -280,7 +283,7 @@ fn conflicts_need_all_versions_that_they_name() {
             libfabric: libfabric.as_ref(),
             driver: None,
         };
-        all.among(&versions).iter().map(|one| one.id.as_str()).collect()
+        all.conflicts_among(&versions).iter().map(|one| one.id.as_str()).collect()
     };
     assert_eq!(between(Some("2.20.5"), Some("1.16.2"), Some("2.1.0")), ["plugin-1-16-2-with-nccl-2-20"]);
     assert_eq!(between(Some("2.27.3"), Some("1.16.2"), Some("2.1.0")), [""; 0]);
@@ -288,9 +291,10 @@ fn conflicts_need_all_versions_that_they_name() {
     assert_eq!(between(Some("2.27.3"), Some("1.16.2"), None), [""; 0]);
     assert_eq!(between(Some("2.28.9"), Some("1.17.2"), Some("2.1.0")), ["plugin-1-17-with-nccl-2-28-9"]);
     let hang = all.iter().find(|one| one.id == "plugin-1-17-with-nccl-2-28-9").expect("a conflict");
-    assert_eq!((hang.severity(false), hang.severity(true)), (Severity::Advice, Severity::Degraded));
+    assert_eq!((hang.severity_for(false), hang.severity_for(true)), (Severity::Advice, Severity::Degraded));
     let (nccl, driver) = (version_of("2.28.9"), version_of("12.8.0"));
-    let found = all.among(&Together { nccl: Some(&nccl), driver: Some(&driver), ..Together::default() });
+    let found =
+        all.conflicts_among(&Together { nccl: Some(&nccl), driver: Some(&driver), ..Together::default() });
     assert_eq!(found.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), ["host-memory-without-p2p"]);
 }
 
@@ -303,7 +307,7 @@ fn the_table_of_threads_names_entries_that_exist() {
     for found in name.captures_iter(text) {
         let id = &found[2];
         let exists = match &found[1] {
-            "rule" => rules.get(id).is_some(),
+            "rule" => rules.rule_by_id(id).is_some(),
             "fault" => faults.iter().any(|fault| fault.id == id),
             _ => conflicts.iter().any(|conflict| conflict.id == id),
         };
@@ -334,7 +338,7 @@ fn texts_that_are_never_printed_have_no_rule() {
         "Successfully loaded external network plugin libnccl-net.so",
     ] {
         for origin in [Origin::Nccl, Origin::Any] {
-            let found = rules.find(text.as_bytes(), origin);
+            let found = rules.find_rule(text.as_bytes(), origin);
             assert!(found.is_none(), "{text}: {}", found.map_or("", |rule| &rule.id));
         }
     }

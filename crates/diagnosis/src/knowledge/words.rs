@@ -45,22 +45,25 @@ impl Words {
         // Groups that are frequent in words are also frequent in lines.
         let mut frequency: HashMap<u64, usize> = HashMap::new();
         for group in words.iter().flat_map(|(word, _)| word.windows(SAMPLE)) {
-            *frequency.entry(sample(group)).or_default() += 1;
+            *frequency.entry(sample_of_group(group)).or_default() += 1;
         }
         let mut samples = Vec::new();
         for (index, (word, _)) in words.iter().enumerate() {
             let cost = |start: &usize| -> usize {
-                word[*start..start + SHORTEST].windows(SAMPLE).map(|group| frequency[&sample(group)]).sum()
+                word[*start..start + SHORTEST]
+                    .windows(SAMPLE)
+                    .map(|group| frequency[&sample_of_group(group)])
+                    .sum()
             };
             let start = (0..=word.len() - SHORTEST).min_by_key(cost).unwrap_or(0);
             for position in start..start + STEP {
-                samples.push((sample(&word[position..position + SAMPLE]), index, position));
+                samples.push((sample_of_group(&word[position..position + SAMPLE]), index, position));
             }
         }
         samples.sort_unstable();
         let mut filter = Box::new([0_u64; BLOCKS]);
         for &(value, ..) in &samples {
-            let (block, bit) = place(value);
+            let (block, bit) = place_in_filter(value);
             filter[block] |= bit;
         }
         Self { words, filter, samples }
@@ -69,9 +72,9 @@ impl Words {
     /// Calls a function with the owner of every word in the line, possibly several times for a repeated word.
     pub(super) fn find_all(&self, line: &[u8], mut found: impl FnMut(usize)) {
         let mut look = |at: usize, value: u64| {
-            let (block, bit) = place(value);
+            let (block, bit) = place_in_filter(value);
             if self.filter[block] & bit != 0 {
-                self.confirm(line, value, at, &mut found);
+                self.confirm_words(line, value, at, &mut found);
             }
         };
         let mut at = 0;
@@ -80,13 +83,13 @@ impl Words {
             at += STEP;
         }
         if let Some(group) = line[at..].get(..SAMPLE) {
-            look(at, sample(group));
+            look(at, sample_of_group(group));
         }
     }
 
     /// Compares the words with this sample with the line around it.
     #[cold]
-    fn confirm(&self, line: &[u8], value: u64, at: usize, found: &mut impl FnMut(usize)) {
+    fn confirm_words(&self, line: &[u8], value: u64, at: usize, found: &mut impl FnMut(usize)) {
         let first = self.samples.partition_point(|&(other, ..)| other < value);
         for &(_, index, position) in self.samples[first..].iter().take_while(|&&(other, ..)| other == value) {
             let (word, owner) = &self.words[index];
@@ -104,12 +107,12 @@ impl Default for Words {
 }
 
 /// Returns the number of a group of six bytes. The first byte is the lowest.
-fn sample(group: &[u8]) -> u64 {
+fn sample_of_group(group: &[u8]) -> u64 {
     group.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
 }
 
 /// Returns the block and bit of a sample in the filter.
-fn place(value: u64) -> (usize, u64) {
+fn place_in_filter(value: u64) -> (usize, u64) {
     let hash = value.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - HASH_BITS);
     ((hash >> 6) as usize, 1 << (hash & 63))
 }

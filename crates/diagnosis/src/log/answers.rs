@@ -13,7 +13,7 @@ const TEXT: usize = 256;
 
 /// Kind of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MessageKind {
     /// A message of NCCL at level INFO, without facts.
     WithoutFacts,
     /// Another message of NCCL.
@@ -25,7 +25,7 @@ pub(super) enum Kind {
 /// Rules of the latest messages. Ranks write the same messages, and a rule needs a search.
 #[derive(Debug)]
 pub(super) struct Answers<'a> {
-    places: Vec<Answer<'a>>,
+    places: Vec<KeptRule<'a>>,
     hasher: RandomState,
     /// Hash of the latest message.
     hash: u64,
@@ -33,21 +33,21 @@ pub(super) struct Answers<'a> {
 
 /// A message with its rule, if any. The seed of the hash is random, so that 64 bits distinguish messages.
 #[derive(Clone, Copy, Debug, Default)]
-struct Answer<'a> {
-    kind: Option<Kind>,
+struct KeptRule<'a> {
+    kind: Option<MessageKind>,
     hash: u64,
     rule: Option<&'a Rule>,
 }
 
 impl Default for Answers<'_> {
     fn default() -> Self {
-        Self { places: vec![Answer::default(); PLACES], hasher: RandomState::default(), hash: 0 }
+        Self { places: vec![KeptRule::default(); PLACES], hasher: RandomState::default(), hash: 0 }
     }
 }
 
 impl<'a> Answers<'a> {
     /// Returns the rule of a kept message, if any.
-    pub(super) fn get(&mut self, message: &[u8], kind: Kind) -> Option<Option<&'a Rule>> {
+    pub(super) fn kept_rule(&mut self, message: &[u8], kind: MessageKind) -> Option<Option<&'a Rule>> {
         if message.len() > TEXT {
             return None;
         }
@@ -56,11 +56,11 @@ impl<'a> Answers<'a> {
         (answer.kind == Some(kind) && answer.hash == self.hash).then_some(answer.rule)
     }
 
-    /// Keeps the rule of the message of the last call of [`get`](Self::get).
-    pub(super) fn keep(&mut self, message: &[u8], kind: Kind, rule: Option<&'a Rule>) {
+    /// Keeps the rule of the message of the last call of [`kept_rule`](Self::kept_rule).
+    pub(super) fn keep_rule(&mut self, message: &[u8], kind: MessageKind, rule: Option<&'a Rule>) {
         if message.len() > TEXT {
             return;
         }
-        self.places[self.hash as usize % PLACES] = Answer { kind: Some(kind), hash: self.hash, rule };
+        self.places[self.hash as usize % PLACES] = KeptRule { kind: Some(kind), hash: self.hash, rule };
     }
 }

@@ -8,7 +8,7 @@ pub(super) const MOST_RANKS: u32 = 1 << 20;
 
 /// A channel from one rank to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Channel<'a> {
+pub(super) struct RankChannel<'a> {
     /// Number of the channel.
     pub(super) number: u32,
     /// 0 for collectives, 1 for send and receive.
@@ -37,9 +37,9 @@ pub(super) enum Via<'a> {
 
 /// Content of a line after `Channel `.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Line<'a> {
+pub(super) enum ChannelLine<'a> {
     /// A channel between two ranks.
-    Channel(Channel<'a>),
+    Channel(RankChannel<'a>),
     /// The order of a ring.
     Ring(Vec<u32>),
     /// The order of a ring, cut by NCCL or without ranks.
@@ -47,21 +47,21 @@ pub(super) enum Line<'a> {
 }
 
 /// Reads the text after `Channel `.
-pub(super) fn parse(rest: &[u8]) -> Option<Line<'_>> {
-    let (number, rest) = text::small(rest)?;
+pub(super) fn parse_channel(rest: &[u8]) -> Option<ChannelLine<'_>> {
+    let (number, rest) = text::parse_small_number(rest)?;
     let (index, rest) = match rest.strip_prefix(b"/") {
-        Some(rest) => text::small(rest)?,
+        Some(rest) => text::parse_small_number(rest)?,
         None => (0, rest),
     };
     let rest = rest.strip_prefix(b" : ")?;
     let Some((from, after)) =
-        text::small(rest).and_then(|(from, after)| Some((from, after.strip_prefix(b"[")?)))
+        text::parse_small_number(rest).and_then(|(from, after)| Some((from, after.strip_prefix(b"[")?)))
     else {
-        return ring(rest);
+        return parse_ring(rest);
     };
     let rest = &after[end_of_device(after)?..];
     let rest = rest.strip_prefix(b"] -> ")?;
-    let (to, rest) = text::small(rest)?;
+    let (to, rest) = text::parse_small_number(rest)?;
     if from.max(to) >= MOST_RANKS {
         return None;
     }
@@ -79,7 +79,15 @@ pub(super) fn parse(rest: &[u8]) -> Option<Line<'_>> {
         Some(end) => (&rest[..end], ranks_at_end(&rest[end..])),
         None => (rest, None),
     };
-    Some(Line::Channel(Channel { number, index, from, to, is_receive, via: via(rest), ranks }))
+    Some(ChannelLine::Channel(RankChannel {
+        number,
+        index,
+        from,
+        to,
+        is_receive,
+        via: parse_via(rest),
+        ranks,
+    }))
 }
 
 /// Returns the position of the bracket after the number of a device, a number of few digits.
@@ -89,25 +97,25 @@ fn end_of_device(text: &[u8]) -> Option<usize> {
 
 fn ranks_at_end(text: &[u8]) -> Option<u32> {
     let start = memchr::memmem::find(text, b" nRanks ")? + 8;
-    text::small(&text[start..]).map(|(ranks, _)| ranks).filter(|ranks| *ranks <= MOST_RANKS)
+    text::parse_small_number(&text[start..]).map(|(ranks, _)| ranks).filter(|ranks| *ranks <= MOST_RANKS)
 }
 
 /// Reads `0 1 2 3`. NCCL cuts long orders, and writes `...` at their end.
-fn ring(rest: &[u8]) -> Option<Line<'_>> {
+fn parse_ring(rest: &[u8]) -> Option<ChannelLine<'_>> {
     if rest.ends_with(b"...") {
-        return Some(Line::CutRing);
+        return Some(ChannelLine::CutRing);
     }
     let mut order = Vec::with_capacity(rest.len() / 2 + 1);
     for word in rest.split(|byte| *byte == b' ').filter(|word| !word.is_empty()) {
-        match text::small(word) {
+        match text::parse_small_number(word) {
             Some((rank, [])) => order.push(rank),
             _ => return None,
         }
     }
-    Some(if order.is_empty() { Line::CutRing } else { Line::Ring(order) })
+    Some(if order.is_empty() { ChannelLine::CutRing } else { ChannelLine::Ring(order) })
 }
 
-fn via(text: &[u8]) -> Via<'_> {
+fn parse_via(text: &[u8]) -> Via<'_> {
     let part = |rest: &'_ [u8]| memchr::memchr(b'/', rest).unwrap_or(rest.len());
     if let Some(rest) = text.strip_prefix(b"P2P/") {
         let how = &rest[..part(rest)];
@@ -125,14 +133,14 @@ fn via(text: &[u8]) -> Via<'_> {
         let name = &rest[..part(rest)];
         let rest = &rest[name.len()..];
         let rest = rest.strip_prefix(b"/").unwrap_or(rest);
-        let device = text::small(rest).map(|(device, _)| device);
+        let device = text::parse_small_number(rest).map(|(device, _)| device);
         return Via::Net { name, device, gdr: rest[part(rest)..].starts_with(b"/GDRDMA") };
     }
     Via::Other(text)
 }
 
 impl Via<'_> {
-    pub(super) fn is(&self, transport: &Transport) -> bool {
+    pub(super) fn matches_transport(&self, transport: &Transport) -> bool {
         match (self, transport) {
             (Self::P2p { how, read }, Transport::P2p { how: other, read: also }) => {
                 *how == other.as_bytes() && read == also
@@ -161,9 +169,9 @@ impl Via<'_> {
 mod tests {
     use super::*;
 
-    fn channel(line: &str) -> Channel<'_> {
-        match parse(line.strip_prefix("Channel ").unwrap().as_bytes()) {
-            Some(Line::Channel(channel)) => channel,
+    fn channel(line: &str) -> RankChannel<'_> {
+        match parse_channel(line.strip_prefix("Channel ").unwrap().as_bytes()) {
+            Some(ChannelLine::Channel(channel)) => channel,
             other => panic!("{line}: {other:?}"),
         }
     }
@@ -199,7 +207,7 @@ mod tests {
                 (0, 1, false, via),
                 "{line}"
             );
-            assert!(channel.via.is(&channel.via.to_transport()), "{line}");
+            assert!(channel.via.matches_transport(&channel.via.to_transport()), "{line}");
         }
         let channel = channel("Channel 11/1 : 12[4] -> 3[5] [receive] via NET/Libfabric/1/GDRDMA/Shared");
         assert_eq!((channel.number, channel.index, channel.from, channel.to), (11, 1, 12, 3));
@@ -208,13 +216,13 @@ mod tests {
 
     #[test]
     fn rings_are_read_unless_they_are_cut() {
-        assert_eq!(parse(b"00/02 : 0 1 2 3"), Some(Line::Ring(vec![0, 1, 2, 3])));
-        assert_eq!(parse(b"00/24 :    0   1  10"), Some(Line::Ring(vec![0, 1, 10])));
-        assert_eq!(parse(b"00/24 :    0   1  1..."), Some(Line::CutRing));
+        assert_eq!(parse_channel(b"00/02 : 0 1 2 3"), Some(ChannelLine::Ring(vec![0, 1, 2, 3])));
+        assert_eq!(parse_channel(b"00/24 :    0   1  10"), Some(ChannelLine::Ring(vec![0, 1, 10])));
+        assert_eq!(parse_channel(b"00/24 :    0   1  1..."), Some(ChannelLine::CutRing));
         for wrong in
             ["", "x", "00", "00/0 : 0[0", "00/0 : 0[0] -> ", "00/0 : 0[0] -> 1[0] [send] v", "00/0 : a"]
         {
-            assert_eq!(parse(wrong.as_bytes()), None, "{wrong}");
+            assert_eq!(parse_channel(wrong.as_bytes()), None, "{wrong}");
         }
     }
 }

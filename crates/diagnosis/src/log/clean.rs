@@ -13,7 +13,7 @@ const BEGINNINGS: [&[u8]; 2] = [b"{\"log\":\"", b"{\"log\": \""];
 /// A line of Docker's driver `json-file`: `{"log":"text\n","stream":"stderr","time":"..."}`, with its members
 /// in any order.
 #[derive(Deserialize)]
-struct Record<'a> {
+struct DockerRecord<'a> {
     #[serde(borrow)]
     log: Cow<'a, str>,
 }
@@ -23,16 +23,16 @@ struct Record<'a> {
 ///
 /// `escapes` is false for a line known to have no escape sequence.
 #[inline]
-pub(super) fn clean<'a>(line: &'a [u8], escapes: bool, scratch: &'a mut Vec<u8>) -> &'a [u8] {
+pub(super) fn clean_line<'a>(line: &'a [u8], escapes: bool, scratch: &'a mut Vec<u8>) -> &'a [u8] {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let is_json = line.first() == Some(&b'{') && memmem::find(line, b"\"log\"").is_some();
     if !is_json && (!escapes || memchr(ESCAPE, line).is_none()) {
         return line;
     }
-    cleaned(line, is_json, scratch)
+    clean_into(line, is_json, scratch)
 }
 
-fn cleaned<'a>(line: &[u8], is_json: bool, scratch: &'a mut Vec<u8>) -> &'a [u8] {
+fn clean_into<'a>(line: &[u8], is_json: bool, scratch: &'a mut Vec<u8>) -> &'a [u8] {
     scratch.clear();
     if !is_json || !unwrap_json(line, scratch) {
         scratch.extend_from_slice(line);
@@ -44,9 +44,9 @@ fn cleaned<'a>(line: &[u8], is_json: bool, scratch: &'a mut Vec<u8>) -> &'a [u8]
     &scratch[..end]
 }
 
-/// Extracts the text of a [`Record`]. Returns false for other JSON.
+/// Extracts the text of a [`DockerRecord`]. Returns false for other JSON.
 fn unwrap_json(line: &[u8], out: &mut Vec<u8>) -> bool {
-    if let Ok(record) = serde_json::from_slice::<Record<'_>>(line) {
+    if let Ok(record) = serde_json::from_slice::<DockerRecord<'_>>(line) {
         // The text stays one line.
         let is_end = |byte: u8| matches!(byte, b'\n' | b'\r');
         out.extend(record.log.bytes().map(|byte| if is_end(byte) { b' ' } else { byte }));
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     fn cleaned(line: &[u8]) -> String {
-        String::from_utf8_lossy(clean(line, true, &mut Vec::new())).into_owned()
+        String::from_utf8_lossy(clean_line(line, true, &mut Vec::new())).into_owned()
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Communicators, their members, and the connections between them.
 
-use super::channel::Channel;
+use super::channel::RankChannel;
 use super::digest::{Communicator, Connection, Member, Position, Transport};
 use super::message::{self, Event, Life};
 use super::text;
-use super::writers::{Line, Membership};
+use super::writers::{Membership, ThreadLine};
 use foldhash::HashMap;
 use std::collections::BTreeSet;
 
@@ -34,7 +34,7 @@ const UNNAMED: &str = "without commId";
 
 /// The identity of a communicator across its ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Key {
+enum CommunicatorKey {
     Id(u64),
     /// A split: the parent's index, its number, the color.
     Split(Option<usize>, u32, i64),
@@ -45,7 +45,7 @@ enum Key {
 
 /// The channels from one rank to another.
 #[derive(Debug, Default)]
-struct Pair {
+struct PairChannels {
     /// Channels seen, by kind of line: sender or receiver, collective or not.
     seen: [u128; 4],
     /// Channels by transport.
@@ -53,18 +53,18 @@ struct Pair {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct CommunicatorState {
     digest: Communicator,
     /// Members with a line about their rank and the size, if the communicator has no commId.
     named: BTreeSet<u32>,
-    pairs: HashMap<(u32, u32), Pair>,
+    pairs: HashMap<(u32, u32), PairChannels>,
 }
 
 /// All communicators.
 #[derive(Debug, Default)]
 pub(super) struct Communicators {
-    all: Vec<State>,
-    keys: HashMap<Key, usize>,
+    all: Vec<CommunicatorState>,
+    keys: HashMap<CommunicatorKey, usize>,
     /// Communicators by process and address.
     addresses: HashMap<(usize, u64), Membership>,
     /// Number of splits of a parent with a color, by writer, for versions without numbers of splits.
@@ -76,12 +76,12 @@ pub(super) struct Communicators {
     rings: usize,
     choices: usize,
     /// Lines dropped at a limit.
-    pub(super) lost: Lost,
+    pub(super) lost: LostLines,
 }
 
 /// Numbers of dropped lines.
 #[derive(Debug, Default)]
-pub(super) struct Lost {
+pub(super) struct LostLines {
     pub(super) members: u64,
     pub(super) timings: u64,
     pub(super) pairs: u64,
@@ -91,7 +91,7 @@ pub(super) struct Lost {
 
 impl Communicators {
     /// Returns the number of ranks of a communicator.
-    pub(super) fn ranks(&self, communicator: usize) -> u32 {
+    pub(super) fn number_of_ranks(&self, communicator: usize) -> u32 {
         self.all.get(communicator).map_or(0, |state| state.digest.ranks)
     }
 
@@ -107,12 +107,12 @@ impl Communicators {
     }
 
     /// Notes an event of a communicator, and returns its member.
-    pub(super) fn note(
+    pub(super) fn note_event(
         &mut self,
         process: usize,
         writer: usize,
         life: &Life<'_>,
-        line: Line,
+        line: ThreadLine,
     ) -> Option<Membership> {
         let position = line.position;
         let known = self.addresses.get(&(process, life.address)).copied();
@@ -120,11 +120,11 @@ impl Communicators {
         let membership = match (life.event, known) {
             // The address of a destroyed communicator is used again.
             (Event::Start, _) | (Event::Complete, None) => self
-                .begun(writer, life, position)
-                .or_else(|| self.identify(process, writer, life, position))
-                .or_else(|| self.unnamed(writer, life, position)),
-            (Event::Shape, None) => self.unnamed(writer, life, position),
-            (_, Some(known)) => Some(self.named(known, life)),
+                .find_begun(writer, life, position)
+                .or_else(|| self.identify_communicator(process, writer, life, position))
+                .or_else(|| self.find_unnamed(writer, life, position)),
+            (Event::Shape, None) => self.find_unnamed(writer, life, position),
+            (_, Some(known)) => Some(self.name_communicator(known, life)),
             (Event::Aborted, None) => self.last_of(writer, life),
             (_, None) => None,
         }?;
@@ -139,7 +139,7 @@ impl Communicators {
         state.digest.nodes = life.nodes.or(state.digest.nodes);
         // Only the commId proves that two sizes are of one communicator.
         let is_other = life.id.is_some() && life.ranks != state.digest.ranks;
-        let member = self.member(membership, writer)?;
+        let member = self.add_member(membership, writer)?;
         member.other_size = is_other.then_some(life.ranks).or(member.other_size);
         member.nvml = life.nvml.or(member.nvml);
         member.mnnvl = life.mnnvl.or(member.mnnvl);
@@ -171,7 +171,7 @@ impl Communicators {
     /// Returns the writer's membership with this rank and size in one of the last communicators, for a line
     /// of an unknown communicator.
     fn last_of(&self, writer: usize, life: &Life<'_>) -> Option<Membership> {
-        let is_own = |state: &State| {
+        let is_own = |state: &CommunicatorState| {
             let member = state.digest.members.get(&life.rank);
             state.digest.ranks == life.ranks && member.is_some_and(|member| member.writer == writer)
         };
@@ -182,17 +182,18 @@ impl Communicators {
 
     /// Returns the communicator of a line without commId: the last one, unless it has this rank, or another
     /// size.
-    fn unnamed(&mut self, writer: usize, life: &Life<'_>, position: Position) -> Option<Membership> {
-        let fits = |state: &State| {
+    fn find_unnamed(&mut self, writer: usize, life: &Life<'_>, position: Position) -> Option<Membership> {
+        let fits = |state: &CommunicatorState| {
             let Communicator { ranks, members, .. } = &state.digest;
             let is_size = if state.named.is_empty() { *ranks <= life.ranks } else { *ranks == life.ranks };
             let is_writer = members.get(&life.rank).is_none_or(|member| member.writer == writer);
             is_size && is_writer && !state.named.contains(&life.rank)
         };
-        if self.keys.get(&Key::Unnamed).is_some_and(|index| !fits(&self.all[*index])) {
-            self.keys.remove(&Key::Unnamed);
+        if self.keys.get(&CommunicatorKey::Unnamed).is_some_and(|index| !fits(&self.all[*index])) {
+            self.keys.remove(&CommunicatorKey::Unnamed);
         }
-        let communicator = self.communicator(Key::Unnamed, String::new(), life.ranks, position)?;
+        let communicator =
+            self.add_communicator(CommunicatorKey::Unnamed, String::new(), life.ranks, position)?;
         let has_room = self.members < MEMBERS;
         let state = &mut self.all[communicator];
         if has_room || state.named.is_empty() {
@@ -204,33 +205,33 @@ impl Communicators {
 
     /// Returns the communicator of the connections of this rank before the commId, if START is not in the
     /// log.
-    fn begun(&mut self, writer: usize, life: &Life<'_>, position: Position) -> Option<Membership> {
-        let is_known =
-            life.event == Event::Start || life.id.is_none_or(|id| self.keys.contains_key(&Key::Id(id)));
-        let last = &self.all[*self.keys.get(&Key::Unnamed)?].digest;
+    fn find_begun(&mut self, writer: usize, life: &Life<'_>, position: Position) -> Option<Membership> {
+        let is_known = life.event == Event::Start
+            || life.id.is_none_or(|id| self.keys.contains_key(&CommunicatorKey::Id(id)));
+        let last = &self.all[*self.keys.get(&CommunicatorKey::Unnamed)?].digest;
         if is_known || last.members.get(&life.rank)?.writer != writer {
             return None;
         }
-        let begun = self.unnamed(writer, life, position)?;
-        Some(self.named(begun, life))
+        let begun = self.find_unnamed(writer, life, position)?;
+        Some(self.name_communicator(begun, life))
     }
 
     /// Gives a communicator the commId of a later line.
-    fn named(&mut self, known: Membership, life: &Life<'_>) -> Membership {
+    fn name_communicator(&mut self, known: Membership, life: &Life<'_>) -> Membership {
         let digest = &mut self.all[known.communicator].digest;
         let Some(id) = life.id.filter(|_| digest.id == UNNAMED) else { return known };
-        if let Some(communicator) = self.keys.get(&Key::Id(id)) {
+        if let Some(communicator) = self.keys.get(&CommunicatorKey::Id(id)) {
             return Membership { communicator: *communicator, ..known };
         }
         digest.id = format!("{id:#x}");
-        self.keys.insert(Key::Id(id), known.communicator);
-        if self.keys.get(&Key::Unnamed) == Some(&known.communicator) {
-            self.keys.remove(&Key::Unnamed);
+        self.keys.insert(CommunicatorKey::Id(id), known.communicator);
+        if self.keys.get(&CommunicatorKey::Unnamed) == Some(&known.communicator) {
+            self.keys.remove(&CommunicatorKey::Unnamed);
         }
         known
     }
 
-    fn identify(
+    fn identify_communicator(
         &mut self,
         process: usize,
         writer: usize,
@@ -240,7 +241,7 @@ impl Communicators {
         let parent = life.parent.and_then(|parent| self.addresses.get(&(process, parent)));
         let parent = parent.map(|parent| parent.communicator);
         let key = match (life.id, life.color) {
-            (Some(id), _) => Key::Id(id),
+            (Some(id), _) => CommunicatorKey::Id(id),
             (None, Some(color)) => {
                 let split = life.split.unwrap_or_else(|| {
                     let place = (writer, parent.unwrap_or(usize::MAX), color);
@@ -252,27 +253,27 @@ impl Communicators {
                     }
                     count
                 });
-                Key::Split(parent, split, color)
+                CommunicatorKey::Split(parent, split, color)
             }
             (None, None) => return None,
         };
         self.forget_whole(&key, life);
         let id = match &key {
             key if self.keys.contains_key(key) => String::new(),
-            Key::Id(id) => format!("{id:#x}"),
-            Key::Split(parent, split, color) => {
+            CommunicatorKey::Id(id) => format!("{id:#x}"),
+            CommunicatorKey::Split(parent, split, color) => {
                 let parent = parent.map_or("?", |parent| &self.all[parent].digest.id);
-                text::shortened(format!("{parent}/{split}.{color}").as_bytes())
+                text::shorten_message(format!("{parent}/{split}.{color}").as_bytes())
             }
-            Key::Unnamed => UNNAMED.to_owned(),
+            CommunicatorKey::Unnamed => UNNAMED.to_owned(),
         };
-        let communicator = self.communicator(key, id, life.ranks, position)?;
+        let communicator = self.add_communicator(key, id, life.ranks, position)?;
         Some(Membership { communicator, rank: life.rank })
     }
 
     /// Lets a communicator of another size begin after all ranks completed the previous one with this commId:
     /// jobs with the same NCCL_COMM_ID have the same commId.
-    fn forget_whole(&mut self, key: &Key, life: &Life<'_>) {
+    fn forget_whole(&mut self, key: &CommunicatorKey, life: &Life<'_>) {
         let is_whole = |index: &usize| {
             let Communicator { ranks, members, .. } = &self.all[*index].digest;
             let complete = members.values().filter(|member| member.complete && member.other_size.is_none());
@@ -283,7 +284,13 @@ impl Communicators {
         }
     }
 
-    fn communicator(&mut self, key: Key, id: String, ranks: u32, first: Position) -> Option<usize> {
+    fn add_communicator(
+        &mut self,
+        key: CommunicatorKey,
+        id: String,
+        ranks: u32,
+        first: Position,
+    ) -> Option<usize> {
         if let Some(index) = self.keys.get(&key) {
             return Some(*index);
         }
@@ -291,15 +298,15 @@ impl Communicators {
             self.lost.members += 1;
             return None;
         }
-        self.all.push(State {
+        self.all.push(CommunicatorState {
             digest: Communicator { id, ranks, first, last: first, ..Communicator::default() },
-            ..State::default()
+            ..CommunicatorState::default()
         });
         self.keys.insert(key, self.all.len() - 1);
         Some(self.all.len() - 1)
     }
 
-    fn member(&mut self, membership: Membership, writer: usize) -> Option<&mut Member> {
+    fn add_member(&mut self, membership: Membership, writer: usize) -> Option<&mut Member> {
         let members = &mut self.all[membership.communicator].digest.members;
         if !members.contains_key(&membership.rank) {
             if self.members == MEMBERS {
@@ -313,7 +320,12 @@ impl Communicators {
 
     /// Notes a channel of a member of the communicator. Returns true if the line can be a line of this
     /// member. A repeated line is refused unless `again` is true.
-    pub(super) fn connect(&mut self, member: Membership, channel: &Channel<'_>, again: bool) -> bool {
+    pub(super) fn connect_member(
+        &mut self,
+        member: Membership,
+        channel: &RankChannel<'_>,
+        again: bool,
+    ) -> bool {
         let (own, peer) = own_and_peer(channel);
         let Some(state) = self.all.get_mut(member.communicator) else { return false };
         if own != member.rank || peer >= state.digest.ranks {
@@ -337,16 +349,20 @@ impl Communicators {
         }
         pair.seen[kind] |= bit;
         let transports = &mut self.transports;
-        let known =
-            pair.transports.iter_mut().find(|(index, _)| channel.via.is(&transports[usize::from(*index)]));
+        let known = pair
+            .transports
+            .iter_mut()
+            .find(|(index, _)| channel.via.matches_transport(&transports[usize::from(*index)]));
         if let Some((_, channels)) = known {
             *channels |= bit;
         } else if self.pairs == PAIRS && !pair.transports.is_empty() {
             self.lost.pairs += 1;
         } else {
             self.pairs += usize::from(!pair.transports.is_empty());
-            let index =
-                transports.iter().position(|transport| channel.via.is(transport)).unwrap_or_else(|| {
+            let index = transports
+                .iter()
+                .position(|transport| channel.via.matches_transport(transport))
+                .unwrap_or_else(|| {
                     if transports.len() < TRANSPORTS {
                         transports.push(channel.via.to_transport());
                         return transports.len() - 1;
@@ -366,7 +382,7 @@ impl Communicators {
     pub(super) fn connect_unseen(
         &mut self,
         writer: usize,
-        channel: &Channel<'_>,
+        channel: &RankChannel<'_>,
         position: Position,
     ) -> Option<Membership> {
         let (own, peer) = own_and_peer(channel);
@@ -378,31 +394,31 @@ impl Communicators {
         }
         let least = channel.ranks.unwrap_or(least);
         // Another communicator begins if the last one has a size, and is smaller.
-        let is_small = |state: &State| !state.named.is_empty() && state.digest.ranks < least;
-        if self.keys.get(&Key::Unnamed).is_some_and(|index| is_small(&self.all[*index])) {
-            self.keys.remove(&Key::Unnamed);
+        let is_small = |state: &CommunicatorState| !state.named.is_empty() && state.digest.ranks < least;
+        if self.keys.get(&CommunicatorKey::Unnamed).is_some_and(|index| is_small(&self.all[*index])) {
+            self.keys.remove(&CommunicatorKey::Unnamed);
         }
-        let communicator = self.communicator(Key::Unnamed, String::new(), 0, position)?;
+        let communicator = self.add_communicator(CommunicatorKey::Unnamed, String::new(), 0, position)?;
         let ranks = &mut self.all[communicator].digest.ranks;
         *ranks = (*ranks).max(least);
         let membership = Membership { communicator, rank: own };
-        self.member(membership, writer);
-        self.connect(membership, channel, true);
+        self.add_member(membership, writer);
+        self.connect_member(membership, channel, true);
         Some(membership)
     }
 
     /// Returns the member, if the digest has it.
-    pub(super) fn get(&mut self, membership: Membership) -> Option<&mut Member> {
+    pub(super) fn member_mut(&mut self, membership: Membership) -> Option<&mut Member> {
         self.all.get_mut(membership.communicator)?.digest.members.get_mut(&membership.rank)
     }
 
     /// Returns the communicator.
-    pub(super) fn digest(&mut self, membership: Membership) -> Option<&mut Communicator> {
+    pub(super) fn communicator_mut(&mut self, membership: Membership) -> Option<&mut Communicator> {
         self.all.get_mut(membership.communicator).map(|state| &mut state.digest)
     }
 
     /// Notes the order of a ring, if it has all ranks of the communicator.
-    pub(super) fn ring(&mut self, membership: Membership, mut order: Vec<u32>) {
+    pub(super) fn note_ring(&mut self, membership: Membership, mut order: Vec<u32>) {
         let Some(state) = self.all.get_mut(membership.communicator) else { return };
         if order.len() != state.digest.ranks as usize || state.digest.rings.contains(&order) {
             return;
@@ -417,7 +433,7 @@ impl Communicators {
     }
 
     /// Notes the algorithm and protocol of an operation.
-    pub(super) fn choose(&mut self, membership: Membership, algorithm: &[u8], protocol: &[u8]) {
+    pub(super) fn note_choice(&mut self, membership: Membership, algorithm: &[u8], protocol: &[u8]) {
         let Some(state) = self.all.get_mut(membership.communicator) else { return };
         let choices = &mut state.digest.choices;
         let is = |name: &str| {
@@ -441,15 +457,15 @@ impl Communicators {
     }
 
     /// Notes the seconds of the phases of the initialisation, or of the bootstrap.
-    pub(super) fn time(&mut self, membership: Membership, phases: &[u8], is_bootstrap: bool) {
+    pub(super) fn note_phases(&mut self, membership: Membership, phases: &[u8], is_bootstrap: bool) {
         if self.timings >= TIMINGS * 2 {
             self.lost.timings += 1;
             return;
         }
-        let Some(member) = self.get(membership) else { return };
+        let Some(member) = self.member_mut(membership) else { return };
         let timings = if is_bootstrap { &mut member.bootstrap } else { &mut member.timings };
         let is_first = timings.is_empty();
-        for (phase, seconds) in message::phases(phases) {
+        for (phase, seconds) in message::parse_phases(phases) {
             if timings.len() < PHASES {
                 timings.insert(phase.to_owned(), seconds);
             }
@@ -458,14 +474,14 @@ impl Communicators {
     }
 
     /// Returns the communicators with their connections. `places` has the final index of each writer.
-    pub(super) fn finish(self, places: &[usize]) -> Vec<Communicator> {
+    pub(super) fn into_communicators(self, places: &[usize]) -> Vec<Communicator> {
         let Self { all, transports, .. } = self;
         all.into_iter()
-            .map(|State { mut digest, pairs, .. }| {
+            .map(|CommunicatorState { mut digest, pairs, .. }| {
                 for member in digest.members.values_mut() {
                     member.writer = places[member.writer];
                 }
-                for (pair, Pair { transports: used, seen }) in pairs {
+                for (pair, PairChannels { transports: used, seen }) in pairs {
                     for (rank, channels) in [(pair.0, seen[0] | seen[1]), (pair.1, seen[2] | seen[3])] {
                         if let Some(member) = digest.members.get_mut(&rank).filter(|_| channels != 0) {
                             member.logs_connections = true;
@@ -486,6 +502,6 @@ impl Communicators {
 }
 
 /// Returns the rank of the line's writer, and its peer.
-fn own_and_peer(channel: &Channel<'_>) -> (u32, u32) {
+fn own_and_peer(channel: &RankChannel<'_>) -> (u32, u32) {
     if channel.is_receive { (channel.to, channel.from) } else { (channel.from, channel.to) }
 }

@@ -107,7 +107,7 @@ pub struct Writer {
     pub bootstrap: Option<String>,
     /// Traced result codes of the first failures, at most [`FAILURES`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub failures: Vec<Failure>,
+    pub failures: Vec<CallFailure>,
     /// True after a traced error of an operation or of a group of operations.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub operation_failed: bool,
@@ -128,7 +128,7 @@ pub const FAILURES: usize = 4;
 
 /// A result code, traced through NCCL's functions (`misc/socket.cc:635 -> 6`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Failure {
+pub struct CallFailure {
     /// File and line of NCCL's source in the first trace, closest to the cause.
     pub place: String,
     /// File and line in the last trace.
@@ -198,7 +198,7 @@ pub struct Communicator {
     /// Members in the log, by rank.
     pub members: BTreeMap<u32, Member>,
     /// Connections between ranks, by sender and receiver.
-    #[serde(serialize_with = "pairs")]
+    #[serde(serialize_with = "serialize_pairs")]
     pub connections: BTreeMap<(u32, u32), Connection>,
     /// `coll channels`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -284,7 +284,7 @@ impl Communicator {
 pub struct Connection {
     /// Transports with their numbers of channels. Channels of collectives and of send and receive with the
     /// same number count once.
-    #[serde(serialize_with = "transports")]
+    #[serde(serialize_with = "serialize_transports")]
     pub transports: BTreeMap<Transport, u32>,
 }
 
@@ -419,22 +419,26 @@ pub struct WatchdogReport {
 }
 
 /// Serializes pairs as a list, since JSON has no tuples as keys.
-fn pairs<S: serde::Serializer>(
+fn serialize_pairs<S: serde::Serializer>(
     connections: &BTreeMap<(u32, u32), Connection>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
-    struct Pair<'a> {
+    struct ConnectionEntry<'a> {
         from: u32,
         to: u32,
         #[serde(flatten)]
         connection: &'a Connection,
     }
-    serializer.collect_seq(connections.iter().map(|(&(from, to), connection)| Pair { from, to, connection }))
+    serializer.collect_seq(connections.iter().map(|(&(from, to), connection)| ConnectionEntry {
+        from,
+        to,
+        connection,
+    }))
 }
 
 /// Serializes transports as a list, since JSON has no structures as keys.
-fn transports<S: serde::Serializer>(
+fn serialize_transports<S: serde::Serializer>(
     transports: &BTreeMap<Transport, u32>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {

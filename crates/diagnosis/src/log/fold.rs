@@ -4,7 +4,7 @@
 const TEXT: usize = 256;
 
 /// Returns the text without its numbers, addresses and generated names.
-pub(super) fn fold(message: &[u8]) -> Vec<u8> {
+pub(super) fn fold_message(message: &[u8]) -> Vec<u8> {
     let message = &message[..message.len().min(TEXT)];
     let mut folded = Vec::with_capacity(message.len());
     let mut position = 0;
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn texts_that_differ_in_numbers_are_equal() {
-        let folded = |text: &str| String::from_utf8(fold(text.as_bytes())).unwrap();
+        let folded = |text: &str| String::from_utf8(fold_message(text.as_bytes())).unwrap();
         assert_eq!(
             folded("comm 0x55d9c752e8a0 rank 12 to 192.0.2.2<43210> failed"),
             folded("comm 0x7 rank 3 to 192.0.2.99<1> failed")
@@ -75,6 +75,6 @@ mod tests {
         assert_eq!(folded("ranks 1 2 3 4"), folded("ranks 1 2"));
         assert_ne!(folded("cannot open eth0"), folded("cannot open mlx5_0"));
         assert_eq!(folded("decade"), "decade");
-        assert!(fold(&[b'x'; 100_000]).len() <= TEXT);
+        assert!(fold_message(&[b'x'; 100_000]).len() <= TEXT);
     }
 }

@@ -9,13 +9,13 @@ use crate::knowledge::rules::Rules;
 
 /// Reads the bytes as a log, also in two files split at a position from the first byte, checks the digest,
 /// and draws the conclusions.
-pub fn log(data: &[u8]) {
+pub fn check_log(data: &[u8]) {
     let rules = Rules::built_in();
     let middle = data.first().map_or(0, |byte| data.len() * usize::from(*byte) / 256);
     let mut reader = Reader::new(&rules);
-    reader.read("whole", data);
-    reader.read("first", &data[..middle]);
-    reader.read("second", &data[middle..]);
+    reader.read_stream("whole", data);
+    reader.read_stream("first", &data[..middle]);
+    reader.read_stream("second", &data[middle..]);
     let digest = reader.finish();
     assert_eq!(digest.inputs.len(), 3);
     for input in &digest.inputs {
@@ -35,7 +35,7 @@ pub fn log(data: &[u8]) {
         }
     }
     for hit in &digest.hits {
-        assert!(rules.get(&hit.rule).is_some() && hit.count >= hit.examples.len() as u64);
+        assert!(rules.rule_by_id(&hit.rule).is_some() && hit.count >= hit.examples.len() as u64);
         assert!(hit.writers.iter().all(|writer| *writer < writers));
     }
     assert!(digest.unknown.iter().all(|unknown| unknown.count > 0 && !unknown.examples.is_empty()));
@@ -43,6 +43,6 @@ pub fn log(data: &[u8]) {
     conclude(&digest, &rules);
     // Only one input can have several jobs.
     let mut reader = Reader::new(&rules);
-    reader.read("whole", data);
+    reader.read_stream("whole", data);
     conclude(&reader.finish(), &rules);
 }

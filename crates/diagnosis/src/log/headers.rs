@@ -27,12 +27,12 @@ pub(super) struct Headers {
 #[derive(Clone, Copy, Debug)]
 struct Header {
     hash: u64,
-    known: Known,
+    known: KnownWriter,
 }
 
 /// The writer of lines with a header.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Known {
+pub(super) struct KnownWriter {
     /// Index of the thread, or `None` for a writer above the limit.
     pub(super) thread: Option<usize>,
     /// Number of earlier resets of the threads.
@@ -49,7 +49,7 @@ impl Default for Headers {
 
 impl Headers {
     /// Returns the writer of a kept header.
-    pub(super) fn get(&mut self, header: &[u8]) -> Option<Known> {
+    pub(super) fn kept_writer(&mut self, header: &[u8]) -> Option<KnownWriter> {
         if header.len() > TEXT || header.is_empty() {
             return None;
         }
@@ -61,13 +61,13 @@ impl Headers {
 
     /// Returns the length and the writer of the header of a line of level INFO, if it is as long as the last
     /// one. A kept header contains no level, so the line's first level need not be searched.
-    pub(super) fn of_same_length(&mut self, line: &[u8]) -> Option<(usize, Known)> {
+    pub(super) fn of_same_length(&mut self, line: &[u8]) -> Option<(usize, KnownWriter)> {
         let (header, rest) = line.split_at_checked(self.length)?;
-        rest.starts_with(INFO).then(|| self.get(header)).flatten().map(|known| (header.len(), known))
+        rest.starts_with(INFO).then(|| self.kept_writer(header)).flatten().map(|known| (header.len(), known))
     }
 
-    /// Keeps the writer of the header of the last call of [`get`](Self::get).
-    pub(super) fn keep(&mut self, header: &[u8], known: Known) {
+    /// Keeps the writer of the header of the last call of [`kept_writer`](Self::kept_writer).
+    pub(super) fn keep_writer(&mut self, header: &[u8], known: KnownWriter) {
         if header.len() > TEXT || header.is_empty() {
             return;
         }

@@ -33,9 +33,9 @@ pub(super) struct Summary {
 
 /// Calls `each` with every line, without its end, its number from 1, and false if no line near it has an
 /// escape sequence. Only the beginning of a line longer than [`LINE`] is given.
-pub(super) fn lines<'a>(stream: impl Read + 'a, mut each: impl FnMut(&[u8], u64, bool)) -> Summary {
+pub(super) fn read_lines<'a>(stream: impl Read + 'a, mut each: impl FnMut(&[u8], u64, bool)) -> Summary {
     let mut summary = Summary::default();
-    let mut decoded = match decode(stream) {
+    let mut decoded = match decode_stream(stream) {
         Ok(decoded) => decoded,
         Err(error) => return Summary { problem: Some(error.to_string()), ..summary },
     };
@@ -47,7 +47,7 @@ pub(super) fn lines<'a>(stream: impl Read + 'a, mut each: impl FnMut(&[u8], u64,
     loop {
         let is_first = summary.bytes == 0;
         let least = if is_first { format::HEAD } else { 1 };
-        let (count, error) = fill(&mut decoded, &mut buffer[filled..], least);
+        let (count, error) = fill_buffer(&mut decoded, &mut buffer[filled..], least);
         summary.problem = error.map(|error| error.to_string());
         if count == 0 {
             break;
@@ -62,12 +62,12 @@ pub(super) fn lines<'a>(stream: impl Read + 'a, mut each: impl FnMut(&[u8], u64,
         let end = filled + count;
         let escapes = memchr(ESCAPE, &buffer[..end]).is_some();
         let (mut start, mut search) = (0, filled);
-        while let Some(length) = find(line_end, &buffer[search..end]) {
+        while let Some(length) = find_line_end(line_end, &buffer[search..end]) {
             let newline = search + length;
             if skipping {
                 skipping = false;
             } else {
-                give(&buffer[start..newline], escapes, &mut summary, &mut each);
+                give_line(&buffer[start..newline], escapes, &mut summary, &mut each);
             }
             start = newline + 1;
             search = start;
@@ -75,7 +75,7 @@ pub(super) fn lines<'a>(stream: impl Read + 'a, mut each: impl FnMut(&[u8], u64,
         if skipping {
             start = end;
         } else if end - start > LINE {
-            give(&buffer[start..end], escapes, &mut summary, &mut each);
+            give_line(&buffer[start..end], escapes, &mut summary, &mut each);
             (skipping, start) = (true, end);
         }
         buffer.copy_within(start..end, 0);
@@ -86,18 +86,18 @@ pub(super) fn lines<'a>(stream: impl Read + 'a, mut each: impl FnMut(&[u8], u64,
     }
     if filled > 0 {
         let escapes = memchr(ESCAPE, &buffer[..filled]).is_some();
-        give(&buffer[..filled], escapes, &mut summary, &mut each);
+        give_line(&buffer[..filled], escapes, &mut summary, &mut each);
     }
     summary
 }
 
 /// Returns the position of the next end of a line.
-fn find(line_end: u8, bytes: &[u8]) -> Option<usize> {
+fn find_line_end(line_end: u8, bytes: &[u8]) -> Option<usize> {
     if line_end == b'\n' { memchr(b'\n', bytes) } else { memchr2(line_end, b'\n', bytes) }
 }
 
 /// Reads at least so many bytes, or to the end or an error.
-fn fill(stream: &mut impl Read, buffer: &mut [u8], least: usize) -> (usize, Option<io::Error>) {
+fn fill_buffer(stream: &mut impl Read, buffer: &mut [u8], least: usize) -> (usize, Option<io::Error>) {
     let mut filled = 0;
     while filled < least.min(buffer.len()) {
         match stream.read(&mut buffer[filled..]) {
@@ -110,7 +110,7 @@ fn fill(stream: &mut impl Read, buffer: &mut [u8], least: usize) -> (usize, Opti
     (filled, None)
 }
 
-fn give(line: &[u8], escapes: bool, summary: &mut Summary, each: &mut impl FnMut(&[u8], u64, bool)) {
+fn give_line(line: &[u8], escapes: bool, summary: &mut Summary, each: &mut impl FnMut(&[u8], u64, bool)) {
     summary.lines += 1;
     if line.len() > LINE {
         summary.cut += 1;
@@ -119,7 +119,7 @@ fn give(line: &[u8], escapes: bool, summary: &mut Summary, each: &mut impl FnMut
 }
 
 /// Returns the stream through a decoder, by its first bytes.
-fn decode<'a>(mut stream: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
+fn decode_stream<'a>(mut stream: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
     let mut head = Vec::with_capacity(4);
     while head.len() < 4 {
         let mut byte = [0; 4];
@@ -137,7 +137,7 @@ fn decode<'a>(mut stream: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
     Ok(if is_gzip {
         Box::new(Described("gzip", MultiGzDecoder::new(BufReader::with_capacity(BUFFER, whole))))
     } else if is_zstd {
-        Box::new(Described("zstd", Frames::new(BufReader::with_capacity(BUFFER, whole))))
+        Box::new(Described("zstd", ZstdFrames::new(BufReader::with_capacity(BUFFER, whole))))
     } else {
         Box::new(whole)
     })
@@ -162,7 +162,7 @@ impl<R: Read> Read for Described<R> {
 }
 
 /// Frames of zstd, one after the other.
-struct Frames<R> {
+struct ZstdFrames<R> {
     source: R,
     decoder: FrameDecoder,
     is_open: bool,
@@ -173,7 +173,7 @@ struct Frames<R> {
 /// An empty last block, and a checksum: with it the decoder returns its data of a frame without an end.
 const END: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
 
-impl<R: BufRead> Frames<R> {
+impl<R: BufRead> ZstdFrames<R> {
     fn new(source: R) -> Self {
         let mut decoder = FrameDecoder::new();
         decoder.set_max_window_size(WINDOW);
@@ -181,7 +181,7 @@ impl<R: BufRead> Frames<R> {
     }
 
     /// Starts the next frame. Returns false at the end of the stream.
-    fn open(&mut self) -> io::Result<bool> {
+    fn open_frame(&mut self) -> io::Result<bool> {
         loop {
             if self.source.fill_buf()?.is_empty() {
                 return Ok(false);
@@ -200,13 +200,13 @@ impl<R: BufRead> Frames<R> {
                         return Err(io::ErrorKind::UnexpectedEof.into());
                     }
                 }
-                Err(error) => return Err(self.broken(&error)),
+                Err(error) => return Err(self.cut_error(&error)),
             }
         }
     }
 
     /// Returns the error. An error at the end of the stream is a cut.
-    fn broken(&mut self, error: &dyn std::fmt::Display) -> io::Error {
+    fn cut_error(&mut self, error: &dyn std::fmt::Display) -> io::Error {
         let kind = match self.source.fill_buf() {
             Ok([]) => io::ErrorKind::UnexpectedEof,
             _ => io::ErrorKind::InvalidData,
@@ -219,21 +219,21 @@ impl<R: BufRead> Frames<R> {
     }
 }
 
-impl<R: BufRead> Read for Frames<R> {
+impl<R: BufRead> Read for ZstdFrames<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             if !self.is_open {
                 if let Some(failure) = self.failure.take() {
                     return Err(failure);
                 }
-                if !self.open()? {
+                if !self.open_frame()? {
                     return Ok(0);
                 }
             }
             while self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
                 let blocks = BlockDecodingStrategy::UptoBlocks;
                 if let Err(error) = self.decoder.decode_blocks(&mut self.source, blocks(1)) {
-                    let failure = self.broken(&error);
+                    let failure = self.cut_error(&error);
                     if self.failure.is_some() || self.decoder.decode_blocks(&END[..], blocks(1)).is_err() {
                         return Err(failure);
                     }
@@ -267,7 +267,7 @@ mod tests {
 
     fn read(stream: &[u8]) -> (Vec<String>, Summary) {
         let mut all = Vec::new();
-        let summary = lines(stream, |line, number, _| {
+        let summary = read_lines(stream, |line, number, _| {
             all.push(String::from_utf8_lossy(line).into_owned());
             assert_eq!(all.len() as u64, number);
         });

@@ -24,7 +24,7 @@ pub(super) enum Level {
 
 /// The writer in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Source<'a> {
+pub(super) struct LineSource<'a> {
     /// All of it, with the thread: `vm:12:14 [0]`.
     pub(super) key: &'a [u8],
     /// Host name.
@@ -40,11 +40,11 @@ pub(super) struct Source<'a> {
 
 /// A part of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Entry<'a> {
+pub(super) enum LinePart<'a> {
     /// A line of NCCL.
     Nccl {
         /// The writer.
-        source: Option<Source<'a>>,
+        source: Option<LineSource<'a>>,
         /// The level.
         level: Level,
         /// The text after the prefix.
@@ -72,7 +72,7 @@ pub(super) struct Splitter {
 struct Mark<'a> {
     /// Start of the writer, or of `NCCL` without one.
     start: usize,
-    source: Option<Source<'a>>,
+    source: Option<LineSource<'a>>,
     level: Level,
     /// Start of `NCCL`.
     nccl: usize,
@@ -81,7 +81,7 @@ struct Mark<'a> {
 }
 
 /// Parts of a line: one, or more if lines were written into each other.
-pub(super) struct Parts<'a> {
+pub(super) struct LineParts<'a> {
     line: &'a [u8],
     /// Start of the part.
     start: usize,
@@ -90,8 +90,8 @@ pub(super) struct Parts<'a> {
     is_begun: bool,
 }
 
-impl<'a> Parts<'a> {
-    pub(super) fn of(line: &'a [u8]) -> Self {
+impl<'a> LineParts<'a> {
+    pub(super) fn from_line(line: &'a [u8]) -> Self {
         Self { line, start: 0, mark: None, is_begun: false }
     }
 
@@ -101,22 +101,22 @@ impl<'a> Parts<'a> {
     pub(super) fn next(
         &mut self,
         splitter: &Splitter,
-        glued: impl Fn(&Source<'a>) -> Option<usize>,
-    ) -> Option<Entry<'a>> {
+        glued: impl Fn(&LineSource<'a>) -> Option<usize>,
+    ) -> Option<LinePart<'a>> {
         let mark = match self.mark.take() {
             Some(mark) => mark,
             None if self.is_begun => return None,
             None => {
                 self.is_begun = true;
-                match splitter.mark(self.line, 0, false, &glued) {
+                match splitter.find_mark(self.line, 0, false, &glued) {
                     Some(mark) => mark,
                     None => return Some(splitter.without_mark(self.line)),
                 }
             }
         };
-        let next = splitter.mark(self.line, mark.message, true, &glued);
+        let next = splitter.find_mark(self.line, mark.message, true, &glued);
         let end = next.as_ref().map_or(self.line.len(), |next| next.start);
-        let entry = Entry::Nccl {
+        let entry = LinePart::Nccl {
             source: mark.source,
             level: mark.level,
             message: self.line[mark.message..end].trim_ascii(),
@@ -136,20 +136,20 @@ impl Splitter {
         Self { nccl: Finder::new(b"NCCL "), version: Finder::new(b"CCL version ") }
     }
 
-    fn mark<'a>(
+    fn find_mark<'a>(
         &self,
         line: &'a [u8],
         from: usize,
         is_torn: bool,
-        glued: impl Fn(&Source<'a>) -> Option<usize>,
+        glued: impl Fn(&LineSource<'a>) -> Option<usize>,
     ) -> Option<Mark<'a>> {
-        let (nccl, level, message) = self.level(line, from)?;
+        let (nccl, level, message) = self.find_level(line, from)?;
         let without = Mark { start: nccl, source: None, level, nccl, message };
-        let Some((mut source, position)) = source(&line[from..nccl], level) else {
+        let Some((mut source, position)) = parse_source(&line[from..nccl], level) else {
             let is_warning = matches!(level, Level::Warn | Level::Error);
             return match is_torn || !is_warning || can_begin_warning(&line[from..nccl]) {
                 true => Some(without),
-                false => self.mark(line, message, false, glued),
+                false => self.find_mark(line, message, false, glued),
             };
         };
         let mut start = from + position;
@@ -167,7 +167,7 @@ impl Splitter {
     }
 
     /// Returns the position of `NCCL`, the level after it, and the position of the message.
-    pub(super) fn level(&self, line: &[u8], from: usize) -> Option<(usize, Level, usize)> {
+    pub(super) fn find_level(&self, line: &[u8], from: usize) -> Option<(usize, Level, usize)> {
         let mut position = from;
         loop {
             let start = position + self.nccl.find(&line[position..])?;
@@ -191,21 +191,21 @@ impl Splitter {
     }
 
     /// Returns the content of a line without a level.
-    pub(super) fn without_mark<'a>(&self, line: &'a [u8]) -> Entry<'a> {
+    pub(super) fn without_mark<'a>(&self, line: &'a [u8]) -> LinePart<'a> {
         // `NCCL version 2.28.9+cuda13.0`, `RCCL version 2.18.3+hip5.7`.
         if let Some(found) = self.version.find(line)
             && let [before @ .., b'N' | b'R'] = &line[..found]
             && matches!(before, [] | [.., b' ' | b':' | b'>' | b'\r' | b'"' | b'|'])
             && line.get(found + 12).is_some_and(u8::is_ascii_digit)
         {
-            return Entry::Version(&line[found + 12..]);
+            return LinePart::Version(&line[found + 12..]);
         }
-        Entry::Other(line)
+        LinePart::Other(line)
     }
 }
 
 /// Returns the writer in the text before `NCCL INFO`, and its position there.
-fn source(header: &[u8], level: Level) -> Option<(Source<'_>, usize)> {
+fn parse_source(header: &[u8], level: Level) -> Option<(LineSource<'_>, usize)> {
     let header = header.trim_ascii_end();
     if header.last() == Some(&b']') && level == Level::Info {
         return source_before(header, header.len(), level);
@@ -223,7 +223,7 @@ fn source(header: &[u8], level: Level) -> Option<(Source<'_>, usize)> {
 }
 
 /// Returns the writer before this end: `host:pid:tid [0]`, `host:pid:tid`, `host:pid`.
-fn source_before(header: &[u8], end: usize, level: Level) -> Option<(Source<'_>, usize)> {
+fn source_before(header: &[u8], end: usize, level: Level) -> Option<(LineSource<'_>, usize)> {
     let (device, has_device, rest) = match header[..end].strip_suffix(b"]") {
         Some(rest) => {
             let (device, rest) = number_at_end(rest)?;
@@ -250,7 +250,7 @@ fn source_before(header: &[u8], end: usize, level: Level) -> Option<(Source<'_>,
         return None;
     }
     let start = rest.len() - length;
-    let source = Source {
+    let source = LineSource {
         key: &header[start..end],
         host: &rest[start..],
         pid,
@@ -313,7 +313,7 @@ fn can_begin_warning(before: &[u8]) -> bool {
 }
 
 /// Returns the time at the beginning of a line, or before the writer.
-pub(super) fn time(line: &[u8]) -> Option<String> {
+pub(super) fn parse_time(line: &[u8]) -> Option<String> {
     let line = &line[..line.len().min(200)];
     // `[2025-12-28 16:04:25]`, `[rank0]:[E1124 13:48:00.36 ...`, `[  123.456789]`: the first bracket with a
     // time.
@@ -325,20 +325,20 @@ pub(super) fn time(line: &[u8]) -> Option<String> {
         let length = inside.iter().take_while(|byte| is_of_time(**byte)).count();
         let time = inside[..length].trim_ascii_end();
         if time.len() >= 8 && time.contains(&b':') || is_uptime(time) {
-            return Some(text::shortened(time));
+            return Some(text::shorten_message(time));
         }
     }
     // `2025-12-28T16:04:25.123Z stdout F`, `2025-12-28 16:04:25`.
     if let [b'0'..=b'9', b'0'..=b'9', b'0'..=b'9', b'0'..=b'9', b'-', ..] = line {
-        let first = text::word(line).len();
+        let first = text::first_word(line).len();
         let time =
             if line[..first].contains(&b':') { &line[..first] } else { &line[..line.len().min(first + 9)] };
-        return time.contains(&b':').then(|| text::shortened(time.trim_ascii()));
+        return time.contains(&b':').then(|| text::shorten_message(time.trim_ascii()));
     }
     // `Tue Nov 24 13:42:01 2026[1,0]<stderr>:`.
     let weekday = [&b"Mon "[..], b"Tue ", b"Wed ", b"Thu ", b"Fri ", b"Sat ", b"Sun "];
     (line.len() >= 24 && line[13] == b':' && weekday.iter().any(|day| line.starts_with(day)))
-        .then(|| text::shortened(&line[..24]))
+        .then(|| text::shorten_message(&line[..24]))
 }
 
 fn is_of_time(byte: u8) -> bool {
@@ -346,22 +346,22 @@ fn is_of_time(byte: u8) -> bool {
 }
 
 fn is_uptime(time: &[u8]) -> bool {
-    text::number(time)
-        .and_then(|(_, rest)| text::number(rest.strip_prefix(b".")?))
+    text::parse_number(time)
+        .and_then(|(_, rest)| text::parse_number(rest.strip_prefix(b".")?))
         .is_some_and(|(_, rest)| rest.is_empty())
 }
 
 /// Returns the rank in the prefix of a launcher: `[rank3]:`, `[1,3]<stderr>:`, `3: `. The number of
 /// `[default3]:` is a local rank.
-pub(super) fn rank(line: &[u8]) -> Option<u32> {
+pub(super) fn parse_launcher_rank(line: &[u8]) -> Option<u32> {
     let line = &line[..line.len().min(200)];
-    if let Some((rank, [b':', b' ', ..])) = text::small(line) {
+    if let Some((rank, [b':', b' ', ..])) = text::parse_small_number(line) {
         return Some(rank);
     }
     for open in memchr::memchr_iter(b'[', line).take(4) {
         let inside = &line[open + 1..];
         if let Some(rest) = inside.strip_prefix(b"rank")
-            && let Some((rank, [b']', ..])) = text::small(rest)
+            && let Some((rank, [b']', ..])) = text::parse_small_number(rest)
         {
             return Some(rank);
         }
@@ -369,7 +369,7 @@ pub(super) fn rank(line: &[u8]) -> Option<u32> {
         let is_of_mpirun = line[open + 1 + inside.len()..].starts_with(b"]<std");
         if is_of_mpirun
             && let Some(comma) = memchr::memchr(b',', inside)
-            && let Some((rank, [])) = text::small(&inside[comma + 1..])
+            && let Some((rank, [])) = text::parse_small_number(&inside[comma + 1..])
         {
             return Some(rank);
         }

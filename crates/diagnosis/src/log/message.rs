@@ -4,14 +4,14 @@ use memchr::memmem;
 use semver::Version;
 
 use super::channel;
-use super::text::{self, between, small, word};
+use super::text::{self, first_word, parse_small_number, text_between};
 use super::trace::{self, Retry, Trace};
 
 /// A message of level INFO.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Message<'a> {
     /// A channel, or the order of a ring.
-    Channel(channel::Line<'a>),
+    Channel(channel::ChannelLine<'a>),
     /// A line of many, without facts of its own and without rules: rings and trees of a rank, calls.
     Bulk,
     /// Algorithm and protocol of an operation.
@@ -33,7 +33,7 @@ pub(super) enum Message<'a> {
     /// A variable, its value, and true if a plugin set it.
     Variable(&'a [u8], &'a [u8], bool),
     /// A fact about the process.
-    Fact(Fact<'a>),
+    Fact(ProcessFact<'a>),
     /// A result code on its way through NCCL's functions.
     Trace(Trace<'a>),
     /// A repeated attempt to connect.
@@ -44,7 +44,7 @@ pub(super) enum Message<'a> {
 
 /// A fact about a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fact<'a> {
+pub(super) enum ProcessFact<'a> {
     /// Version of NCCL.
     Nccl(&'a [u8]),
     /// Commit of NCCL's build.
@@ -99,10 +99,10 @@ pub(super) struct Life<'a> {
 }
 
 /// Reads a message of level INFO.
-pub(super) fn parse(message: &[u8]) -> Message<'_> {
+pub(super) fn parse_message(message: &[u8]) -> Message<'_> {
     let [first, .., before, last] = message else { return Message::Bulk };
     if matches!((before, last), (b'T', b'E') | (b'R', b'T')) {
-        let life = life(message);
+        let life = parse_life(message);
         if !matches!(life, Message::Other) {
             return life;
         }
@@ -113,22 +113,22 @@ pub(super) fn parse(message: &[u8]) -> Message<'_> {
         b'T' if message.starts_with(b"Trees") => Message::Trees,
         b'T' if message.starts_with(b"Tree ") => Message::Bulk,
         b'I' if message.starts_with(b"Init timings") => init_timings(message),
-        b'B' if message.starts_with(b"Bootstrap") => bootstrap(message),
-        b'U' => fact(message, b"Using network ", Fact::Network),
-        b'N' => network(message),
-        b'c' if message.starts_with(b"comm 0x") => shape(message),
-        b'c' => match message.strip_prefix(b"cudaDriverVersion ").and_then(small) {
-            Some((version, _)) => Message::Fact(Fact::Driver(version)),
+        b'B' if message.starts_with(b"Bootstrap") => parse_bootstrap(message),
+        b'U' => parse_fact(message, b"Using network ", ProcessFact::Network),
+        b'N' => parse_network(message),
+        b'c' if message.starts_with(b"comm 0x") => parse_shape(message),
+        b'c' => match message.strip_prefix(b"cudaDriverVersion ").and_then(parse_small_number) {
+            Some((version, _)) => Message::Fact(ProcessFact::Driver(version)),
             None => Message::Other,
         },
-        b'0'..=b'9' => numbers(message),
+        b'0'..=b'9' => parse_numbers(message),
         _ => Message::Other,
     };
     known
-        .or_else(|| choice(message))
-        .or_else(|| variable(message))
-        .or_else(|| trace::trace(message).map_or(Message::Other, Message::Trace))
-        .or_else(|| trace::retry(message).map_or(Message::Other, Message::Retry))
+        .or_else(|| parse_choice(message))
+        .or_else(|| parse_variable(message))
+        .or_else(|| trace::parse_trace(message).map_or(Message::Other, Message::Trace))
+        .or_else(|| trace::parse_retry(message).map_or(Message::Other, Message::Retry))
 }
 
 impl<'a> Message<'a> {
@@ -137,21 +137,25 @@ impl<'a> Message<'a> {
     }
 }
 
-fn fact<'a>(message: &'a [u8], prefix: &[u8], fact: impl Fn(&'a [u8]) -> Fact<'a>) -> Message<'a> {
+fn parse_fact<'a>(
+    message: &'a [u8],
+    prefix: &[u8],
+    fact: impl Fn(&'a [u8]) -> ProcessFact<'a>,
+) -> Message<'a> {
     message.strip_prefix(prefix).map_or(Message::Other, |rest| Message::Fact(fact(rest.trim_ascii())))
 }
 
 fn of_connections(message: &[u8]) -> Message<'_> {
     if let Some(rest) = message.strip_prefix(b"Channel ") {
-        return channel::parse(rest).map_or(Message::Other, Message::Channel);
+        return channel::parse_channel(rest).map_or(Message::Other, Message::Channel);
     }
     if message.starts_with(b"Connected ") { Message::Connected } else { Message::Other }
 }
 
-fn network(message: &[u8]) -> Message<'_> {
+fn parse_network(message: &[u8]) -> Message<'_> {
     if let Some(rest) = message.strip_prefix(b"NET/") {
         if let Some(devices) = rest.strip_prefix(b"IB : Using").or(rest.strip_prefix(b"Socket : Using")) {
-            return Message::Fact(Fact::Devices(devices));
+            return Message::Fact(ProcessFact::Devices(devices));
         }
         if let Some(rest) = rest.strip_prefix(b"OFI ") {
             return of_plugin(rest);
@@ -161,9 +165,9 @@ fn network(message: &[u8]) -> Message<'_> {
         }
         return Message::Other;
     }
-    fact(message, b"NCCL version ", Fact::Nccl)
-        .or_else(|| fact(message, b"NCCL git version ", Fact::Commit))
-        .or_else(|| variable(message))
+    parse_fact(message, b"NCCL version ", ProcessFact::Nccl)
+        .or_else(|| parse_fact(message, b"NCCL git version ", ProcessFact::Commit))
+        .or_else(|| parse_variable(message))
 }
 
 /// Reads messages of aws-ofi-nccl, after `NET/OFI `.
@@ -171,22 +175,22 @@ fn of_plugin(rest: &[u8]) -> Message<'_> {
     // Versions before 1.7.1 write `Using aws-ofi-nccl 1.5.0aws`.
     let loaded = rest.strip_prefix(b"Initializing aws-ofi-nccl ");
     if let Some(version) = loaded.or_else(|| rest.strip_prefix(b"Using aws-ofi-nccl ")) {
-        return Message::Fact(Fact::Plugin(version));
+        return Message::Fact(ProcessFact::Plugin(version));
     }
     if let Some(version) = rest.strip_prefix(b"Using Libfabric version ") {
-        return Message::Fact(Fact::Libfabric(version));
+        return Message::Fact(ProcessFact::Libfabric(version));
     }
     let efa = [&b"Setting provider_filter to efa"[..], b"Configuring AWS-specific options"];
     if efa.iter().any(|text| rest.starts_with(text)) || is_aws(rest) {
-        return Message::Fact(Fact::Efa);
+        return Message::Fact(ProcessFact::Efa);
     }
-    if let Some(assignment) = between(rest, b"Adding ", b" to environment")
+    if let Some(assignment) = text_between(rest, b"Adding ", b" to environment")
         && let Some(equal) = memchr::memchr(b'=', assignment)
     {
         return Message::Variable(&assignment[..equal], &assignment[equal + 1..], true);
     }
     if let Some(after) = rest.strip_prefix(b"Setting ") {
-        let name = word(after);
+        let name = first_word(after);
         let after = &after[name.len()..];
         let value = after.strip_prefix(b" environment variable to ").or(after.strip_prefix(b" to \""));
         if let Some(value) = value
@@ -194,7 +198,7 @@ fn of_plugin(rest: &[u8]) -> Message<'_> {
         {
             return Message::Variable(
                 name,
-                word(value).trim_ascii_end().strip_suffix(b"\"").unwrap_or(word(value)),
+                first_word(value).trim_ascii_end().strip_suffix(b"\"").unwrap_or(first_word(value)),
                 true,
             );
         }
@@ -205,7 +209,7 @@ fn of_plugin(rest: &[u8]) -> Message<'_> {
 /// Returns true for the line about the platform AWS.
 fn is_aws(rest: &[u8]) -> bool {
     let platform = rest.strip_prefix(b"Plugin selected platform: ");
-    platform.is_some_and(|platform| word(platform) == b"AWS")
+    platform.is_some_and(|platform| first_word(platform) == b"AWS")
 }
 
 fn is_name(name: &[u8]) -> bool {
@@ -214,8 +218,8 @@ fn is_name(name: &[u8]) -> bool {
 }
 
 /// Reads `NCCL_ALGO set by environment to Ring`. Numbers have a full stop after them.
-fn variable(message: &[u8]) -> Message<'_> {
-    let name = word(message);
+fn parse_variable(message: &[u8]) -> Message<'_> {
+    let name = first_word(message);
     let Some(value) = message[name.len()..].strip_prefix(b" set by environment to ") else {
         return Message::Other;
     };
@@ -231,8 +235,8 @@ fn variable(message: &[u8]) -> Message<'_> {
 
 /// Reads `AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}`, before 2.24 with numbers and
 /// without the operation, and `AllReduce [Symmetric]: 8 Bytes -> Kernel AllReduce_AGxLL_R ...`.
-fn choice(message: &[u8]) -> Message<'_> {
-    let operation = word(message);
+fn parse_choice(message: &[u8]) -> Message<'_> {
+    let operation = first_word(message);
     let rest = match operation.strip_suffix(b":") {
         Some(_) => message[operation.len()..].strip_prefix(b" "),
         None => message[operation.len()..].strip_prefix(b" [Symmetric]: ").or(Some(message)),
@@ -245,40 +249,40 @@ fn choice(message: &[u8]) -> Message<'_> {
         return Message::Other;
     };
     if let Some(rest) = rest.strip_prefix(b"Algo ") {
-        let algorithm = word(rest);
+        let algorithm = first_word(rest);
         if let Some(rest) = rest[algorithm.len()..].strip_prefix(b" proto ") {
-            return Message::Choice(algorithm, word(rest));
+            return Message::Choice(algorithm, first_word(rest));
         }
     }
     match rest.strip_prefix(b"Kernel ") {
-        Some(rest) => Message::Choice(b"symmetric", word(rest)),
+        Some(rest) => Message::Choice(b"symmetric", first_word(rest)),
         None => Message::Other,
     }
 }
 
 /// Returns the text after a number.
 fn after_number(text: &[u8]) -> Option<&[u8]> {
-    text::number(text).map(|(_, rest)| rest)
+    text::parse_number(text).map(|(_, rest)| rest)
 }
 
-fn numbers(message: &[u8]) -> Message<'_> {
-    let Some((channels, rest)) = small(message) else { return Message::Other };
+fn parse_numbers(message: &[u8]) -> Message<'_> {
+    let Some((channels, rest)) = parse_small_number(message) else { return Message::Other };
     if !rest.starts_with(b" coll channels") {
         return Message::Other;
     }
     let nvls = memmem::find(rest, b" nvls channels").and_then(|end| {
         let start = memchr::memrchr(b' ', &rest[..end])? + 1;
-        small(&rest[start..end])
+        parse_small_number(&rest[start..end])
     });
     Message::Channels(channels, nvls.map(|(channels, _)| channels))
 }
 
-fn bootstrap(message: &[u8]) -> Message<'_> {
+fn parse_bootstrap(message: &[u8]) -> Message<'_> {
     if let Some(phases) = message.strip_prefix(b"Bootstrap timings ") {
         return Message::BootstrapTimings(phases);
     }
-    fact(message, b"Bootstrap : Using ", Fact::Bootstrap)
-        .or_else(|| fact(message, b"Bootstrap: Using ", Fact::Bootstrap))
+    parse_fact(message, b"Bootstrap : Using ", ProcessFact::Bootstrap)
+        .or_else(|| parse_fact(message, b"Bootstrap: Using ", ProcessFact::Bootstrap))
 }
 
 /// Reads `Init timings - ncclCommInitRank: rank 0 nranks 2 total 0.07 (kernels 0.00, ...)`. The name is
@@ -290,14 +294,14 @@ fn init_timings(message: &[u8]) -> Message<'_> {
     let mut words = rest[..total].split(|byte| *byte == b' ');
     let mut value = |name: &[u8]| {
         words.find(|word| *word == name)?;
-        small(words.next()?).map(|(value, _)| value)
+        parse_small_number(words.next()?).map(|(value, _)| value)
     };
     let (rank, ranks) = (value(b"rank"), value(b"nranks"));
     Message::InitTimings { rank, ranks, phases: &rest[total..] }
 }
 
 /// Returns the phases of `total 0.07 (kernels 0.00, alloc 0.02)`.
-pub(super) fn phases(text: &[u8]) -> impl Iterator<Item = (&str, f64)> {
+pub(super) fn parse_phases(text: &[u8]) -> impl Iterator<Item = (&str, f64)> {
     text.split(|byte| matches!(byte, b'(' | b',' | b')')).filter_map(|part| {
         let (name, seconds) = std::str::from_utf8(part).ok()?.trim().split_once(' ')?;
         let is_word =
@@ -307,7 +311,7 @@ pub(super) fn phases(text: &[u8]) -> impl Iterator<Item = (&str, f64)> {
     })
 }
 
-fn life(message: &[u8]) -> Message<'_> {
+fn parse_life(message: &[u8]) -> Message<'_> {
     let events: [(&[u8], Event); 4] = [
         (b"- Init START", Event::Start),
         (b"- Init COMPLETE", Event::Complete),
@@ -319,7 +323,7 @@ fn life(message: &[u8]) -> Message<'_> {
     life.map_or(Message::Other, |life| Message::Communicator(Box::new(life)))
 }
 
-fn shape(message: &[u8]) -> Message<'_> {
+fn parse_shape(message: &[u8]) -> Message<'_> {
     match numbers_of(message, Event::Shape) {
         Some(life) if life.nodes.is_some() => Message::Shape(Box::new(life)),
         _ => Message::Other,
@@ -347,16 +351,16 @@ fn numbers_of(message: &[u8], event: Event) -> Option<Life<'_>> {
     let (mut rank, mut ranks, mut address) = (None, None, None);
     let mut words = message.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
     while let Some(name) = words.next() {
-        let number = |value: Option<&[u8]>| value.and_then(small).map(|(value, _)| value);
+        let number = |value: Option<&[u8]>| value.and_then(parse_small_number).map(|(value, _)| value);
         match name {
-            b"comm" => address = text::hex(words.next()?),
+            b"comm" => address = text::parse_hexadecimal(words.next()?),
             b"rank" => rank = number(words.next()),
             b"nranks" | b"nRanks" => ranks = number(words.next()),
             b"cudaDev" => life.device = number(words.next()),
             b"nvmlDev" => life.nvml = number(words.next()),
-            b"busId" => life.bus = text::hex(words.next()?),
-            b"commId" => life.id = text::hex(words.next()?),
-            b"parent" => life.parent = text::hex(words.next()?),
+            b"busId" => life.bus = text::parse_hexadecimal(words.next()?),
+            b"commId" => life.id = text::parse_hexadecimal(words.next()?),
+            b"parent" => life.parent = text::parse_hexadecimal(words.next()?),
             b"splitCount" | b"childCount" => life.split = number(words.next()),
             b"color" => life.color = std::str::from_utf8(words.next()?).ok()?.parse().ok(),
             b"nNodes" => life.nodes = number(words.next()),
@@ -370,11 +374,11 @@ fn numbers_of(message: &[u8], event: Event) -> Option<Life<'_>> {
 }
 
 /// Reads the version at the beginning, with zeros for missing parts. Also returns the rest.
-pub(super) fn version(text: &[u8]) -> Option<(Version, &[u8])> {
-    let (major, mut rest) = text::number(text)?;
+pub(super) fn parse_version(text: &[u8]) -> Option<(Version, &[u8])> {
+    let (major, mut rest) = text::parse_number(text)?;
     let mut parts = [0, 0];
     for part in &mut parts {
-        let Some((value, after)) = rest.strip_prefix(b".").and_then(text::number) else { break };
+        let Some((value, after)) = rest.strip_prefix(b".").and_then(text::parse_number) else { break };
         (*part, rest) = (value, after);
     }
     Some((Version::new(major, parts[0], parts[1]), rest))
@@ -386,12 +390,12 @@ pub(super) fn bus_id(bus: u64) -> String {
 }
 
 /// Returns the devices of ` [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB eth0:192.0.2.2<0>`.
-pub(super) fn devices(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(super) fn parse_devices(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     let list = &list[..memmem::find(list, b"; OOB").unwrap_or(list.len())];
     list.split(|byte| *byte == b' ').filter_map(|word| {
         let name = match word.strip_prefix(b"[") {
             Some(rest) => {
-                let (_, rest) = small(rest)?;
+                let (_, rest) = parse_small_number(rest)?;
                 rest.strip_prefix(b"]")?
             }
             None => word,
@@ -404,7 +408,7 @@ pub(super) fn devices(list: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// Returns the algorithm's name for its number in versions before 2.24.
-pub(super) fn algorithm(name: &[u8]) -> &[u8] {
+pub(super) fn algorithm_name(name: &[u8]) -> &[u8] {
     match name {
         b"0" => b"TREE",
         b"1" => b"RING",
@@ -418,7 +422,7 @@ pub(super) fn algorithm(name: &[u8]) -> &[u8] {
 }
 
 /// Returns the protocol's name for its number in versions before 2.24.
-pub(super) fn protocol(name: &[u8]) -> &[u8] {
+pub(super) fn protocol_name(name: &[u8]) -> &[u8] {
     match name {
         b"0" => b"LL",
         b"1" => b"LL128",

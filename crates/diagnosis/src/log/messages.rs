@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use foldhash::HashMap;
 
 use super::digest::{DiagnosticLine, Digest, EXAMPLES, Example, Hit, Position, Unknown, VariableSeen};
-use super::fold::fold;
+use super::fold::fold_message;
 use super::line;
 use super::text;
 use super::watchdog::Watchdog;
@@ -47,12 +47,12 @@ pub(super) struct Messages {
     pub(super) watchdog: Watchdog,
     writers: usize,
     /// Warnings, variables, lists and lines dropped at a limit.
-    pub(super) lost: Lost,
+    pub(super) lost: LostMessages,
 }
 
 /// Numbers of dropped items.
 #[derive(Debug, Default)]
-pub(super) struct Lost {
+pub(super) struct LostMessages {
     pub(super) unknown: u64,
     pub(super) hits: u64,
     pub(super) variables: u64,
@@ -62,10 +62,10 @@ pub(super) struct Lost {
 
 impl Messages {
     /// Notes a message known to a rule.
-    pub(super) fn hit(&mut self, rule: &Rule, message: &[u8], place: Place<'_>) {
+    pub(super) fn note_hit(&mut self, rule: &Rule, message: &[u8], place: Place<'_>) {
         let (is_harmless, rule) = (rule.role == Role::Harmless, rule.id.as_str());
         if rule.starts_with("torch-") {
-            self.watchdog.note(message, place.position);
+            self.watchdog.note_report(message, place.position);
         }
         let index = match self.by_rule.get(rule) {
             Some(index) => *index,
@@ -84,20 +84,20 @@ impl Messages {
         match hit.examples.len() {
             // Nothing needs the last harmless message, and most lines of a log are harmless.
             EXAMPLES.. if is_harmless => {}
-            EXAMPLES.. => hit.last = Some(example(message, place)),
-            _ => hit.examples.push(example(message, place)),
+            EXAMPLES.. => hit.last = Some(make_example(message, place)),
+            _ => hit.examples.push(make_example(message, place)),
         }
-        add(place.writer, &mut hit.writers, &mut self.writers, &mut self.lost);
+        add_writer(place.writer, &mut hit.writers, &mut self.writers, &mut self.lost);
     }
 
     /// Notes a warning unknown to all rules.
-    pub(super) fn unknown(&mut self, message: &[u8], place: Place<'_>) {
-        self.note_unknown(fold(message), message, place, false);
+    pub(super) fn note_unknown_warning(&mut self, message: &[u8], place: Place<'_>) {
+        self.note_unknown(fold_message(message), message, place, false);
     }
 
     /// Notes a line of level ERROR, unknown to all rules.
     pub(super) fn unknown_error(&mut self, message: &[u8], place: Place<'_>) {
-        self.note_unknown([b"ERROR ", &fold(message)[..]].concat(), message, place, true);
+        self.note_unknown([b"ERROR ", &fold_message(message)[..]].concat(), message, place, true);
     }
 
     fn note_unknown(&mut self, text: Vec<u8>, message: &[u8], place: Place<'_>, is_error: bool) {
@@ -116,15 +116,15 @@ impl Messages {
         let unknown = &mut self.unknown[index];
         unknown.count += 1;
         match unknown.examples.len() {
-            EXAMPLES.. => unknown.last = Some(example(message, place)),
-            _ => unknown.examples.push(example(message, place)),
+            EXAMPLES.. => unknown.last = Some(make_example(message, place)),
+            _ => unknown.examples.push(make_example(message, place)),
         }
-        add(place.writer, &mut unknown.writers, &mut self.writers, &mut self.lost);
+        add_writer(place.writer, &mut unknown.writers, &mut self.writers, &mut self.lost);
     }
 
     /// Notes a variable.
-    pub(super) fn variable(&mut self, name: &[u8], value: &[u8], by_plugin: bool, place: Place<'_>) {
-        let key = (text::name(name), text::shortened(value), by_plugin);
+    pub(super) fn note_variable(&mut self, name: &[u8], value: &[u8], by_plugin: bool, place: Place<'_>) {
+        let key = (text::name(name), text::shorten_message(value), by_plugin);
         let index = match self.by_variable.get(&key) {
             Some(index) => *index,
             None if self.variables.len() == VARIABLES => {
@@ -143,11 +143,11 @@ impl Messages {
                 self.variables.len() - 1
             }
         };
-        add(place.writer, &mut self.variables[index].writers, &mut self.writers, &mut self.lost);
+        add_writer(place.writer, &mut self.variables[index].writers, &mut self.writers, &mut self.lost);
     }
 
     /// Notes a line of the diagnostics.
-    pub(super) fn diagnostic(&mut self, message: &[u8], position: Position) {
+    pub(super) fn note_diagnostic(&mut self, message: &[u8], position: Position) {
         if self.diagnostics.len() == DIAGNOSTICS {
             self.lost.diagnostics += 1;
             return;
@@ -156,14 +156,18 @@ impl Messages {
             let end = memchr::memchr(b']', rest)?;
             Some((&rest[..end], &rest[end + 1..]))
         }) {
-            Some((status, rest)) => (text::shortened(status), rest),
+            Some((status, rest)) => (text::shorten_message(status), rest),
             None => (String::new(), message),
         };
-        self.diagnostics.push(DiagnosticLine { status, text: text::shortened(rest.trim_ascii()), position });
+        self.diagnostics.push(DiagnosticLine {
+            status,
+            text: text::shorten_message(rest.trim_ascii()),
+            position,
+        });
     }
 
     /// Moves everything into the digest. `places` has the final index of each writer.
-    pub(super) fn finish(self, places: &[usize], digest: &mut Digest) {
+    pub(super) fn move_into_digest(self, places: &[usize], digest: &mut Digest) {
         let Self { mut hits, mut unknown, mut variables, diagnostics, watchdog, .. } = self;
         let of_hits = hits.iter_mut().map(|hit| (&mut hit.writers, &mut hit.examples, &mut hit.last));
         let of_unknown =
@@ -179,11 +183,16 @@ impl Messages {
         }
         (digest.hits, digest.unknown) = (hits, unknown);
         (digest.variables, digest.diagnostics) = (variables, diagnostics);
-        digest.watchdog = watchdog.finish();
+        digest.watchdog = watchdog.into_reports();
     }
 }
 
-fn add(writer: Option<usize>, writers: &mut BTreeSet<usize>, total: &mut usize, lost: &mut Lost) {
+fn add_writer(
+    writer: Option<usize>,
+    writers: &mut BTreeSet<usize>,
+    total: &mut usize,
+    lost: &mut LostMessages,
+) {
     let Some(writer) = writer else { return };
     if *total < WRITERS {
         *total += usize::from(writers.insert(writer));
@@ -192,12 +201,12 @@ fn add(writer: Option<usize>, writers: &mut BTreeSet<usize>, total: &mut usize, 
     }
 }
 
-fn example(message: &[u8], place: Place<'_>) -> Example {
+fn make_example(message: &[u8], place: Place<'_>) -> Example {
     Example {
         position: place.position,
         writer: place.writer,
-        text: text::shortened(message),
-        time: line::time(place.before),
-        rank: line::rank(place.before),
+        text: text::shorten_message(message),
+        time: line::parse_time(place.before),
+        rank: line::parse_launcher_rank(place.before),
     }
 }

@@ -55,7 +55,7 @@ pub fn read_files<P: AsRef<Path>>(paths: &[P], rules: &Rules) -> Result<Digest, 
     for path in paths {
         let path = path.as_ref();
         if path == Path::new("-") {
-            reader.read("standard input", io::stdin().lock());
+            reader.read_stream("standard input", io::stdin().lock());
             continue;
         }
         let error = |source| Error { path: path.to_owned(), source };
@@ -66,7 +66,7 @@ pub fn read_files<P: AsRef<Path>>(paths: &[P], rules: &Rules) -> Result<Digest, 
                 "it is a directory: name the files in it",
             )));
         }
-        reader.read(&path.to_string_lossy(), file);
+        reader.read_stream(&path.to_string_lossy(), file);
     }
     Ok(reader.finish())
 }

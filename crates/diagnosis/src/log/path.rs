@@ -27,7 +27,7 @@ pub(super) struct Paths {
 
 impl Paths {
     /// Notes the paths of a line.
-    pub(super) fn note(&mut self, host: &str, line: &[u8]) {
+    pub(super) fn note_paths(&mut self, host: &str, line: &[u8]) {
         let hash = self.hasher.hash_one((host, line));
         if self.lines.contains(&hash) {
             return;
@@ -36,7 +36,7 @@ impl Paths {
             self.lines.insert(hash);
         }
         let Ok(line) = std::str::from_utf8(line) else { return };
-        for (from, to, kind) in read(line) {
+        for (from, to, kind) in parse_paths(line) {
             let number = |text| u64::from_str_radix(text, 16).map(message::bus_id);
             let (Ok(from), Ok(to)) = (number(from), number(to)) else { continue };
             let path = GpuPath { host: host.to_owned(), from, to, kind: kind.to_owned() };
@@ -49,27 +49,27 @@ impl Paths {
     }
 
     /// Returns all paths.
-    pub(super) fn finish(self) -> BTreeSet<GpuPath> {
+    pub(super) fn into_paths(self) -> BTreeSet<GpuPath> {
         self.paths
     }
 }
 
 /// A path in such a line: bus ids of both GPUs, and NCCL's name of the path.
-type Path<'a> = (&'a str, &'a str, &'a str);
+type LoggedPath<'a> = (&'a str, &'a str, &'a str);
 
 /// Returns the paths from a GPU to the other GPUs of its system. A message of another kind has none.
-fn read(message: &str) -> Vec<Path<'_>> {
+fn parse_paths(message: &str) -> Vec<LoggedPath<'_>> {
     let Some((from, others)) = message.split_once(" :").filter(|(from, _)| from.starts_with("GPU/")) else {
         return Vec::new();
     };
-    let Some((system, from)) = gpu(from) else { return Vec::new() };
+    let Some((system, from)) = parse_gpu(from) else { return Vec::new() };
     let mut paths = Vec::new();
     let mut words = others.split_whitespace();
     while let (Some(to), Some(path)) = (words.next(), words.next()) {
         let kind = path.strip_suffix(')').and_then(|path| path.rsplit('/').next());
         // A cut line ends with an incomplete path.
         let Some(kind) = kind.filter(|kind| kind.len() == 3) else { break };
-        if let Some((_, to)) = gpu(to).filter(|&(other, to)| other == system && to != from) {
+        if let Some((_, to)) = parse_gpu(to).filter(|&(other, to)| other == system && to != from) {
             paths.push((from, to, kind));
         }
     }
@@ -77,7 +77,7 @@ fn read(message: &str) -> Vec<Path<'_>> {
 }
 
 /// Reads system and bus id: `GPU/0-60`.
-fn gpu(word: &str) -> Option<(&str, &str)> {
+fn parse_gpu(word: &str) -> Option<(&str, &str)> {
     let (system, bus) = word.strip_prefix("GPU/")?.split_once('-')?;
     let is_hex = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     (is_hex(system) && is_hex(bus)).then_some((system, bus))
@@ -90,8 +90,8 @@ mod tests {
     #[test]
     fn paths_between_gpus_are_read() {
         let line = "GPU/0-60 :GPU/0-60 (0/5000.0/LOC) GPU/0-70 (2/370.8/NVL) CPU/0-0 (1/24.0/PHB) GPU/1-80 (2/3.1/NET) ";
-        assert_eq!(read(line), [("60", "70", "NVL")]);
-        assert_eq!(read("GPU/0-60 :GPU/0-70 (2/370.8/NVL) GPU/0-80 (2/37"), [("60", "70", "NVL")]);
+        assert_eq!(parse_paths(line), [("60", "70", "NVL")]);
+        assert_eq!(parse_paths("GPU/0-60 :GPU/0-70 (2/370.8/NVL) GPU/0-80 (2/37"), [("60", "70", "NVL")]);
     }
 
     #[test]
@@ -104,7 +104,7 @@ mod tests {
             "GPU/ :",
             " :",
         ] {
-            assert_eq!(read(line), [], "{line}");
+            assert_eq!(parse_paths(line), [], "{line}");
         }
     }
 }

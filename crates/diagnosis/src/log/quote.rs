@@ -22,7 +22,7 @@ impl Default for Quotes {
 
 impl Quotes {
     /// Begins another input.
-    pub(super) fn begin(&mut self) {
+    pub(super) fn begin_input(&mut self) {
         self.is_next = false;
     }
 
@@ -33,7 +33,7 @@ impl Quotes {
     }
 
     /// Returns the warning within a line.
-    pub(super) fn within<'a>(&self, line: &'a [u8]) -> Option<&'a [u8]> {
+    pub(super) fn quoted_warning<'a>(&self, line: &'a [u8]) -> Option<&'a [u8]> {
         let start = self.jax.find(line)? + JAX.len();
         let rest = line.get(start..)?;
         Some(&rest[..memchr::memrchr(b'\'', rest).unwrap_or(rest.len())])

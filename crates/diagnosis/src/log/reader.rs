@@ -6,14 +6,14 @@ use std::io::Read;
 use memchr::memmem;
 use semver::Version;
 
-use super::answers::{Answers, Kind};
-use super::channel::{Channel, Line};
-use super::clean::clean;
+use super::answers::{Answers, MessageKind};
+use super::channel::{ChannelLine, RankChannel};
+use super::clean::clean_line;
 use super::communicators::Communicators;
 use super::digest::{Digest, Input, Position, Writer};
-use super::headers::{Headers, INFO, Known};
+use super::headers::{Headers, INFO, KnownWriter};
 use super::input;
-use super::line::{Entry, Level, Parts, Splitter};
+use super::line::{Level, LinePart, LineParts, Splitter};
 use super::message::{self, Message};
 use super::messages::{Messages, Place};
 use super::path::Paths;
@@ -69,14 +69,14 @@ impl<'a> Reader<'a> {
 
     /// Reads a log: a file of a job, or its standard output. Data of gzip and zstd are decompressed. An error
     /// while reading is noted as [`Input::problem`]; the data before it count.
-    pub fn read(&mut self, name: &str, stream: impl Read) {
+    pub fn read_stream(&mut self, name: &str, stream: impl Read) {
         let input = self.inputs.len();
-        self.quotes.begin();
+        self.quotes.begin_input();
         let mut scratch = Vec::new();
         let mut nccl_lines = 0;
-        let summary = input::lines(stream, |line, number, escapes| {
-            let line = clean(line, escapes, &mut scratch);
-            nccl_lines += u64::from(self.line(line, Position { input, line: number }));
+        let summary = input::read_lines(stream, |line, number, escapes| {
+            let line = clean_line(line, escapes, &mut scratch);
+            nccl_lines += u64::from(self.read_line(line, Position { input, line: number }));
         });
         self.cut += summary.cut;
         self.inputs.push(Input {
@@ -90,40 +90,41 @@ impl<'a> Reader<'a> {
 
     /// Returns the digest of all input.
     pub fn finish(self) -> Digest {
-        let limits = self.limits();
+        let limits = self.describe_limits();
         let communicators = &self.communicators;
-        let (mut writers, places) = self.writers.finish(|communicator| communicators.ranks(communicator));
+        let (mut writers, places) =
+            self.writers.into_writers(|communicator| communicators.number_of_ranks(communicator));
         give_version(&mut writers, &self.versions);
         let mut digest = Digest {
             inputs: self.inputs,
             writers,
-            communicators: self.communicators.finish(&places),
+            communicators: self.communicators.into_communicators(&places),
             versions: self.versions.into_keys().collect(),
-            paths: self.paths.finish(),
+            paths: self.paths.into_paths(),
             limits,
             ..Digest::default()
         };
-        self.messages.finish(&places, &mut digest);
+        self.messages.move_into_digest(&places, &mut digest);
         digest
     }
 
     /// Reads a line, and returns true if NCCL wrote it.
-    fn line(&mut self, line: &[u8], position: Position) -> bool {
+    fn read_line(&mut self, line: &[u8], position: Position) -> bool {
         let again = self.headers.of_same_length(line);
         let first = match again {
             Some((nccl, _)) => Some((nccl, Level::Info, nccl + INFO.len())),
-            None => self.splitter.level(line, 0),
+            None => self.splitter.find_level(line, 0),
         };
         let Some((nccl, level, message)) = first else {
             return match self.splitter.without_mark(line) {
-                Entry::Version(text) => {
-                    self.version(text);
+                LinePart::Version(text) => {
+                    self.note_version(text);
                     // `DistBackendError: NCCL error in: ..., NCCL version 2.28.9`.
-                    self.other(line, position);
+                    self.read_other_line(line, position);
                     true
                 }
                 _ => {
-                    self.other(line, position);
+                    self.read_other_line(line, position);
                     false
                 }
             };
@@ -131,56 +132,57 @@ impl<'a> Reader<'a> {
         let header = &line[..nccl];
         let rest = line[message..].trim_ascii();
         // A kept message has no other line in it.
-        let answer = if level == Level::Info { self.answer(rest) } else { None };
+        let answer = if level == Level::Info { self.known_answer(rest) } else { None };
         let is_single =
-            level == Level::Info && (answer.is_some() || self.splitter.level(line, message).is_none());
+            level == Level::Info && (answer.is_some() || self.splitter.find_level(line, message).is_none());
         let known = match again {
             _ if !is_single => None,
             Some((_, known)) => Some(known),
-            None => self.headers.get(header),
+            None => self.headers.kept_writer(header),
         };
-        if let Some(Known { thread, start, .. }) =
+        if let Some(KnownWriter { thread, start, .. }) =
             known.filter(|known| known.forgotten == self.writers.forgotten)
         {
             match thread {
                 Some(thread) => self.writers.note_line(thread, position, &line[message..]),
                 None => self.writers.lost += 1,
             }
-            let writer = thread.map(|thread| self.writers.of(thread).writer);
+            let writer = thread.map(|thread| self.writers.thread_at(thread).writer);
             let place = Place { position, writer, before: &line[..start] };
             match answer {
                 Some(rule) => {
-                    self.hit(rule, rest, place);
+                    self.note_rule_hit(rule, rest, place);
                 }
                 None => self.read_info(rest, thread, place),
             }
             return true;
         }
-        let mut parts = Parts::of(line);
+        let mut parts = LineParts::from_line(line);
         let mut is_of_nccl = true;
-        while let Some(entry) = parts.next(&self.splitter, |source| self.writers.glued(source)) {
+        while let Some(entry) = parts.next(&self.splitter, |source| self.writers.glued_length(source)) {
             match entry {
-                Entry::Nccl { source, level, message, before, file } => {
+                LinePart::Nccl { source, level, message, before, file } => {
                     // Calls and diagnostics do not name the device, a part of a writer's identity.
                     let source = source.filter(|_| matches!(level, Level::Info | Level::Warn | Level::Error));
-                    let thread = source.and_then(|source| self.writers.thread(&source, position, message));
+                    let thread =
+                        source.and_then(|source| self.writers.thread_index(&source, position, message));
                     if is_single && source.is_some_and(|source| source.is_whole) {
                         let (forgotten, start) = (self.writers.forgotten, before.len());
-                        self.headers.keep(header, Known { thread, forgotten, start });
+                        self.headers.keep_writer(header, KnownWriter { thread, forgotten, start });
                     }
-                    let writer = thread.map(|thread| self.writers.of(thread).writer);
+                    let writer = thread.map(|thread| self.writers.thread_at(thread).writer);
                     let place = Place { position, writer, before };
                     if level == Level::Warn && is_of_ras(file) {
                         self.of_ras(message, place);
                     } else if level == Level::Warn && message.starts_with(CUDA_CALL) {
                         self.cuda_call(file, message, place);
                     } else {
-                        self.nccl(level, message, thread, place);
+                        self.read_nccl_line(level, message, thread, place);
                     }
                 }
-                Entry::Version(text) => self.version(text),
-                Entry::Other(line) => {
-                    self.other(line, position);
+                LinePart::Version(text) => self.note_version(text),
+                LinePart::Other(line) => {
+                    self.read_other_line(line, position);
                     is_of_nccl = false;
                 }
             }
@@ -189,31 +191,33 @@ impl<'a> Reader<'a> {
     }
 
     /// Notes the version of a line without writer.
-    fn version(&mut self, text: &[u8]) {
-        if let Some((version, build)) = message::version(text)
+    fn note_version(&mut self, text: &[u8]) {
+        if let Some((version, build)) = message::parse_version(text)
             && self.versions.len() < VERSIONS
         {
             self.versions.insert(version, text::name(build.trim_ascii()));
         }
     }
 
-    fn nccl(&mut self, level: Level, message: &[u8], thread: Option<usize>, place: Place<'_>) {
+    fn read_nccl_line(&mut self, level: Level, message: &[u8], thread: Option<usize>, place: Place<'_>) {
         match level {
-            Level::Info => self.info(message, thread, place),
+            Level::Info => self.read_info_line(message, thread, place),
             Level::Warn => {
-                if !self.find(message, Origin::Nccl, place) {
-                    self.messages.unknown(message, place);
+                if !self.note_known_message(message, Origin::Nccl, place) {
+                    self.messages.note_unknown_warning(message, place);
                 }
             }
             // Frameworks write these words also before their own messages.
             Level::Error => {
-                if !self.find(message, Origin::Nccl, place) && !self.find(message, Origin::Any, place) {
+                if !self.note_known_message(message, Origin::Nccl, place)
+                    && !self.note_known_message(message, Origin::Any, place)
+                {
                     self.messages.unknown_error(message, place);
                 }
             }
             Level::Diagnostics => {
-                self.messages.diagnostic(message, place.position);
-                self.find(message, Origin::Nccl, place);
+                self.messages.note_diagnostic(message, place.position);
+                self.note_known_message(message, Origin::Nccl, place);
             }
             Level::Trace => {}
         }
@@ -223,128 +227,132 @@ impl<'a> Reader<'a> {
     /// file before the message.
     fn cuda_call(&mut self, file: &[u8], message: &[u8], place: Place<'_>) {
         let text = [file.trim_ascii(), b" NCCL WARN ", message].concat();
-        if !self.hit(self.rules.find(&text, Origin::Nccl), message, place) {
-            self.messages.unknown(message, place);
+        if !self.note_rule_hit(self.rules.find_rule(&text, Origin::Nccl), message, place) {
+            self.messages.note_unknown_warning(message, place);
         }
     }
 
     /// Notes a warning of RAS, about connections other than the job's.
     fn of_ras(&mut self, message: &[u8], place: Place<'_>) {
-        let rule = self.rules.find(message, Origin::Nccl).filter(|rule| {
+        let rule = self.rules.find_rule(message, Origin::Nccl).filter(|rule| {
             let names = ["ras-", "harmless-ras"];
             names.iter().any(|name| rule.id.starts_with(name))
         });
-        if !self.hit(rule.or_else(|| self.rules.get("ras-fault")), message, place) {
-            self.messages.unknown(message, place);
+        if !self.note_rule_hit(rule.or_else(|| self.rules.rule_by_id("ras-fault")), message, place) {
+            self.messages.note_unknown_warning(message, place);
         }
     }
 
-    fn other(&mut self, line: &[u8], position: Position) {
+    fn read_other_line(&mut self, line: &[u8], position: Position) {
         if line.trim_ascii().is_empty() {
             return;
         }
         let place = Place { position, writer: None, before: line };
         if self.quotes.is_quote(line)
-            && let Some(rule) = self.rules.find(line, Origin::Nccl)
+            && let Some(rule) = self.rules.find_rule(line, Origin::Nccl)
         {
-            self.hit(Some(rule), line, place);
+            self.note_rule_hit(Some(rule), line, place);
             return;
         }
-        self.find(line, Origin::Any, place);
+        self.note_known_message(line, Origin::Any, place);
     }
 
     /// Notes a hit, and returns true, if a rule for the writer's versions knows the message.
-    fn find(&mut self, message: &[u8], origin: Origin, place: Place<'_>) -> bool {
-        let kind = if origin == Origin::Any { Kind::Line } else { Kind::Message };
+    fn note_known_message(&mut self, message: &[u8], origin: Origin, place: Place<'_>) -> bool {
+        let kind = if origin == Origin::Any { MessageKind::Line } else { MessageKind::Message };
         let rules = self.rules;
-        let rule = self.answers.get(message, kind).unwrap_or_else(|| {
-            let quote = if origin == Origin::Any { self.quotes.within(message) } else { None };
-            let rule = quote.and_then(|quote| rules.find(quote, Origin::Nccl));
-            let rule = rule.or_else(|| rules.find(message, origin));
-            self.answers.keep(message, kind, rule);
+        let rule = self.answers.kept_rule(message, kind).unwrap_or_else(|| {
+            let quote = if origin == Origin::Any { self.quotes.quoted_warning(message) } else { None };
+            let rule = quote.and_then(|quote| rules.find_rule(quote, Origin::Nccl));
+            let rule = rule.or_else(|| rules.find_rule(message, origin));
+            self.answers.keep_rule(message, kind, rule);
             rule
         });
-        self.hit(rule, message, place)
+        self.note_rule_hit(rule, message, place)
     }
 
     /// Notes a hit of the rule, and returns true, if the rule holds for the writer's versions.
-    fn hit(&mut self, rule: Option<&'a Rule>, message: &[u8], place: Place<'_>) -> bool {
+    fn note_rule_hit(&mut self, rule: Option<&'a Rule>, message: &[u8], place: Place<'_>) -> bool {
         let Some(rule) = rule else { return false };
-        let (nccl, plugin) = place.writer.map_or((None, None), |writer| self.writers.versions(writer));
+        let (nccl, plugin) = place.writer.map_or((None, None), |writer| self.writers.loaded_versions(writer));
         if !rule.applies_to(nccl) || !rule.applies_to_plugin(plugin) {
             return false;
         }
-        self.messages.hit(rule, message, place);
+        self.messages.note_hit(rule, message, place);
         true
     }
 
-    fn info(&mut self, message: &[u8], thread: Option<usize>, place: Place<'_>) {
-        match self.answer(message) {
+    fn read_info_line(&mut self, message: &[u8], thread: Option<usize>, place: Place<'_>) {
+        match self.known_answer(message) {
             Some(rule) => {
-                self.hit(rule, message, place);
+                self.note_rule_hit(rule, message, place);
             }
             None => self.read_info(message, thread, place),
         }
     }
 
     /// Returns the rule of a message kept as one without facts, if any.
-    fn answer(&mut self, message: &[u8]) -> Option<Option<&'a Rule>> {
-        if is_never_kept(message) { None } else { self.answers.get(message, Kind::WithoutFacts) }
+    fn known_answer(&mut self, message: &[u8]) -> Option<Option<&'a Rule>> {
+        if is_never_kept(message) { None } else { self.answers.kept_rule(message, MessageKind::WithoutFacts) }
     }
 
-    /// Reads a message unknown to [`answer`](Self::answer).
+    /// Reads a message unknown to [`known_answer`](Self::known_answer).
     fn read_info(&mut self, message: &[u8], thread: Option<usize>, place: Place<'_>) {
         if let Some(writer) = place.writer.filter(|_| message.starts_with(b"GPU/")) {
-            self.paths.note(self.writers.host(writer), message);
+            self.paths.note_paths(self.writers.host_of(writer), message);
             return;
         }
-        let parsed = message::parse(message);
+        let parsed = message::parse_message(message);
         let has_rules =
             !matches!(parsed, Message::Channel(_) | Message::Bulk | Message::Choice(..) | Message::Trees);
         if matches!(parsed, Message::Other | Message::Bulk) && !is_never_kept(message) {
-            let rule = if has_rules { self.rules.find(message, Origin::Nccl) } else { None };
-            self.answers.keep(message, Kind::WithoutFacts, rule);
-            self.hit(rule, message, place);
+            let rule = if has_rules { self.rules.find_rule(message, Origin::Nccl) } else { None };
+            self.answers.keep_rule(message, MessageKind::WithoutFacts, rule);
+            self.note_rule_hit(rule, message, place);
             return;
         }
         match (parsed, thread) {
             (Message::Trace(trace), Some(thread)) => {
-                let rule = self.rules.find(message, Origin::Nccl);
+                let rule = self.rules.find_rule(message, Origin::Nccl);
                 let is_of_end = rule.is_some_and(|rule| rule.role == Role::Harmless);
-                self.writers.trace(thread, trace, is_of_end, place.position);
+                self.writers.note_trace(thread, trace, is_of_end, place.position);
             }
-            (parsed, Some(thread)) => self.learn(parsed, thread, place),
+            (parsed, Some(thread)) => self.learn_message(parsed, thread, place),
             (_, None) => {}
         }
         if has_rules {
-            self.find(message, Origin::Nccl, place);
+            self.note_known_message(message, Origin::Nccl, place);
         }
     }
 
-    fn learn(&mut self, parsed: Message<'_>, thread: usize, place: Place<'_>) {
-        let current = self.writers.current(thread);
+    fn learn_message(&mut self, parsed: Message<'_>, thread: usize, place: Place<'_>) {
+        let current = self.writers.current_communicator(thread);
         match (parsed, current) {
-            (Message::Channel(Line::Channel(channel)), _) => self.connect(thread, &channel, place.position),
-            (Message::Retry(retry), _) => self.writers.retry(thread, retry, place.position),
+            (Message::Channel(ChannelLine::Channel(channel)), _) => {
+                self.connect_channel(thread, &channel, place.position)
+            }
+            (Message::Retry(retry), _) => self.writers.note_retry(thread, retry, place.position),
             (Message::Communicator(life) | Message::Shape(life), _) => {
-                let process = self.writers.process(thread);
+                let process = self.writers.process_of(thread);
                 let writer = self.writers.of_device(thread, life.device, place.position);
-                let line = self.writers.line(thread, place.position);
-                let membership = self.communicators.note(process, writer, &life, line);
+                let line = self.writers.last_line(thread, place.position);
+                let membership = self.communicators.note_event(process, writer, &life, line);
                 self.writers.note_start_or_end(process, life.address, life.event);
                 if let Some(membership) = membership {
-                    self.writers.assign(thread, writer, membership);
+                    self.writers.assign_communicator(thread, writer, membership);
                 }
             }
             (Message::Variable(name, value, by_plugin), _) => {
-                self.messages.variable(name, value, by_plugin, place);
+                self.messages.note_variable(name, value, by_plugin, place);
             }
-            (Message::Fact(fact), _) => self.writers.learn(thread, fact),
+            (Message::Fact(fact), _) => self.writers.learn_fact(thread, fact),
             (Message::InitTimings { rank, ranks, phases }, Some(current)) => {
                 let is_same = rank.is_none_or(|rank| rank == current.rank)
-                    && ranks.is_none_or(|ranks| ranks == self.communicators.ranks(current.communicator));
+                    && ranks.is_none_or(|ranks| {
+                        ranks == self.communicators.number_of_ranks(current.communicator)
+                    });
                 if is_same {
-                    self.communicators.time(current, phases, false);
+                    self.communicators.note_phases(current, phases, false);
                 }
             }
             (parsed, Some(current)) => {
@@ -358,29 +366,30 @@ impl<'a> Reader<'a> {
     /// Learns from a line about a communicator. If `is_known` is false, it may be about another one.
     fn of_communicator(&mut self, parsed: Message<'_>, current: Membership, is_known: bool) {
         match parsed {
-            Message::Channel(Line::Ring(order)) => self.communicators.ring(current, order),
+            Message::Channel(ChannelLine::Ring(order)) => self.communicators.note_ring(current, order),
             Message::Choice(algorithm, protocol) => {
-                let (algorithm, protocol) = (message::algorithm(algorithm), message::protocol(protocol));
-                self.communicators.choose(current, algorithm, protocol);
-                if let Some(member) = self.communicators.get(current) {
+                let (algorithm, protocol) =
+                    (message::algorithm_name(algorithm), message::protocol_name(protocol));
+                self.communicators.note_choice(current, algorithm, protocol);
+                if let Some(member) = self.communicators.member_mut(current) {
                     member.operated |= is_known;
                 }
             }
-            Message::BootstrapTimings(phases) => self.communicators.time(current, phases, true),
+            Message::BootstrapTimings(phases) => self.communicators.note_phases(current, phases, true),
             Message::Connected => {
-                if let Some(member) = self.communicators.get(current) {
+                if let Some(member) = self.communicators.member_mut(current) {
                     member.connected = true;
                     member.connected_late |= member.complete && is_known;
                 }
             }
             Message::Channels(channels, nvls) => {
-                if let Some(digest) = self.communicators.digest(current) {
+                if let Some(digest) = self.communicators.communicator_mut(current) {
                     digest.channels = Some(channels);
                     digest.nvls_channels = nvls.or(digest.nvls_channels);
                 }
             }
             Message::Trees => {
-                if let Some(digest) = self.communicators.digest(current) {
+                if let Some(digest) = self.communicators.communicator_mut(current) {
                     digest.trees = true;
                 }
             }
@@ -390,36 +399,36 @@ impl<'a> Reader<'a> {
 
     /// Notes a channel in the thread's communicator. A thread does not name its communicator when it starts
     /// on connections: it is the writer's last one that fits the line and does not have it yet.
-    fn connect(&mut self, thread: usize, channel: &Channel<'_>, position: Position) {
-        let current = self.writers.of(thread).current;
+    fn connect_channel(&mut self, thread: usize, channel: &RankChannel<'_>, position: Position) {
+        let current = self.writers.thread_at(thread).current;
         if let Some(current) = current
-            && self.communicators.connect(current, channel, false)
+            && self.communicators.connect_member(current, channel, false)
         {
             return;
         }
-        let writer = self.writers.of(thread).writer;
+        let writer = self.writers.thread_at(thread).writer;
         let mut found = None;
-        for membership in self.writers.memberships(thread) {
-            if self.communicators.connect(membership, channel, false) {
+        for membership in self.writers.last_memberships(thread) {
+            if self.communicators.connect_member(membership, channel, false) {
                 found = Some(membership);
                 break;
             }
         }
         if found.is_none() {
             // The line is a repetition.
-            let mut all = current.into_iter().chain(self.writers.memberships(thread));
-            if all.any(|membership| self.communicators.connect(membership, channel, true)) {
+            let mut all = current.into_iter().chain(self.writers.last_memberships(thread));
+            if all.any(|membership| self.communicators.connect_member(membership, channel, true)) {
                 return;
             }
             found = self.communicators.connect_unseen(writer, channel, position);
         }
         if let Some(found) = found {
-            self.writers.assign(thread, writer, found);
+            self.writers.assign_communicator(thread, writer, found);
         }
     }
 
     /// Returns sentences about dropped facts.
-    fn limits(&self) -> Vec<String> {
+    fn describe_limits(&self) -> Vec<String> {
         let members = &self.communicators.lost;
         let messages = &self.messages.lost;
         [

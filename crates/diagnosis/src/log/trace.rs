@@ -2,7 +2,7 @@
 
 use memchr::memmem;
 
-use super::text::{number, small, word};
+use super::text::{first_word, parse_number, parse_small_number};
 
 /// A result code at a place of NCCL's source: `misc/socket.cc:635 -> 6`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,14 +24,14 @@ pub(super) struct Retry<'a> {
 }
 
 /// Reads a trace. `ncclInProgress` is not an error, and traces of RAS do not concern the job.
-pub(super) fn trace(message: &[u8]) -> Option<Trace<'_>> {
-    let place = word(message);
+pub(super) fn parse_trace(message: &[u8]) -> Option<Trace<'_>> {
+    let place = first_word(message);
     let rest = message[place.len()..].strip_prefix(b" ")?;
     // 2.30 and later name the function: `misc/socket.cc:609 (ncclSocketProgress) -> 6`.
-    let function = if rest.starts_with(b"(") { word(rest) } else { b"" };
-    let (code, _) = small(rest[function.len()..].trim_ascii_start().strip_prefix(b"-> ")?)?;
+    let function = if rest.starts_with(b"(") { first_word(rest) } else { b"" };
+    let (code, _) = parse_small_number(rest[function.len()..].trim_ascii_start().strip_prefix(b"-> ")?)?;
     let colon = memchr::memrchr(b':', place)?;
-    let is_line = matches!(number(&place[colon + 1..]), Some((_, [])));
+    let is_line = matches!(parse_number(&place[colon + 1..]), Some((_, [])));
     // RCCL writes the whole path.
     let place = memmem::rfind(place, b"/src/").map_or(place, |start| &place[start + 5..]);
     (is_line && (1..16).contains(&code) && code != 7 && !place.starts_with(b"ras/"))
@@ -40,18 +40,18 @@ pub(super) fn trace(message: &[u8]) -> Option<Trace<'_>> {
 
 /// Reads `connect to 192.0.2.1<5> returned Connection refused, retrying (1/34) after sleep for 100 msec`,
 /// before 2.27 without address, and before 2.24 `Call to connect returned Connection refused, retrying`.
-pub(super) fn retry(message: &[u8]) -> Option<Retry<'_>> {
+pub(super) fn parse_retry(message: &[u8]) -> Option<Retry<'_>> {
     let end = memmem::find(message, b", retrying")?;
     let start = memmem::find(&message[..end], b"connect ")?;
     let rest = &message[start + 8..end];
     let (peer, rest) = match rest.strip_prefix(b"to ") {
-        Some(rest) => (Some(word(rest)), &rest[(word(rest).len() + 1).min(rest.len())..]),
+        Some(rest) => (Some(first_word(rest)), &rest[(first_word(rest).len() + 1).min(rest.len())..]),
         None => (None, rest),
     };
     let reason = rest.strip_prefix(b"returned ")?;
     let attempt = message[end + 10..].strip_prefix(b" (").and_then(|counts| {
-        let (attempt, rest) = small(counts)?;
-        let (all, _) = small(rest.strip_prefix(b"/")?)?;
+        let (attempt, rest) = parse_small_number(counts)?;
+        let (all, _) = parse_small_number(rest.strip_prefix(b"/")?)?;
         Some((attempt, all))
     });
     Some(Retry { peer, reason, attempt })
@@ -85,7 +85,11 @@ mod tests {
             ("proxy.cc:983 (ncclProxyProgress) -> 6 [Progress Thread]", "proxy.cc:983", 6),
             ("/builds/rccl/build/src/transport/net.cpp:33 -> 2", "transport/net.cpp:33", 2),
         ] {
-            assert_eq!(trace(message.as_bytes()), Some(Trace { place: place.as_bytes(), code }), "{message}");
+            assert_eq!(
+                parse_trace(message.as_bytes()),
+                Some(Trace { place: place.as_bytes(), code }),
+                "{message}"
+            );
         }
         for message in [
             "",
@@ -97,7 +101,7 @@ mod tests {
             "ras/client_support.cc:178 (rasClient) -> 2",
             "Ring 00 : 1 -> 2 -> 3",
         ] {
-            assert_eq!(trace(message.as_bytes()), None, "{message}");
+            assert_eq!(parse_trace(message.as_bytes()), None, "{message}");
         }
     }
 
@@ -117,12 +121,12 @@ mod tests {
                 Retry { peer: Some(b"192.0.2.3<41>"), attempt: Some((1, 34)), ..refused },
             ),
         ] {
-            assert_eq!(retry(message.as_bytes()), Some(expected), "{message}");
+            assert_eq!(parse_retry(message.as_bytes()), Some(expected), "{message}");
         }
         for message in
             ["Call to accept returned x, retrying", "connect to x, retrying", "connect , retrying", ""]
         {
-            assert_eq!(retry(message.as_bytes()), None, "{message}");
+            assert_eq!(parse_retry(message.as_bytes()), None, "{message}");
         }
     }
 }

@@ -23,7 +23,7 @@ pub(super) struct Watchdog {
 }
 
 /// The words of the reports, prepared for the search: a job can write hundreds of thousands of them.
-struct Words {
+struct ReportWords {
     work: Finder<'static>,
     operation: Finder<'static>,
     sequence: Finder<'static>,
@@ -37,7 +37,7 @@ struct Words {
     sent: Finder<'static>,
 }
 
-static WORDS: LazyLock<Words> = LazyLock::new(|| Words {
+static WORDS: LazyLock<ReportWords> = LazyLock::new(|| ReportWords {
     work: Finder::new("WorkNCCL("),
     operation: Finder::new("OpType="),
     sequence: Finder::new("SeqNum="),
@@ -53,60 +53,66 @@ static WORDS: LazyLock<Words> = LazyLock::new(|| Words {
 
 impl Watchdog {
     /// Notes a line of PyTorch, if it is such a report. `line` has the prefix of the launcher.
-    pub(super) fn note(&mut self, line: &[u8], position: Position) {
-        let Some(report) = parse(line) else { return };
+    pub(super) fn note_report(&mut self, line: &[u8], position: Position) {
+        let Some(report) = parse_report(line) else { return };
         if self.reports.len() == REPORTS {
             self.lost += u64::from(!self.seen.contains(&report));
         } else if !self.seen.contains(&report) {
-            self.reports.push(WatchdogReport { position, text: text::shortened(line), ..report.clone() });
+            self.reports.push(WatchdogReport {
+                position,
+                text: text::shorten_message(line),
+                ..report.clone()
+            });
             self.seen.insert(report);
         }
     }
 
     /// Returns the reports, in the order of their lines.
-    pub(super) fn finish(self) -> Vec<WatchdogReport> {
+    pub(super) fn into_reports(self) -> Vec<WatchdogReport> {
         self.reports
     }
 }
 
 /// Reads a report, without its place and text.
-fn parse(line: &[u8]) -> Option<WatchdogReport> {
+fn parse_report(line: &[u8]) -> Option<WatchdogReport> {
     let words = &*WORDS;
-    let work = after(line, &words.work);
+    let work = text_after(line, &words.work);
     let inner = work.map(|work| &work[..memchr::memchr(b')', work).unwrap_or(work.len())]);
     let sequence = match inner {
-        Some(inner) => number(inner, &words.sequence),
-        None => number(line, &words.failed),
+        Some(inner) => number_after(inner, &words.sequence),
+        None => number_after(line, &words.failed),
     };
     // A report of a call has no numbers of the queue.
     let enqueued = match inner {
         Some(_) => None,
-        None => number(line, &words.enqueued).or_else(|| number(line, &words.last_enqueued)),
+        None => number_after(line, &words.enqueued).or_else(|| number_after(line, &words.last_enqueued)),
     };
     if sequence.is_none() && enqueued.is_none() {
         return None;
     }
-    let operation = inner.and_then(|inner| after(inner, &words.operation)).map(|rest| {
+    let operation = inner.and_then(|inner| text_after(inner, &words.operation)).map(|rest| {
         let end = rest.iter().position(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_');
         text::name(&rest[..end.unwrap_or(rest.len())])
     });
     // The writer stands before the call.
     let header = work.map_or(line, |work| &line[..line.len() - work.len()]);
-    let group = after(header, &words.guid)
-        .or_else(|| after(header, &words.group))
+    let group = text_after(header, &words.guid)
+        .or_else(|| text_after(header, &words.group))
         .and_then(|rest| Some(text::name(&rest[..memmem::find(rest, b" Rank ")?])));
-    let rank = line::rank(line).or_else(|| Some(text::small(after(header, &words.rank)?)?.0))?;
-    let elements = inner.and_then(|inner| number(inner, &words.received).zip(number(inner, &words.sent)));
+    let rank = line::parse_launcher_rank(line)
+        .or_else(|| Some(text::parse_small_number(text_after(header, &words.rank)?)?.0))?;
+    let elements =
+        inner.and_then(|inner| number_after(inner, &words.received).zip(number_after(inner, &words.sent)));
     Some(WatchdogReport { rank, group, sequence, operation, elements, enqueued, ..WatchdogReport::default() })
 }
 
 /// Returns the text after some words.
-fn after<'a>(text: &'a [u8], words: &Finder<'_>) -> Option<&'a [u8]> {
+fn text_after<'a>(text: &'a [u8], words: &Finder<'_>) -> Option<&'a [u8]> {
     words.find(text).map(|start| &text[start + words.needle().len()..])
 }
 
-fn number(text: &[u8], words: &Finder<'_>) -> Option<u64> {
-    Some(text::number(after(text, words)?)?.0)
+fn number_after(text: &[u8], words: &Finder<'_>) -> Option<u64> {
+    Some(text::parse_number(text_after(text, words)?)?.0)
 }
 
 #[cfg(test)]
@@ -118,13 +124,13 @@ mod tests {
         let mut watchdog = Watchdog::default();
         let line = |number: usize| format!("[rank1]: WorkNCCL(SeqNum={number}, OpType=ALLREDUCE)");
         for number in (0..REPORTS + 2).chain([0]) {
-            watchdog.note(line(number).as_bytes(), Position::default());
+            watchdog.note_report(line(number).as_bytes(), Position::default());
         }
-        assert_eq!((watchdog.lost, watchdog.finish().len()), (2, REPORTS));
+        assert_eq!((watchdog.lost, watchdog.into_reports().len()), (2, REPORTS));
     }
 
     fn read(line: &str) -> Option<WatchdogReport> {
-        parse(line.as_bytes())
+        parse_report(line.as_bytes())
     }
 
     #[test]

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use foldhash::HashMap;
 use semver::Version;
 
-use super::digest::{FAILURES, Failure, Position, Retries, Writer};
-use super::line::Source;
-use super::message::{self, Event, Fact};
+use super::digest::{CallFailure, FAILURES, Position, Retries, Writer};
+use super::line::LineSource;
+use super::message::{self, Event, ProcessFact};
 use super::text;
 use super::trace::{self, Retry, Trace};
 
@@ -47,7 +47,7 @@ pub(super) struct Thread {
 
 /// Place of a line among the lines of its thread.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Line {
+pub(super) struct ThreadLine {
     /// Unique number of the thread.
     pub(super) thread: u64,
     /// Number of the thread's lines so far.
@@ -58,7 +58,7 @@ pub(super) struct Line {
 
 /// Facts logged once per process.
 #[derive(Debug, Default)]
-struct Process {
+struct ProcessFacts {
     nccl: Option<Version>,
     build: Option<String>,
     driver: Option<u32>,
@@ -93,10 +93,10 @@ pub(super) struct Writers {
     threads: Vec<Thread>,
     /// Indices of processes by host and number.
     processes_by_name: HashMap<(Box<[u8]>, u64), usize>,
-    processes: Vec<Process>,
+    processes: Vec<ProcessFacts>,
     /// Indices of writers by process and device.
     by_device: HashMap<(usize, Option<u32>), usize>,
-    all: Vec<State>,
+    all: Vec<WriterState>,
     devices: usize,
     /// Devices above the limit.
     pub(super) lost_devices: u64,
@@ -107,7 +107,7 @@ pub(super) struct Writers {
 }
 
 #[derive(Debug)]
-struct State {
+struct WriterState {
     writer: Writer,
     process: usize,
     /// Communicators, the last one at the end.
@@ -118,7 +118,7 @@ struct State {
 
 impl Writers {
     /// Returns the length of the text before a known host name at the end of the line's host name.
-    pub(super) fn glued(&self, source: &Source<'_>) -> Option<usize> {
+    pub(super) fn glued_length(&self, source: &LineSource<'_>) -> Option<usize> {
         (0..source.host.len()).find(|start| {
             // The key borrows the host name, and a map with owned names cannot look it up. Few lines come
             // here.
@@ -127,15 +127,15 @@ impl Writers {
     }
 
     /// Returns the index of the line's thread, or `None` above the limit.
-    pub(super) fn thread(
+    pub(super) fn thread_index(
         &mut self,
-        source: &Source<'_>,
+        source: &LineSource<'_>,
         position: Position,
         message: &[u8],
     ) -> Option<usize> {
         let index = match self.keys.get(source.key) {
             Some(index) => *index,
-            None => self.add(source, position)?,
+            None => self.add_writer(source, position)?,
         };
         self.note_line(index, position, message);
         Some(index)
@@ -146,14 +146,14 @@ impl Writers {
         let thread = &mut self.threads[thread];
         let is_bulk = [&b"Channel "[..], b"Ring ", b"Tree "].iter().any(|word| message.starts_with(word));
         thread.lines += u64::from(!is_bulk);
-        let State { writer, last, .. } = &mut self.all[thread.writer];
+        let WriterState { writer, last, .. } = &mut self.all[thread.writer];
         writer.last = position;
         last.clear();
         // One byte more marks the text as cut.
         last.extend_from_slice(&message[..message.len().min(text::TEXT + 1)]);
     }
 
-    fn add(&mut self, source: &Source<'_>, position: Position) -> Option<usize> {
+    fn add_writer(&mut self, source: &LineSource<'_>, position: Position) -> Option<usize> {
         let name = (Box::from(source.host), source.pid);
         let process = self.processes_by_name.get(&name).copied();
         let writer = process.and_then(|process| self.by_device.get(&(process, source.device)).copied());
@@ -165,13 +165,13 @@ impl Writers {
             }
             None => {
                 let process = process.unwrap_or_else(|| {
-                    self.processes.push(Process::default());
+                    self.processes.push(ProcessFacts::default());
                     self.processes_by_name.insert(name, self.processes.len() - 1);
                     self.processes.len() - 1
                 });
-                self.all.push(State {
+                self.all.push(WriterState {
                     writer: Writer {
-                        host: text::shortened(source.host),
+                        host: text::shorten_message(source.host),
                         pid: source.pid,
                         device: source.device,
                         first: position,
@@ -197,48 +197,48 @@ impl Writers {
     }
 
     /// Returns a thread.
-    pub(super) fn of(&self, thread: usize) -> Thread {
+    pub(super) fn thread_at(&self, thread: usize) -> Thread {
         self.threads[thread]
     }
 
     /// Returns the last line of a thread, at this position.
-    pub(super) fn line(&self, thread: usize, position: Position) -> Line {
+    pub(super) fn last_line(&self, thread: usize, position: Position) -> ThreadLine {
         // Indices are used again after a reset of the threads.
         let id = self.forgotten * THREADS as u64 + thread as u64;
-        Line { thread: id, number: self.threads[thread].lines, position }
+        ThreadLine { thread: id, number: self.threads[thread].lines, position }
     }
 
     /// Returns the index of the process of a thread.
-    pub(super) fn process(&self, thread: usize) -> usize {
+    pub(super) fn process_of(&self, thread: usize) -> usize {
         self.all[self.threads[thread].writer].process
     }
 
     /// Returns the versions of NCCL and of the plugin loaded by the writer's process.
-    pub(super) fn versions(&self, writer: usize) -> (Option<&Version>, Option<&Version>) {
+    pub(super) fn loaded_versions(&self, writer: usize) -> (Option<&Version>, Option<&Version>) {
         let process = &self.processes[self.all[writer].process];
         (process.nccl.as_ref(), process.plugin.as_ref())
     }
 
     /// Returns the host of a writer.
-    pub(super) fn host(&self, writer: usize) -> &str {
+    pub(super) fn host_of(&self, writer: usize) -> &str {
         self.all.get(writer).map_or("", |state| state.writer.host.as_str())
     }
 
     /// Returns the communicator of this thread's line, if the line itself names no other one.
-    pub(super) fn current(&self, thread: usize) -> Option<Membership> {
+    pub(super) fn current_communicator(&self, thread: usize) -> Option<Membership> {
         let Thread { writer, current, .. } = self.threads[thread];
         current.or_else(|| self.all[writer].memberships.last().copied())
     }
 
-    /// Returns true if [`current`](Self::current) is not a guess: the thread has worked on it, or its writer
-    /// on no other.
+    /// Returns true if [`current_communicator`](Self::current_communicator) is not a guess: the thread has
+    /// worked on it, or its writer on no other.
     pub(super) fn is_current_known(&self, thread: usize) -> bool {
         let Thread { writer, current, .. } = self.threads[thread];
         current.is_some() || self.all[writer].memberships.len() == 1
     }
 
     /// Returns the last communicators of the thread's writer, the last one first.
-    pub(super) fn memberships(&self, thread: usize) -> impl Iterator<Item = Membership> {
+    pub(super) fn last_memberships(&self, thread: usize) -> impl Iterator<Item = Membership> {
         self.all[self.threads[thread].writer].memberships.iter().rev().take(CANDIDATES).copied()
     }
 
@@ -246,7 +246,7 @@ impl Writers {
     /// devices.
     pub(super) fn of_device(&mut self, thread: usize, device: Option<u32>, position: Position) -> usize {
         let own = self.threads[thread].writer;
-        let State { writer, process, .. } = &self.all[own];
+        let WriterState { writer, process, .. } = &self.all[own];
         if device.is_none() || writer.device.is_none() || device == writer.device {
             return own;
         }
@@ -260,7 +260,7 @@ impl Writers {
         }
         let (host, pid) = (writer.host.clone(), writer.pid);
         let writer = Writer { host, pid, device, first: position, last: position, ..Writer::default() };
-        self.all.push(State { writer, process, memberships: Vec::new(), last: Vec::new() });
+        self.all.push(WriterState { writer, process, memberships: Vec::new(), last: Vec::new() });
         self.by_device.insert((process, device), self.all.len() - 1);
         self.all.len() - 1
     }
@@ -282,19 +282,25 @@ impl Writers {
 
     /// Notes a result code traced by a thread. `is_of_end` is true for a line that NCCL also writes at the
     /// end of a communicator.
-    pub(super) fn trace(&mut self, thread: usize, trace: Trace<'_>, is_of_end: bool, position: Position) {
-        let Process { starting, has_started, .. } = &self.processes[self.process(thread)];
+    pub(super) fn note_trace(
+        &mut self,
+        thread: usize,
+        trace: Trace<'_>,
+        is_of_end: bool,
+        position: Position,
+    ) {
+        let ProcessFacts { starting, has_started, .. } = &self.processes[self.process_of(thread)];
         let is_of_start = !has_started || !starting.is_empty();
         let writer = &mut self.all[self.threads[thread].writer].writer;
         writer.operation_failed |= OPERATIONS.iter().any(|file| trace.place.starts_with(file));
         let failures = &mut writer.failures;
         let place = || text::name(trace.place);
-        let is_same = |last: &Failure| last.code == trace.code && last.is_of_start == is_of_start;
+        let is_same = |last: &CallFailure| last.code == trace.code && last.is_of_start == is_of_start;
         if let Some(last) = failures.last_mut().filter(|last| is_same(last)) {
             (last.outermost, last.last) = (place(), position);
             last.is_of_end &= is_of_end;
         } else {
-            failures.push(Failure {
+            failures.push(CallFailure {
                 place: place(),
                 outermost: place(),
                 code: trace.code,
@@ -309,7 +315,7 @@ impl Writers {
     }
 
     /// Notes a thread's repeated attempt to connect.
-    pub(super) fn retry(&mut self, thread: usize, retry: Retry<'_>, position: Position) {
+    pub(super) fn note_retry(&mut self, thread: usize, retry: Retry<'_>, position: Position) {
         let retries = self.all[self.threads[thread].writer]
             .writer
             .retries
@@ -323,7 +329,7 @@ impl Writers {
     }
 
     /// Notes that a thread works for a communicator of which the writer is a member.
-    pub(super) fn assign(&mut self, thread: usize, writer: usize, membership: Membership) {
+    pub(super) fn assign_communicator(&mut self, thread: usize, writer: usize, membership: Membership) {
         self.threads[thread].current = Some(membership);
         let memberships = &mut self.all[writer].memberships;
         if !memberships.contains(&membership) {
@@ -335,17 +341,17 @@ impl Writers {
     }
 
     /// Notes a fact about the process of a thread.
-    pub(super) fn learn(&mut self, thread: usize, fact: Fact<'_>) {
-        let process = self.process(thread);
+    pub(super) fn learn_fact(&mut self, thread: usize, fact: ProcessFact<'_>) {
+        let process = self.process_of(thread);
         let process = &mut self.processes[process];
         match fact {
-            Fact::Nccl(text) => {
-                if let Some((version, rest)) = message::version(text) {
+            ProcessFact::Nccl(text) => {
+                if let Some((version, rest)) = message::parse_version(text) {
                     process.nccl = Some(version);
                     process.build = (!rest.is_empty()).then(|| text::name(rest));
                 }
             }
-            Fact::Commit(commit) => {
+            ProcessFact::Commit(commit) => {
                 let commit = text::name(commit);
                 process.build = Some(match process.build.take() {
                     Some(build) if build.ends_with(&commit) => build,
@@ -353,14 +359,18 @@ impl Writers {
                     None => commit,
                 });
             }
-            Fact::Driver(version) => process.driver = Some(version),
-            Fact::Plugin(text) => process.plugin = message::version(text).map(|(version, _)| version),
-            Fact::Libfabric(text) => process.libfabric = message::version(text).map(|(version, _)| version),
-            Fact::Efa => process.efa = true,
-            Fact::Network(name) => process.network = Some(text::name(name)),
-            Fact::Bootstrap(name) => process.bootstrap = Some(text::name(name)),
-            Fact::Devices(list) => {
-                for device in message::devices(list) {
+            ProcessFact::Driver(version) => process.driver = Some(version),
+            ProcessFact::Plugin(text) => {
+                process.plugin = message::parse_version(text).map(|(version, _)| version)
+            }
+            ProcessFact::Libfabric(text) => {
+                process.libfabric = message::parse_version(text).map(|(version, _)| version)
+            }
+            ProcessFact::Efa => process.efa = true,
+            ProcessFact::Network(name) => process.network = Some(text::name(name)),
+            ProcessFact::Bootstrap(name) => process.bootstrap = Some(text::name(name)),
+            ProcessFact::Devices(list) => {
+                for device in message::parse_devices(list) {
                     if self.devices == DEVICES {
                         self.lost_devices += 1;
                     } else if process.devices.insert(text::name(device)) {
@@ -376,10 +386,10 @@ impl Writers {
     ///
     /// A process of one rank also writes before it selects its device, and from threads without one: these
     /// lines count as its rank's.
-    pub(super) fn finish(self, ranks: impl Fn(usize) -> u32) -> (Vec<Writer>, Vec<usize>) {
+    pub(super) fn into_writers(self, ranks: impl Fn(usize) -> u32) -> (Vec<Writer>, Vec<usize>) {
         let Self { mut processes, mut all, .. } = self;
-        for (index, State { writer, process, memberships, last }) in all.iter_mut().enumerate() {
-            writer.last_text = text::shortened(last.trim_ascii());
+        for (index, WriterState { writer, process, memberships, last }) in all.iter_mut().enumerate() {
+            writer.last_text = text::shorten_message(last.trim_ascii());
             // The largest communicator, of several the first one.
             let largest = memberships.iter().rev().max_by_key(|membership| ranks(membership.communicator));
             writer.rank = largest.map(|membership| membership.rank);
@@ -391,7 +401,7 @@ impl Writers {
                 });
             }
         }
-        let owner = |index: usize, state: &State| match processes[state.process].owner {
+        let owner = |index: usize, state: &WriterState| match processes[state.process].owner {
             Some(Owner::One(owner)) if state.writer.rank.is_none() => owner,
             _ => index,
         };
@@ -404,9 +414,9 @@ impl Writers {
         }
         let mut places = vec![0; owners.len()];
         let mut finished = Vec::new();
-        for (index, State { mut writer, process, .. }) in all.into_iter().enumerate() {
+        for (index, WriterState { mut writer, process, .. }) in all.into_iter().enumerate() {
             if owners[index] == index {
-                processes[process].describe(&mut writer);
+                processes[process].copy_facts(&mut writer);
                 places[index] = finished.len();
                 finished.push(writer);
             }
@@ -418,9 +428,9 @@ impl Writers {
 
 /// Removes the last failures beyond [`FAILURES`], first failures of the start and of the end: they may be
 /// harmless.
-fn keep_failures(failures: &mut Vec<Failure>) {
+fn keep_failures(failures: &mut Vec<CallFailure>) {
     while failures.len() > FAILURES {
-        let may_be_harmless = |each: &Failure| each.is_of_start || each.is_of_end;
+        let may_be_harmless = |each: &CallFailure| each.is_of_start || each.is_of_end;
         let index = failures.iter().rposition(may_be_harmless).unwrap_or(failures.len() - 1);
         failures.remove(index);
     }
@@ -452,9 +462,9 @@ fn take_over(writer: &mut Writer, other: Writer) {
     };
 }
 
-impl Process {
+impl ProcessFacts {
     /// Copies the facts.
-    fn describe(&self, writer: &mut Writer) {
+    fn copy_facts(&self, writer: &mut Writer) {
         writer.nccl = self.nccl.clone();
         writer.nccl_build = self.build.clone();
         writer.driver = self.driver;

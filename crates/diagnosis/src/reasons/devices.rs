@@ -10,7 +10,7 @@ use crate::host::rdma::Host;
 use crate::words::{join_list, plural};
 
 /// Returns the reasons why EFA cannot be used, or facts about its devices.
-pub(super) fn efa(host: &Host, version: Version) -> Vec<Reason> {
+pub(super) fn explain_efa(host: &Host, version: Version) -> Vec<Reason> {
     let mut reasons = Vec::new();
     let (devices, others): (Vec<&Nic>, Vec<&Nic>) = host.devices.iter().partition(|device| device.is_efa());
     if devices.is_empty() {
@@ -18,12 +18,12 @@ pub(super) fn efa(host: &Host, version: Version) -> Vec<Reason> {
         if !host.efa_is_served() && !host.modules.contains(&"efa") {
             reasons.push(
                 Reason::new("the kernel module efa is not loaded (no /sys/module/efa)")
-                    .advice(on_the_host(host, "modprobe efa; the EFA installer installs the module")),
+                    .with_advice(on_the_host(host, "modprobe efa; the EFA installer installs the module")),
             );
         }
     } else {
         let advice = "see dmesg, and whether the network interface is attached";
-        reasons.push(state(&devices, "EFA device", advice));
+        reasons.push(describe_state(&devices, "EFA device", advice));
     }
     reasons.extend(device_files(host, "the resource vpc.amazonaws.com/efa of the EFA device plugin"));
     reasons.extend(memory_limit(host));
@@ -33,7 +33,9 @@ pub(super) fn efa(host: &Host, version: Version) -> Vec<Reason> {
                 "libfabric {version} is old for EFA: registering CUDA memory through dmabuf needs 1.20, \
                  NCCL's plugin 1.18"
             ))
-            .advice("install a newer one, as the EFA installer does, and name it: FABRIC_LIBRARY=<path>"),
+            .with_advice(
+                "install a newer one, as the EFA installer does, and name it: FABRIC_LIBRARY=<path>",
+            ),
         );
     }
     reasons.extend(in_a_container(host));
@@ -43,7 +45,7 @@ pub(super) fn efa(host: &Host, version: Version) -> Vec<Reason> {
 /// Returns the reasons why `/sys/class/infiniband` has no EFA device.
 fn no_efa_device(host: &Host, others: &[&Nic]) -> Vec<Reason> {
     let on_bus = host.efa_on_pci.iter();
-    let by_driver = grouped(on_bus.map(|OnPci { bus_id, driver }| (driver.as_deref(), bus_id.as_str())));
+    let by_driver = group_names(on_bus.map(|OnPci { bus_id, driver }| (driver.as_deref(), bus_id.as_str())));
     if !by_driver.is_empty() {
         return by_driver.iter().map(|(driver, places)| on_pci(host, *driver, &join_list(places))).collect();
     }
@@ -52,10 +54,12 @@ fn no_efa_device(host: &Host, others: &[&Nic]) -> Vec<Reason> {
             "this host has no RDMA device (nothing in /sys/class/infiniband) and no EFA device on its PCI \
              bus",
         )
-        .advice("on EC2: an instance type with EFA, and a network interface of the type efa attached to it")
+        .with_advice(
+            "on EC2: an instance type with EFA, and a network interface of the type efa attached to it",
+        )
     } else {
-        Reason::new(format!("this host has no EFA device, but {}", described(others)))
-            .advice("for InfiniBand and RoCE: -p 'verbs;ofi_rxm'")
+        Reason::new(format!("this host has no EFA device, but {}", describe_devices(others)))
+            .with_advice("for InfiniBand and RoCE: -p 'verbs;ofi_rxm'")
     };
     vec![none]
 }
@@ -70,13 +74,13 @@ fn on_pci(host: &Host, driver: Option<&str>, places: &str) -> Reason {
                 "modprobe efa, then see dmesg; the EFA installer installs the driver"
             };
             Reason::new(format!("the PCI bus has EFA devices ({places}), which no driver serves"))
-                .advice(on_the_host(host, advice))
+                .with_advice(on_the_host(host, advice))
         }
         Some("efa") if host.shared_devices == Some(true) => Reason::new(format!(
             "the driver efa serves EFA devices on the PCI bus ({places}), but /sys/class/infiniband does not \
              show them, although all network namespaces share RDMA devices (rdma system: netns shared)"
         ))
-        .advice(
+        .with_advice(
             "see whether the host shows them (ls /sys/class/infiniband), and what was mounted over /sys here",
         ),
         Some("efa") => {
@@ -86,12 +90,12 @@ fn on_pci(host: &Host, driver: Option<&str>, places: &str) -> Reason {
                  this network namespace: the host {certain} each RDMA device in one alone (rdma system: \
                  netns exclusive)"
             ))
-            .advice(into_the_network(host))
+            .with_advice(into_the_network(host))
         }
         Some(other) => Reason::new(format!(
             "the PCI bus has EFA devices ({places}), which the driver {other} holds, not efa"
         ))
-        .advice(on_the_host(host, "bind them to the driver efa (/sys/bus/pci/drivers/efa/bind)")),
+        .with_advice(on_the_host(host, "bind them to the driver efa (/sys/bus/pci/drivers/efa/bind)")),
     }
 }
 
@@ -110,7 +114,7 @@ fn into_the_network(host: &Host) -> String {
 }
 
 /// Returns the reasons why verbs cannot be used, or facts about its devices.
-pub(super) fn verbs(host: &Host) -> Vec<Reason> {
+pub(super) fn explain_verbs(host: &Host) -> Vec<Reason> {
     let mut reasons = Vec::new();
     let (efa, devices): (Vec<&Nic>, Vec<&Nic>) = host.devices.iter().partition(|device| device.is_efa());
     if devices.is_empty() {
@@ -119,27 +123,29 @@ pub(super) fn verbs(host: &Host) -> Vec<Reason> {
         let reason = if efa.is_empty() && loaded && host.shared_devices == Some(false) {
             let alone = "though the driver mlx5_ib is loaded: each RDMA device is in one network namespace alone (rdma \
                          system: netns exclusive)";
-            Reason::new(format!("{none}, {alone}")).advice(into_the_network(host))
+            Reason::new(format!("{none}, {alone}")).with_advice(into_the_network(host))
         } else if efa.is_empty() && loaded {
             Reason::new(format!("{none}, though the driver mlx5_ib is loaded"))
-                .advice(on_the_host(host, "see dmesg, and which devices the host shows (rdma link)"))
+                .with_advice(on_the_host(host, "see dmesg, and which devices the host shows (rdma link)"))
         } else if efa.is_empty() {
-            Reason::new(none)
-                .advice(on_the_host(host, "load the driver of the device, for instance modprobe mlx5_ib"))
+            Reason::new(none).with_advice(on_the_host(
+                host,
+                "load the driver of the device, for instance modprobe mlx5_ib",
+            ))
         } else {
-            Reason::new(format!("this host has no InfiniBand or RoCE device, but {}", described(&efa)))
-                .advice("for EFA: -p efa")
+            Reason::new(format!("this host has no InfiniBand or RoCE device, but {}", describe_devices(&efa)))
+                .with_advice("for EFA: -p efa")
         };
         reasons.push(reason);
     } else {
         let advice = "see the cable and the switch; InfiniBand needs a subnet manager (ibstat, sminfo)";
-        reasons.push(state(&devices, "device", advice));
+        reasons.push(describe_state(&devices, "device", advice));
     }
     reasons.extend(device_files(host, "a resource of the RDMA device plugin"));
     if host.has_uverbs() && !host.device_files.iter().any(|name| name == "rdma_cm") {
         reasons.push(
             Reason::new("there is no /dev/infiniband/rdma_cm, through which verbs connects")
-                .advice(on_the_host(host, "modprobe rdma_ucm")),
+                .with_advice(on_the_host(host, "modprobe rdma_ucm")),
         );
     }
     reasons.extend(memory_limit(host));
@@ -148,17 +154,17 @@ pub(super) fn verbs(host: &Host) -> Vec<Reason> {
 }
 
 /// Describes the devices, with advice if none of them is up.
-fn state(devices: &[&Nic], kind: &str, advice: &str) -> Reason {
+fn describe_state(devices: &[&Nic], kind: &str, advice: &str) -> Reason {
     if devices.iter().any(|device| device.is_up()) {
-        return Reason::new(format!("this host has {}", described(devices)));
+        return Reason::new(format!("this host has {}", describe_devices(devices)));
     }
-    Reason::new(format!("no {kind} is up: {}", described(devices))).advice(advice)
+    Reason::new(format!("no {kind} is up: {}", describe_devices(devices))).with_advice(advice)
 }
 
 /// Describes devices, grouped by their properties: `2 EFA devices (driver efa, ACTIVE 100 Gb/sec): rdmap0s6,
 /// rdmap1s6`.
-pub fn described(devices: &[&Nic]) -> String {
-    let groups = grouped(devices.iter().map(|device| {
+pub fn describe_devices(devices: &[&Nic]) -> String {
+    let groups = group_names(devices.iter().map(|device| {
         let kind = if device.is_efa() { "EFA" } else { "RDMA" };
         ((kind, device.description()), device.name.as_str())
     }));
@@ -170,7 +176,7 @@ pub fn described(devices: &[&Nic]) -> String {
 }
 
 /// Groups names by a property, in the order of the first of each group.
-fn grouped<'a, K: PartialEq>(names: impl Iterator<Item = (K, &'a str)>) -> Vec<(K, Vec<&'a str>)> {
+fn group_names<'a, K: PartialEq>(names: impl Iterator<Item = (K, &'a str)>) -> Vec<(K, Vec<&'a str>)> {
     let mut groups: Vec<(K, Vec<&str>)> = Vec::new();
     for (key, name) in names {
         match groups.iter_mut().find(|(other, _)| *other == key) {
@@ -184,7 +190,11 @@ fn grouped<'a, K: PartialEq>(names: impl Iterator<Item = (K, &'a str)>) -> Vec<(
 /// Returns the reasons why device files are missing or cannot be opened. In Kubernetes, `resource` provides
 /// the files.
 fn device_files(host: &Host, resource: &str) -> Vec<Reason> {
-    if host.has_uverbs() { refused(host, resource) } else { vec![no_device_files(host, resource)] }
+    if host.has_uverbs() {
+        explain_refused_files(host, resource)
+    } else {
+        vec![no_device_files(host, resource)]
+    }
 }
 
 fn no_device_files(host: &Host, resource: &str) -> Reason {
@@ -195,10 +205,10 @@ fn no_device_files(host: &Host, resource: &str) -> Reason {
     let loaded = host.modules.contains(&"ib_uverbs");
     let Some(container) = host.container else {
         return if !loaded {
-            none("").advice("modprobe ib_uverbs")
+            none("").with_advice("modprobe ib_uverbs")
         } else if host.efa_is_served() || !host.devices.is_empty() {
             none(": the kernel module ib_uverbs is loaded, but udev has not made them, or this is a container without them")
-                .advice("udevadm trigger, or give them to the container: --device=/dev/infiniband")
+                .with_advice("udevadm trigger, or give them to the container: --device=/dev/infiniband")
         } else {
             none(": the kernel module ib_uverbs is loaded, and makes one for each device")
         };
@@ -208,25 +218,26 @@ fn no_device_files(host: &Host, resource: &str) -> Reason {
         _ => "give them to the container: --device=/dev/infiniband".to_owned(),
     };
     if loaded {
-        none(": they are missing from this container, as the kernel module ib_uverbs is loaded").advice(give)
+        none(": they are missing from this container, as the kernel module ib_uverbs is loaded")
+            .with_advice(give)
     } else {
-        none("").advice(format!("on the host: modprobe ib_uverbs; then {give}"))
+        none("").with_advice(format!("on the host: modprobe ib_uverbs; then {give}"))
     }
 }
 
 /// Returns reasons for device files that cannot be opened, grouped by error.
-fn refused(host: &Host, resource: &str) -> Vec<Reason> {
-    let by_error = grouped(host.refused.iter().map(|file| (file.error, file.name.as_str())));
+fn explain_refused_files(host: &Host, resource: &str) -> Vec<Reason> {
+    let by_error = group_names(host.refused.iter().map(|file| (file.error, file.name.as_str())));
     let reason = |(error, names): &(Errno, Vec<&str>)| {
         let is = plural(names.len(), "is", "are");
         let text = format!("/dev/infiniband/{} {is} there, but cannot be opened: {error}", join_list(names));
-        Reason::new(text).advice(opening(host, resource, *error, names[0]))
+        Reason::new(text).with_advice(advise_on_opening(host, resource, *error, names[0]))
     };
     by_error.iter().map(reason).collect()
 }
 
 /// Returns advice on opening an existing device file.
-fn opening(host: &Host, resource: &str, error: Errno, name: &str) -> String {
+fn advise_on_opening(host: &Host, resource: &str, error: Errno, name: &str) -> String {
     let forbidden = matches!(error, Errno::PERM | Errno::ACCESS);
     let rights = format!("see its owner and rights: ls -l /dev/infiniband/{name}");
     match host.container {
@@ -264,10 +275,10 @@ fn memory_limit(host: &Host) -> Option<Reason> {
     ));
     Some(match host.container {
         Some("Kubernetes") => {
-            reason.advice("raise the limit of the container runtime on the node (LimitMEMLOCK=infinity)")
+            reason.with_advice("raise the limit of the container runtime on the node (LimitMEMLOCK=infinity)")
         }
-        Some(_) => reason.advice("start the container with --ulimit memlock=-1:-1"),
-        None => reason.advice("ulimit -l unlimited, or memlock unlimited in /etc/security/limits.conf"),
+        Some(_) => reason.with_advice("start the container with --ulimit memlock=-1:-1"),
+        None => reason.with_advice("ulimit -l unlimited, or memlock unlimited in /etc/security/limits.conf"),
     })
 }
 

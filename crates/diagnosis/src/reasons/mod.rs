@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::host::rdma::Host;
 use crate::words::join_list;
-pub use devices::described;
+pub use devices::describe_devices;
 
 /// Maximum edit distance between a misspelt name and a known one.
 const SLIPS: usize = 1;
@@ -37,11 +37,11 @@ impl Reason {
         Self { text: text.into(), ..Self::default() }
     }
 
-    fn advice(self, advice: impl Into<String>) -> Self {
+    fn with_advice(self, advice: impl Into<String>) -> Self {
         Self { advice: Some(advice.into()), ..self }
     }
 
-    fn of(self, provider: &str) -> Self {
+    fn for_provider(self, provider: &str) -> Self {
         Self { provider: Some(provider.to_owned()), ..self }
     }
 }
@@ -94,14 +94,14 @@ impl Hint {
     }
 
     /// Returns possible values of the hint from these entries.
-    fn instead(&self, entries: &[&Info]) -> Option<String> {
+    fn possible_values(&self, entries: &[&Info]) -> Option<String> {
         let name: fn(&Info) -> &str = match self.kind {
             "endpoint type" => |entry| &entry.endpoint,
             "domain" => |entry| &entry.domain,
             "fabric" => |entry| &entry.fabric,
             _ => return None,
         };
-        let names = distinct(entries.iter().map(|entry| name(entry)));
+        let names = distinct_names(entries.iter().map(|entry| name(entry)));
         Some(format!("{} {}", self.kind, join_list(&names)))
     }
 
@@ -115,12 +115,12 @@ impl Hint {
 }
 
 /// Names of the providers, without duplicates.
-pub fn providers(entries: &[Info]) -> Vec<&str> {
-    distinct(entries.iter().map(|entry| entry.provider.as_str()))
+pub fn provider_names(entries: &[Info]) -> Vec<&str> {
+    distinct_names(entries.iter().map(|entry| entry.provider.as_str()))
 }
 
 /// Names without duplicates, in the order of the first ones.
-fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+fn distinct_names<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut all = Vec::new();
     for name in names {
         if !all.contains(&name) {
@@ -132,7 +132,7 @@ fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 
 /// Returns the excluding hint for each provider in `of_provider`: the entries of the requested provider
 /// without other hints. `ask` queries libfabric.
-pub fn explain(
+pub fn explain_excluded_providers(
     hints: &Hints,
     of_provider: &[Info],
     ask: impl Fn(&Hints) -> Result<Vec<Info>, fabric::Error>,
@@ -145,11 +145,13 @@ pub fn explain(
     let without = answers(|hint| &hint.without)?;
     let alone = answers(|hint| &hint.alone)?;
 
-    let mut reasons: Vec<Reason> =
-        providers(of_provider).iter().map(|name| excluded(name, &given, &without, &alone)).collect();
+    let mut reasons: Vec<Reason> = provider_names(of_provider)
+        .iter()
+        .map(|name| explain_exclusion(name, &given, &without, &alone))
+        .collect();
     if let Some(provider) = provider.filter(|_| !given.is_empty()) {
         let others = ask(&Hints { provider: None, ..hints.clone() })?;
-        let others = providers(&others);
+        let others = provider_names(&others);
         if !others.is_empty() {
             reasons.push(Reason::new(format!("without -p {provider} these match: {}", others.join(", "))));
         }
@@ -159,7 +161,7 @@ pub fn explain(
 
 /// Returns the reason why this provider does not match. `without` and `alone` are libfabric's answers for
 /// each of the hints.
-fn excluded(name: &str, given: &[Hint], without: &[Vec<Info>], alone: &[Vec<Info>]) -> Reason {
+fn explain_exclusion(name: &str, given: &[Hint], without: &[Vec<Info>], alone: &[Vec<Info>]) -> Reason {
     let of = |entries: &[Info]| entries.iter().any(|entry| entry.provider == name);
     let one_too_many: Vec<(&Hint, &Vec<Info>)> =
         given.iter().zip(without).filter(|(_, entries)| of(entries)).collect();
@@ -168,12 +170,13 @@ fn excluded(name: &str, given: &[Hint], without: &[Vec<Info>], alone: &[Vec<Info
             .iter()
             .map(|(hint, entries)| {
                 let its: Vec<&Info> = entries.iter().filter(|entry| entry.provider == name).collect();
-                let instead = hint.instead(&its).map_or_else(String::new, |has| format!(" (it has {has})"));
+                let instead =
+                    hint.possible_values(&its).map_or_else(String::new, |has| format!(" (it has {has})"));
                 format!("without {}{instead}", hint.describe())
             })
             .collect();
         let mut reason =
-            Reason::new(format!("provider {name} would match {}", dropped.join(", or "))).of(name);
+            Reason::new(format!("provider {name} would match {}", dropped.join(", or "))).for_provider(name);
         reason.advice = one_too_many.iter().find_map(|(hint, _)| hint.advice()).map(str::to_owned);
         reason.without = one_too_many.iter().map(|(hint, _)| hint.value.clone()).collect();
         return reason;
@@ -187,13 +190,13 @@ fn excluded(name: &str, given: &[Hint], without: &[Vec<Info>], alone: &[Vec<Info
     if lacks.is_empty() {
         let all: Vec<String> = given.iter().map(Hint::describe).collect();
         return Reason::new(format!("provider {name} has each, but not together: {}", all.join(", ")))
-            .of(name);
+            .for_provider(name);
     }
-    Reason::new(format!("provider {name} lacks {}", lacks.join(" and "))).of(name)
+    Reason::new(format!("provider {name} lacks {}", lacks.join(" and "))).for_provider(name)
 }
 
 /// Facts about libfabric and the host.
-pub struct Facts<'a> {
+pub struct ProviderFacts<'a> {
     /// The hints of the request.
     pub hints: &'a Hints,
     /// Entries without hints.
@@ -213,37 +216,38 @@ pub struct Facts<'a> {
 }
 
 /// Returns the reasons why the requested provider is missing, or none if it is present.
-pub fn missing(known: &Facts<'_>) -> Vec<Reason> {
+pub fn explain_missing_provider(known: &ProviderFacts<'_>) -> Vec<Reason> {
     let wanted = known.hints.provider.as_ref();
     if wanted.is_some() && !known.of_provider.is_empty() {
         return Vec::new();
     }
-    if let Some(value) = known.variable.filter(|value| wanted.is_none_or(|name| hides(value, name))) {
+    if let Some(value) = known.variable.filter(|value| wanted.is_none_or(|name| hides_provider(value, name)))
+    {
         // The variable hides other providers from libfabric's answers.
         let reason = Reason::new(format!("FI_PROVIDER={value} keeps libfabric from its other providers"));
-        return vec![reason.advice("unset FI_PROVIDER")];
+        return vec![reason.with_advice("unset FI_PROVIDER")];
     }
     let mut reasons = Vec::new();
     let Some(wanted) = wanted else {
         if known.all.is_empty() {
             reasons.push(
                 Reason::new("libfabric offers nothing on this machine, whatever is asked for")
-                    .advice("FI_LOG_LEVEL=warn makes libfabric say more"),
+                    .with_advice("FI_LOG_LEVEL=warn makes libfabric say more"),
             );
         }
         return reasons;
     };
     let lower = wanted.to_ascii_lowercase();
-    reasons.extend(registration(known, &lower));
+    reasons.extend(explain_registration(known, &lower));
     match lower.split(';').next() {
-        Some("efa") => reasons.extend(devices::efa(known.host, known.version)),
-        Some("verbs") => reasons.extend(devices::verbs(known.host)),
+        Some("efa") => reasons.extend(devices::explain_efa(known.host, known.version)),
+        Some("verbs") => reasons.extend(devices::explain_verbs(known.host)),
         _ => {}
     }
     if reasons.iter().all(|reason| reason.advice.is_none()) {
         reasons.push(
             Reason::new("no cause is to be seen from here")
-                .advice(format!("let libfabric say more: FI_LOG_LEVEL=debug FI_LOG_PROV={lower}")),
+                .with_advice(format!("let libfabric say more: FI_LOG_LEVEL=debug FI_LOG_PROV={lower}")),
         );
     }
     reasons
@@ -251,7 +255,7 @@ pub fn missing(known: &Facts<'_>) -> Vec<Reason> {
 
 /// Returns true if `FI_PROVIDER` with this value hides the provider. The value lists the providers to use, or
 /// after a `^` the providers to exclude.
-fn hides(value: &str, provider: &str) -> bool {
+fn hides_provider(value: &str, provider: &str) -> bool {
     let (list, excludes) = value.strip_prefix('^').map_or((value, false), |list| (list, true));
     let part_of = |name: &str| provider.split(';').any(|part| part.eq_ignore_ascii_case(name));
     let listed =
@@ -260,17 +264,17 @@ fn hides(value: &str, provider: &str) -> bool {
 }
 
 /// Returns reasons from the list of providers compiled into libfabric.
-fn registration(known: &Facts<'_>, wanted: &str) -> Vec<Reason> {
-    let Facts { version, path, .. } = known;
+fn explain_registration(known: &ProviderFacts<'_>, wanted: &str) -> Vec<Reason> {
+    let ProviderFacts { version, path, .. } = known;
     let names: Vec<&str> = known.registered.iter().map(|provider| provider.name.as_str()).collect();
     // Excluded providers need not exist.
     let parts = wanted.split(';').filter(|part| !part.starts_with('^'));
     let lacking: Vec<&str> = parts.filter(|part| !names.contains(part)).collect();
     if lacking.is_empty() {
         let text = format!("libfabric {version} has the provider {wanted}, which finds nothing here");
-        return vec![Reason::new(text).of(wanted)];
+        return vec![Reason::new(text).for_provider(wanted)];
     }
-    lacking.into_iter().map(|part| lacking_part(part, *version, path, &names).of(part)).collect()
+    lacking.into_iter().map(|part| lacking_part(part, *version, path, &names).for_provider(part)).collect()
 }
 
 fn lacking_part(part: &str, version: Version, path: &Path, names: &[&str]) -> Reason {
@@ -283,9 +287,9 @@ fn lacking_part(part: &str, version: Version, path: &Path, names: &[&str]) -> Re
     let shown: Vec<&str> = names.iter().copied().filter(|name| !name.starts_with("ofi_hook")).collect();
     if part == "net" && names.contains(&"tcp") {
         return Reason::new(format!("libfabric {version} calls the provider net tcp"))
-            .advice("ask for it: -p tcp");
+            .with_advice("ask for it: -p tcp");
     }
-    if let Some(needs) = needs.filter(|needs| contains(path, needs)) {
+    if let Some(needs) = needs.filter(|needs| file_contains(path, needs)) {
         return Reason::new(format!(
             "libfabric {version} was built with the provider {part} (it links {needs}), but left it out when \
              it was loaded: it found no device that it can use"
@@ -300,18 +304,18 @@ fn lacking_part(part: &str, version: Version, path: &Path, names: &[&str]) -> Re
         let place =
             if part == "efa" { "; the EFA installer's is /opt/amazon/efa/lib/libfabric.so.1" } else { "" };
         return Reason::new(format!("{has}. It was built without (it does not link {needs})"))
-            .advice(format!("load one that has it: FABRIC_LIBRARY=<path>{place}"));
+            .with_advice(format!("load one that has it: FABRIC_LIBRARY=<path>{place}"));
     }
     let alike = shown.iter().filter(|name| strsim::osa_distance(name, part) <= SLIPS);
     let alike: Vec<String> = alike.map(|name| format!("-p {name}")).collect();
-    Reason::new(has).advice(match &alike[..] {
+    Reason::new(has).with_advice(match &alike[..] {
         [] => "choose one of them, or load another libfabric: FABRIC_LIBRARY=<path>".to_owned(),
         alike => format!("did you mean {}?", alike.join(" or ")),
     })
 }
 
 /// Returns true if the file contains these words.
-fn contains(path: &Path, words: &str) -> bool {
+fn file_contains(path: &Path, words: &str) -> bool {
     let words = words.as_bytes();
     fs::read(path).is_ok_and(|bytes| bytes.windows(words.len()).any(|window| window == words))
 }

@@ -56,7 +56,7 @@ fn why_not(
     ask: impl Fn(&Hints) -> Result<Vec<Info>, fabric::Error>,
 ) -> Result<Vec<Reason>, fabric::Error> {
     let of_provider = ask(&Hints { provider: hints.provider.clone(), ..Hints::default() })?;
-    explain(hints, &of_provider, ask)
+    explain_excluded_providers(hints, &of_provider, ask)
 }
 
 fn texts(reasons: &[Reason]) -> Vec<String> {
@@ -154,7 +154,7 @@ fn why(wanted: &str, version: (u16, u16), registered: &[&str], library: &str, ho
         .map(|name| Registered { name: (*name).to_owned(), version: Version::new(1, 0) })
         .collect();
     let hints = hints(Some(wanted), None, &[]);
-    missing(&Facts {
+    explain_missing_provider(&ProviderFacts {
         hints: &hints,
         all: &offered(),
         of_provider: &answer(&hints).unwrap(),
@@ -175,7 +175,7 @@ fn says(reasons: &[Reason], text: &str, advice: &str) -> bool {
 
 #[test]
 fn on_an_efa_host_the_libfabric_is_at_fault() {
-    let host = efa_host().look();
+    let host = efa_host().read_host();
     let found = why("efa", (2, 5), &["tcp"], "a libfabric", &host);
     assert!(
         says(&found, "has no provider efa; it has tcp. It was built without", "/opt/amazon/efa/lib"),
@@ -199,18 +199,19 @@ fn on_an_efa_host_the_libfabric_is_at_fault() {
 
 #[test]
 fn an_efa_host_whose_links_are_down_or_whose_driver_is_missing_is_told_so() {
-    let down =
-        Machine::new().device("rdmap0s6", "efa", "1: DOWN", "Unspecified").file("dev/infiniband/uverbs0", "");
-    let found = why("efa", (2, 5), &["efa"], "", &down.look());
+    let down = Machine::new()
+        .with_device("rdmap0s6", "efa", "1: DOWN", "Unspecified")
+        .with_file("dev/infiniband/uverbs0", "");
+    let found = why("efa", (2, 5), &["efa"], "", &down.read_host());
     assert!(says(&found, "no EFA device is up", "dmesg"), "{found:#?}");
-    let bare = Machine::new().on_pci("0000:00:06.0", "0xefa2", None);
-    let found = why("efa", (2, 5), &["efa"], "", &bare.look());
+    let bare = Machine::new().with_pci_device("0000:00:06.0", "0xefa2", None);
+    let found = why("efa", (2, 5), &["efa"], "", &bare.read_host());
     assert!(says(&found, "(0000:00:06.0), which no driver serves", "modprobe efa"), "{found:#?}");
     assert!(says(&found, "kernel module efa is not loaded", "modprobe efa"), "{found:#?}");
     assert!(says(&found, "no /dev/infiniband/uverbs*", "modprobe ib_uverbs"), "{found:#?}");
     // Loaded modules need not be loaded again.
-    let loaded = bare.file("sys/module/efa/refcnt", "0").file("sys/module/ib_uverbs/refcnt", "0");
-    let found = why("efa", (2, 5), &["efa"], "", &loaded.look());
+    let loaded = bare.with_file("sys/module/efa/refcnt", "0").with_file("sys/module/ib_uverbs/refcnt", "0");
+    let found = why("efa", (2, 5), &["efa"], "", &loaded.read_host());
     assert!(says(&found, "(0000:00:06.0), which no driver serves", "see dmesg"), "{found:#?}");
     assert!(says(&found, "ib_uverbs is loaded, and makes one for each device", ""), "{found:#?}");
     assert!(!says(&found, "", "modprobe"), "{found:#?}");
@@ -220,21 +221,21 @@ fn an_efa_host_whose_links_are_down_or_whose_driver_is_missing_is_told_so() {
 fn devices_that_another_network_namespace_has_are_told_from_those_without_a_driver() {
     let served = |driver| {
         Machine::new()
-            .on_pci("0000:00:06.0", "0xefa2", Some(driver))
-            .on_pci("0000:00:07.0", "0xefa2", Some(driver))
-            .file("sys/module/ib_uverbs/refcnt", "0")
+            .with_pci_device("0000:00:06.0", "0xefa2", Some(driver))
+            .with_pci_device("0000:00:07.0", "0xefa2", Some(driver))
+            .with_file("sys/module/ib_uverbs/refcnt", "0")
     };
-    let mode = |machine: Machine, mode| machine.file("sys/module/ib_core/parameters/netns_mode", mode);
-    let why = |machine: Machine| why("efa", (2, 5), &["efa"], "", &machine.look());
+    let mode = |machine: Machine, mode| machine.with_file("sys/module/ib_core/parameters/netns_mode", mode);
+    let why = |machine: Machine| why("efa", (2, 5), &["efa"], "", &machine.read_host());
     let invisible = "the driver efa serves EFA devices on the PCI bus (0000:00:06.0 and 0000:00:07.0), but";
 
-    let found = why(mode(served("efa"), "N\n").file(".dockerenv", ""));
+    let found = why(mode(served("efa"), "N\n").with_file(".dockerenv", ""));
     let alone = "not visible in this network namespace: the host has each RDMA device in one alone (rdma system: netns \
                  exclusive)";
     assert!(says(&found, invisible, "--network=host") && says(&found, alone, "netns shared"), "{found:#?}");
     assert!(!says(&found, "no driver", "") && !says(&found, "not loaded", ""), "{found:#?}");
     assert!(!says(&found, "", "modprobe"), "{found:#?}");
-    let found = why(mode(served("efa"), "N\n").file("proc/1/cgroup", "0::/kubepods/pod7"));
+    let found = why(mode(served("efa"), "N\n").with_file("proc/1/cgroup", "0::/kubepods/pod7"));
     assert!(says(&found, alone, "hostNetwork: true"), "{found:#?}");
     // A kernel without an answer.
     let found = why(served("efa"));
@@ -245,7 +246,7 @@ fn devices_that_another_network_namespace_has_are_told_from_those_without_a_driv
     assert!(says(&found, invisible, "mounted over /sys"), "{found:#?}");
     assert!(!says(&found, "", "--network=host"), "{found:#?}");
 
-    let mixed = served("vfio-pci").on_pci("0000:00:08.0", "0xefa2", None);
+    let mixed = served("vfio-pci").with_pci_device("0000:00:08.0", "0xefa2", None);
     let found = why(mixed);
     let held = "EFA devices (0000:00:06.0 and 0000:00:07.0), which the driver vfio-pci holds, not efa";
     assert!(says(&found, held, "/sys/bus/pci/drivers/efa/bind"), "{found:#?}");
@@ -257,7 +258,7 @@ fn device_files_that_cannot_be_opened_are_named_with_what_to_do() {
     let why = |host: &Host| why("efa", (2, 5), &["efa"], "", host);
     let refusing = |container, error| {
         let refused = ["uverbs0", "uverbs1"].map(|name| Refused { name: name.to_owned(), error });
-        Host { container, refused: refused.to_vec(), ..efa_host().look() }
+        Host { container, refused: refused.to_vec(), ..efa_host().read_host() }
     };
     let forbidden =
         "uverbs0 and uverbs1 are there, but cannot be opened: Operation not permitted (os error 1)";
@@ -291,7 +292,7 @@ fn device_files_that_cannot_be_opened_are_named_with_what_to_do() {
         Host { devices: Vec::new(), shared_devices: Some(false), ..refusing(Some("Docker"), Errno::PERM) };
     assert!(says(&why(&elsewhere), forbidden, "--network=host"), "{:#?}", why(&elsewhere));
     // Really tried, and one by one.
-    let host = efa_host().link("dev/infiniband/uverbs2", "nowhere").look();
+    let host = efa_host().with_link("dev/infiniband/uverbs2", "nowhere").read_host();
     let found = why(&host);
     let one = "/dev/infiniband/uverbs2 is there, but cannot be opened: No such file or directory";
     assert!(says(&found, one, "ls -l /dev/infiniband/uverbs2"), "{found:#?}");
@@ -300,7 +301,7 @@ fn device_files_that_cannot_be_opened_are_named_with_what_to_do() {
 
 #[test]
 fn on_an_infiniband_host_efa_is_not_to_be_had() {
-    let host = infiniband_host().look();
+    let host = infiniband_host().read_host();
     let found = why("efa", (2, 5), &["efa"], "", &host);
     let devices = "no EFA device, but 2 RDMA devices (driver mlx5_core, InfiniBand ACTIVE 100 Gb/sec (4X EDR)): \
                    mlx5_2 and mlx5_10";
@@ -311,21 +312,23 @@ fn on_an_infiniband_host_efa_is_not_to_be_had() {
     assert!(says(&found, "has no provider verbs", "FABRIC_LIBRARY=<path>"), "{found:#?}");
     assert!(says(&found, "this host has 2 RDMA devices", ""), "{found:#?}");
     assert!(!says(&found, "rdma_cm", "") && !says(&found, "old for EFA", ""), "{found:#?}");
-    let no_manager = Machine::new().device("mlx5_0", "mlx5_core", "4: ACTIVE", "Ethernet");
-    let found = why("verbs", (2, 5), &["verbs"], "", &no_manager.file("dev/infiniband/uverbs0", "").look());
+    let no_manager = Machine::new().with_device("mlx5_0", "mlx5_core", "4: ACTIVE", "Ethernet");
+    let found =
+        why("verbs", (2, 5), &["verbs"], "", &no_manager.with_file("dev/infiniband/uverbs0", "").read_host());
     assert!(says(&found, "no /dev/infiniband/rdma_cm", "modprobe rdma_ucm"), "{found:#?}");
 }
 
 #[test]
 fn in_a_container_the_advice_is_for_the_one_who_starts_it() {
-    let found = why("efa", (2, 5), &["efa"], "", &efa_container().look());
+    let found = why("efa", (2, 5), &["efa"], "", &efa_container().read_host());
     assert!(says(&found, "no /dev/infiniband/uverbs*", "--device=/dev/infiniband"), "{found:#?}");
     assert!(says(&found, "they are missing from this container", ""), "{found:#?}");
     assert!(!says(&found, "", "modprobe"), "{found:#?}");
     assert!(says(&found, "no more than 64 KiB", "--ulimit memlock=-1:-1"), "{found:#?}");
     assert!(says(&found, "this is a container (Docker)", ""), "{found:#?}");
 
-    let pod = Machine::new().file("proc/1/cgroup", "0::/kubepods/pod7").memlock("65536").look();
+    let pod =
+        Machine::new().with_file("proc/1/cgroup", "0::/kubepods/pod7").with_memlock("65536").read_host();
     let found = why("efa", (2, 5), &["efa"], "", &pod);
     assert!(says(&found, "no /dev/infiniband/uverbs*", "vpc.amazonaws.com/efa"), "{found:#?}");
     assert!(says(&found, "no more than 64 KiB", "LimitMEMLOCK"), "{found:#?}");
@@ -340,14 +343,14 @@ fn in_a_container_the_advice_is_for_the_one_who_starts_it() {
 #[test]
 fn in_a_pod_whose_control_group_has_no_name_the_resource_is_named() {
     let pod = efa_devices()
-        .file("proc/1/cgroup", "0::/\n")
-        .file(
+        .with_file("proc/1/cgroup", "0::/\n")
+        .with_file(
             "proc/self/mountinfo",
             "1519 1511 259:1 /var/lib/kubelet/pods/6f1c/etc-hosts /etc/hosts rw,noatime - xfs /dev/nvme0n1p1 \
              rw\n",
         )
-        .memlock("65536")
-        .look();
+        .with_memlock("65536")
+        .read_host();
     let found = why("efa", (2, 5), &["efa"], "", &pod);
     assert!(says(&found, "they are missing from this container", "vpc.amazonaws.com/efa"), "{found:#?}");
     assert!(says(&found, "no more than 64 KiB", "LimitMEMLOCK"), "{found:#?}");
@@ -380,7 +383,7 @@ fn other_providers_are_missing_by_name() {
 #[test]
 fn a_variable_that_hides_providers_is_named() {
     let (wanted, none) = (hints(Some("tcp"), None, &[]), hints(None, None, &[]));
-    let mut known = Facts {
+    let mut known = ProviderFacts {
         hints: &wanted,
         all: &[],
         of_provider: &[],
@@ -390,16 +393,16 @@ fn a_variable_that_hides_providers_is_named() {
         host: &Host::default(),
         variable: Some("shm"),
     };
-    let found = missing(&known);
+    let found = explain_missing_provider(&known);
     assert!(says(&found, "FI_PROVIDER=shm", "unset FI_PROVIDER"), "{found:#?}");
     assert_eq!(found.len(), 1, "{found:#?}");
     known.variable = Some("shm,tcp");
-    assert!(!says(&missing(&known), "FI_PROVIDER", ""), "it has tcp in it");
+    assert!(!says(&explain_missing_provider(&known), "FI_PROVIDER", ""), "it has tcp in it");
     known.hints = &none;
     known.variable = Some("nonsense");
-    assert!(says(&missing(&known), "FI_PROVIDER=nonsense", "unset FI_PROVIDER"));
+    assert!(says(&explain_missing_provider(&known), "FI_PROVIDER=nonsense", "unset FI_PROVIDER"));
     known.variable = None;
-    assert!(says(&missing(&known), "offers nothing on this machine", "FI_LOG_LEVEL=warn"));
+    assert!(says(&explain_missing_provider(&known), "offers nothing on this machine", "FI_LOG_LEVEL=warn"));
     for (value, provider, expected) in [
         ("^tcp", "tcp", true),
         ("^shm,udp", "tcp", false),
@@ -408,20 +411,20 @@ fn a_variable_that_hides_providers_is_named() {
         ("tcp;ofi_rxm", "tcp;ofi_rxm", false),
         ("tcp2", "tcp", true),
     ] {
-        assert_eq!(hides(value, provider), expected, "{value} {provider}");
+        assert_eq!(hides_provider(value, provider), expected, "{value} {provider}");
     }
 }
 
 #[test]
 fn a_driver_that_is_loaded_is_not_to_be_loaded() {
     let bare = Machine::new();
-    let found = devices::verbs(&bare.look());
+    let found = devices::explain_verbs(&bare.read_host());
     assert!(says(&found, "no RDMA device", "modprobe mlx5_ib"), "{found:#?}");
-    let loaded = bare.file("sys/module/mlx5_ib/refcnt", "0");
-    let found = devices::verbs(&loaded.look());
+    let loaded = bare.with_file("sys/module/mlx5_ib/refcnt", "0");
+    let found = devices::explain_verbs(&loaded.read_host());
     assert!(says(&found, "though the driver mlx5_ib is loaded", "rdma link"), "{found:#?}");
     assert!(!says(&found, "", "modprobe mlx5_ib"), "{found:#?}");
-    let alone = loaded.file("sys/module/ib_core/parameters/netns_mode", "N\n");
-    let found = devices::verbs(&alone.look());
+    let alone = loaded.with_file("sys/module/ib_core/parameters/netns_mode", "N\n");
+    let found = devices::explain_verbs(&alone.read_host());
     assert!(says(&found, "netns exclusive", "--network=host"), "{found:#?}");
 }

@@ -8,10 +8,10 @@
 use roxmltree::Node;
 
 use super::graph::{self, Graphs};
-use super::model::{Gpu, Locality, Nic, NumaNode, NvLink, NvLinkEnd, PcieLink, Topology};
-use super::xml::{self, Unreadable, children, hexadecimal, number};
+use super::model::{Locality, NumaNode, NvLink, NvLinkEnd, PcieLink, Topology, TopologyGpu, TopologyNic};
+use super::xml::{self, Unreadable, child_elements, hexadecimal_attribute, number_attribute};
 use crate::host::pci::{normal_bus_id, read_rate};
-use crate::words::ranges;
+use crate::words::ranges_text;
 
 /// Most devices of a file. NCCL itself holds 640 GPUs at most.
 const MOST_DEVICES: usize = 2048;
@@ -20,7 +20,7 @@ const INVISIBLE: &str = "fffffff:ffff:ff";
 
 /// A file of NCCL.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Dump {
+pub enum TopologyDump {
     /// A topology.
     Topology(Topology),
     /// Rings and trees.
@@ -31,13 +31,13 @@ pub enum Dump {
 ///
 /// # Errors
 /// An error if the text is not XML, is not a file of NCCL, or has too many devices.
-pub fn read_dump(text: &str, name: &str) -> Result<Dump, Unreadable> {
+pub fn read_dump(text: &str, name: &str) -> Result<TopologyDump, Unreadable> {
     let unreadable = |problem: String| Unreadable { name: name.to_owned(), problem };
-    let document = xml::parse(text).map_err(unreadable)?;
+    let document = xml::parse_xml(text).map_err(unreadable)?;
     let root = document.root_element();
     match root.tag_name().name() {
-        "system" => read_system(root, name).map(Dump::Topology).map_err(unreadable),
-        "graphs" => graph::read(root, name).map(Dump::Graphs).map_err(unreadable),
+        "system" => read_system(root, name).map(TopologyDump::Topology).map_err(unreadable),
+        "graphs" => graph::read_graphs(root, name).map(TopologyDump::Graphs).map_err(unreadable),
         other => Err(unreadable(format!(
             "<{other}> is neither a topology (<system>) nor graphs (<graphs>) of NCCL; write them with \
              NCCL_TOPO_DUMP_FILE=topo.xml and NCCL_GRAPH_DUMP_FILE=graph.xml"
@@ -49,8 +49,8 @@ fn read_system(system: Node<'_, '_>, name: &str) -> Result<Topology, String> {
     xml::check_version(system)?;
     let mut topology = Topology { source: name.to_owned(), is_dump: true, ..Topology::default() };
     let mut hosts: Vec<u64> = Vec::new();
-    for cpu in children(system, "cpu") {
-        let hash = hexadecimal(cpu, "host_hash").unwrap_or(0);
+    for cpu in child_elements(system, "cpu") {
+        let hash = hexadecimal_attribute(cpu, "host_hash").unwrap_or(0);
         let host = hosts.iter().position(|known| *known == hash).unwrap_or_else(|| {
             hosts.push(hash);
             hosts.len() - 1
@@ -76,7 +76,7 @@ fn read_system(system: Node<'_, '_>, name: &str) -> Result<Topology, String> {
 }
 
 fn read_cpu(cpu: Node<'_, '_>, host: u32, topology: &mut Topology) -> Result<(), String> {
-    let id = number(cpu, "numaid");
+    let id = number_attribute(cpu, "numaid");
     let model: Vec<&str> = ["vendor", "arch"].iter().filter_map(|name| cpu.attribute(*name)).collect();
     topology.numa_nodes.push(NumaNode {
         host,
@@ -95,11 +95,11 @@ fn read_cpu(cpu: Node<'_, '_>, host: u32, topology: &mut Topology) -> Result<(),
 
 /// Reads the devices below a NUMA node or a switch.
 fn read_below(parent: Node<'_, '_>, place: &Locality, topology: &mut Topology) -> Result<(), String> {
-    for pci in children(parent, "pci") {
+    for pci in child_elements(parent, "pci") {
         read_pci(pci, place, topology)?;
     }
     // A network device outside the PCI bus, such as the one of sockets.
-    for nic in children(parent, "nic") {
+    for nic in child_elements(parent, "nic") {
         read_nets(nic, None, place, PcieLink::default(), topology)?;
     }
     Ok(())
@@ -109,10 +109,10 @@ fn read_pci(pci: Node<'_, '_>, place: &Locality, topology: &mut Topology) -> Res
     let bus_id = normal_bus_id(pci.attribute("busid").unwrap_or_default());
     let link = PcieLink {
         gts: pci.attribute("link_speed").and_then(read_rate),
-        width: number(pci, "link_width").filter(|width: &u32| (1..=64).contains(width)),
+        width: number_attribute(pci, "link_width").filter(|width: &u32| (1..=64).contains(width)),
         ..PcieLink::default()
     };
-    let device = hexadecimal(pci, "device").and_then(|device| u32::try_from(device).ok());
+    let device = hexadecimal_attribute(pci, "device").and_then(|device| u32::try_from(device).ok());
     // The downstream port is not in the file: the upstream port of the switch represents both.
     let place_of_device = || match place.ports.last() {
         None => place.clone(),
@@ -122,16 +122,16 @@ fn read_pci(pci: Node<'_, '_>, place: &Locality, topology: &mut Topology) -> Res
             place
         }
     };
-    for gpu in children(pci, "gpu") {
+    for gpu in child_elements(pci, "gpu") {
         read_gpu(gpu, &bus_id, device, link, place_of_device(), topology)?;
     }
-    for nic in children(pci, "nic") {
+    for nic in child_elements(pci, "nic") {
         read_nets(nic, Some(&bus_id), &place_of_device(), link, topology)?;
     }
-    if children(pci, "pci").next().is_some() {
+    if child_elements(pci, "pci").next().is_some() {
         let mut below = place_of_device();
         below.ports.push(bus_id);
-        for sub in children(pci, "pci") {
+        for sub in child_elements(pci, "pci") {
             read_pci(sub, &below, topology)?;
         }
     }
@@ -146,19 +146,20 @@ fn read_gpu(
     place: Locality,
     topology: &mut Topology,
 ) -> Result<(), String> {
-    let rank = number(gpu, "rank");
+    let rank = number_attribute(gpu, "rank");
     // Several ranks on one GPU have an element each.
-    let same =
-        |known: &&mut Gpu| known.bus_id == bus_id && known.place.host == place.host && !bus_id.is_empty();
+    let same = |known: &&mut TopologyGpu| {
+        known.bus_id == bus_id && known.place.host == place.host && !bus_id.is_empty()
+    };
     if let Some(known) = topology.gpus.iter_mut().find(same) {
         known.ranks.extend(rank);
         return Ok(());
     }
-    let links = children(gpu, "nvlink")
-        .map(|link| NvLink { to: nvlink_end(link), count: number(link, "count").unwrap_or(1) });
-    let c2c = children(gpu, "c2c").filter_map(|link| number::<u32>(link, "count")).next();
-    let index = number(gpu, "dev").unwrap_or(topology.gpus.len() as u32);
-    topology.gpus.push(Gpu {
+    let links = child_elements(gpu, "nvlink")
+        .map(|link| NvLink { to: nvlink_end(link), count: number_attribute(link, "count").unwrap_or(1) });
+    let c2c = child_elements(gpu, "c2c").filter_map(|link| number_attribute::<u32>(link, "count")).next();
+    let index = number_attribute(gpu, "dev").unwrap_or(topology.gpus.len() as u32);
+    topology.gpus.push(TopologyGpu {
         index,
         bus_id: bus_id.to_owned(),
         name: compute_capability(gpu),
@@ -168,15 +169,15 @@ fn read_gpu(
         pcie,
         nvlinks: Some(links.collect()),
         c2c_links: c2c,
-        gdr: number::<u32>(gpu, "gdr").map(|gdr| gdr > 0),
-        ..Gpu::default()
+        gdr: number_attribute::<u32>(gpu, "gdr").map(|gdr| gdr > 0),
+        ..TopologyGpu::default()
     });
     check_devices(topology)
 }
 
 /// Returns the generation of a GPU by its compute capability: `Hopper (sm90)`.
 fn compute_capability(gpu: Node<'_, '_>) -> Option<String> {
-    let sm: u32 = number(gpu, "sm")?;
+    let sm: u32 = number_attribute(gpu, "sm")?;
     let generation = match sm {
         60..=62 => "Pascal",
         70 | 72 => "Volta",
@@ -206,24 +207,24 @@ fn read_nets(
     pcie: PcieLink,
     topology: &mut Topology,
 ) -> Result<(), String> {
-    for net in children(nic, "net") {
+    for net in child_elements(nic, "net") {
         // Devices of GPU-initiated networking only have net="0".
-        if number::<i32>(net, "net") == Some(0) {
+        if number_attribute::<i32>(net, "net") == Some(0) {
             continue;
         }
-        let dev: Option<i64> = number(net, "dev");
-        topology.nics.push(Nic {
+        let dev: Option<i64> = number_attribute(net, "dev");
+        topology.nics.push(TopologyNic {
             name: net.attribute("name").unwrap_or("?").to_owned(),
             bus_id: bus_id.map(str::to_owned),
             dev: dev.and_then(|dev| u32::try_from(dev).ok()),
             place: place.clone(),
             pcie,
-            gbps: number(net, "speed")
+            gbps: number_attribute(net, "speed")
                 .map(|mbps: f64| mbps / 1000.0)
                 .filter(|gbps| gbps.is_finite() && *gbps > 0.0),
             rdma: bus_id.is_some(),
-            gdr: number::<u32>(net, "gdr").map(|gdr| gdr > 0),
-            ..Nic::default()
+            gdr: number_attribute::<u32>(net, "gdr").map(|gdr| gdr > 0),
+            ..TopologyNic::default()
         });
         check_devices(topology)?;
     }
@@ -242,7 +243,7 @@ fn check_devices(topology: &Topology) -> Result<(), String> {
 fn name_devices(topology: &mut Topology) {
     topology.gpus.sort_by_key(|gpu| (gpu.place.host, gpu.index));
     topology.nics.sort_by_key(|nic| (nic.place.host, nic.dev.unwrap_or(u32::MAX)));
-    let several = topology.hosts() > 1;
+    let several = topology.host_count() > 1;
     let host = |place: &Locality| if several { format!("{}:", place.host) } else { String::new() };
     for gpu in &mut topology.gpus {
         gpu.label = format!("{}GPU{}", host(&gpu.place), gpu.index);
@@ -265,7 +266,7 @@ fn cpu_ranges(mask: &str) -> Option<String> {
         let bits = u32::from_str_radix(word, 16).ok()?;
         cpus.extend((0..32).filter(|bit| bits >> bit & 1 == 1).map(|bit| position * 32 + bit));
     }
-    (!cpus.is_empty()).then(|| ranges(&cpus).replace(", ", ","))
+    (!cpus.is_empty()).then(|| ranges_text(&cpus).replace(", ", ","))
 }
 
 #[cfg(test)]

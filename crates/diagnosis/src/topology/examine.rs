@@ -6,32 +6,32 @@ use serde_json::json;
 
 use super::findings;
 use super::graph::{Channel, Graph, Graphs, Stop};
-use super::matrix::{Device, devices, matrix, path, paths, transports};
-use super::model::{Nic, Topology};
+use super::matrix::{Device, all_paths, device_table, path_between, topology_matrix, transport_table};
+use super::model::{Topology, TopologyNic};
 use super::path::Path;
 use crate::examination::{Body, Examination, Section};
 use crate::words::{self, plural};
 
 /// Examines a topology, NCCL's graphs, or both of one job.
-pub fn examine(topology: Option<&Topology>, graphs: Option<&Graphs>) -> Examination {
+pub fn examine_topology(topology: Option<&Topology>, graphs: Option<&Graphs>) -> Examination {
     let mut examination = Examination::new("topology");
     if let Some(topology) = topology {
         examination.unseen.clone_from(&topology.unseen);
-        let body = Body::Facts(summary(topology));
+        let body = Body::Facts(summarize_topology(topology));
         examination.sections.push(Section { title: "Topology".to_owned(), body });
-        let body = Body::Matrix(matrix(topology));
+        let body = Body::Matrix(topology_matrix(topology));
         examination.sections.push(Section { title: "Paths".to_owned(), body });
-        examination.sections.push(devices(topology));
-        examination.sections.push(transports(topology));
-        examination.proof = proof(topology);
-        examination.findings = findings::all(topology);
+        examination.sections.push(device_table(topology));
+        examination.sections.push(transport_table(topology));
+        examination.proof = state_proof(topology);
+        examination.findings = findings::find_problems(topology);
     }
     if let Some(graphs) = graphs {
         examination.sections.push(graph_table(graphs));
         for graph in graphs.graphs.iter().filter(|graph| !graph.channels.is_empty()) {
-            examination.sections.push(channels(graph, topology));
+            examination.sections.push(channel_table(graph, topology));
         }
-        if graphs.nets().is_empty() {
+        if graphs.net_devices().is_empty() {
             examination
                 .unseen
                 .push("NICs are in no channel: the job runs on one host, where NCCL uses none".to_owned());
@@ -43,26 +43,26 @@ pub fn examine(topology: Option<&Topology>, graphs: Option<&Graphs>) -> Examinat
     examination.facts = json!({
         "topology": topology,
         "labels": topology.map(|topology| Device::all(topology).iter().map(|device| device.label().to_owned()).collect::<Vec<_>>()),
-        "paths": topology.map(paths),
+        "paths": topology.map(all_paths),
         "graphs": graphs,
     });
-    examination.sort();
+    examination.sort_findings();
     examination
 }
 
 /// Returns the facts in short, with their names.
-pub(super) fn summary(topology: &Topology) -> Vec<(String, String)> {
+pub(super) fn summarize_topology(topology: &Topology) -> Vec<(String, String)> {
     let mut facts = vec![("source".to_owned(), topology.source.clone())];
-    if topology.hosts() > 1 {
-        facts.push(("hosts".to_owned(), topology.hosts().to_string()));
+    if topology.host_count() > 1 {
+        facts.push(("hosts".to_owned(), topology.host_count().to_string()));
     }
     let products =
-        counted(topology.gpus.iter().map(|gpu| gpu.name.clone().unwrap_or_else(|| "GPU".to_owned())));
+        count_names(topology.gpus.iter().map(|gpu| gpu.name.clone().unwrap_or_else(|| "GPU".to_owned())));
     facts.push(("GPUs".to_owned(), or_none(products)));
     if let Some(text) = nvlink_summary(topology) {
         facts.push(("NVLink".to_owned(), text));
     }
-    facts.push(("NICs".to_owned(), or_none(counted(topology.nics.iter().map(kind)))));
+    facts.push(("NICs".to_owned(), or_none(count_names(topology.nics.iter().map(describe_nic)))));
     let told: Vec<bool> = topology.nics.iter().filter(|nic| nic.rdma).filter_map(|nic| nic.gdr).collect();
     if !told.is_empty() {
         let with = told.iter().filter(|gdr| **gdr).count();
@@ -70,7 +70,7 @@ pub(super) fn summary(topology: &Topology) -> Vec<(String, String)> {
     }
     for node in &topology.numa_nodes {
         let id = node.id.map_or("-1".to_owned(), |id| id.to_string());
-        let host = if topology.hosts() > 1 { format!("host {} ", node.host) } else { String::new() };
+        let host = if topology.host_count() > 1 { format!("host {} ", node.host) } else { String::new() };
         let cpus = node.cpus.as_ref().map(|cpus| format!("CPUs {cpus}"));
         let model = node.model.clone();
         let text = [cpus, model].into_iter().flatten().collect::<Vec<_>>().join(", ");
@@ -87,7 +87,7 @@ fn or_none(text: String) -> String {
 }
 
 /// Returns `400 Gb/s InfiniBand`.
-fn kind(nic: &Nic) -> String {
+fn describe_nic(nic: &TopologyNic) -> String {
     let rate = nic.gbps.map(|gbps| format!("{gbps} Gb/s"));
     let layer = nic.link_layer.clone();
     let use_ = (!nic.rdma).then(|| "(no RDMA)".to_owned());
@@ -96,7 +96,7 @@ fn kind(nic: &Nic) -> String {
 }
 
 /// Returns `8 x NVIDIA H100, 1 x NVIDIA T400`.
-fn counted(names: impl Iterator<Item = String>) -> String {
+fn count_names(names: impl Iterator<Item = String>) -> String {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for name in names {
         *counts.entry(name).or_default() += 1;
@@ -105,7 +105,7 @@ fn counted(names: impl Iterator<Item = String>) -> String {
 }
 
 fn nvlink_summary(topology: &Topology) -> Option<String> {
-    let counts: Vec<u32> = topology.gpus.iter().filter_map(super::model::Gpu::nvlink_count).collect();
+    let counts: Vec<u32> = topology.gpus.iter().filter_map(super::model::TopologyGpu::nvlink_count).collect();
     let (least, most) = (*counts.iter().min()?, *counts.iter().max()?);
     let to =
         match (topology.gpus.iter().any(|gpu| gpu.switch_links() > 0), findings::is_direct(&topology.gpus)) {
@@ -121,12 +121,12 @@ fn nvlink_summary(topology: &Topology) -> Option<String> {
 }
 
 /// Returns statements proven by the topology.
-fn proof(topology: &Topology) -> Vec<String> {
+fn state_proof(topology: &Topology) -> Vec<String> {
     let mut proof = Vec::new();
     let gpus = &topology.gpus;
     let pairs: Vec<Path> = (0..gpus.len())
         .flat_map(|a| (0..a).map(move |b| (a, b)))
-        .map(|(a, b)| path(topology, Device::Gpu(&gpus[a]), Device::Gpu(&gpus[b])))
+        .map(|(a, b)| path_between(topology, Device::Gpu(&gpus[a]), Device::Gpu(&gpus[b])))
         .collect();
     let least =
         pairs.iter().map(|path| if let Path::NvLink(links) = path { *links } else { 0 }).min().unwrap_or(0);
@@ -137,15 +137,17 @@ fn proof(topology: &Topology) -> Vec<String> {
         };
         proof.push(format!("NVLink (at least {least} links) between {all}"));
     }
-    let nics: Vec<&Nic> = topology.nics.iter().filter(|nic| nic.rdma).collect();
-    let near = |gpu| nics.iter().any(|nic| path(topology, Device::Gpu(gpu), Device::Nic(nic)) <= Path::Pxb);
+    let nics: Vec<&TopologyNic> = topology.nics.iter().filter(|nic| nic.rdma).collect();
+    let near =
+        |gpu| nics.iter().any(|nic| path_between(topology, Device::Gpu(gpu), Device::Nic(nic)) <= Path::Pxb);
     if !gpus.is_empty() && gpus.iter().all(near) {
         proof.push(format!(
             "each of {} GPUs has a NIC within PIX or PXB: data need not pass the CPU",
             gpus.len()
         ));
     }
-    let full = |gpu: &super::model::Gpu| gpu.pcie.width.is_some() && gpu.pcie.width == gpu.pcie.max_width;
+    let full =
+        |gpu: &super::model::TopologyGpu| gpu.pcie.width.is_some() && gpu.pcie.width == gpu.pcie.max_width;
     if !gpus.is_empty() && gpus.iter().all(full) {
         let have = plural(gpus.len(), "has", "have");
         proof.push(format!("the PCIe links of {} {have} all lanes", words::counted(gpus.len(), "GPU")));
@@ -182,7 +184,7 @@ fn graph_table(graphs: &Graphs) -> Section {
 }
 
 /// Returns the channels of a graph, equal ones together.
-fn channels(graph: &Graph, topology: Option<&Topology>) -> Section {
+fn channel_table(graph: &Graph, topology: Option<&Topology>) -> Section {
     let several = graph
         .channels
         .iter()
@@ -191,11 +193,11 @@ fn channels(graph: &Graph, topology: Option<&Topology>) -> Section {
     let line = |(numbers, channel): (Vec<u32>, &Channel)| {
         let stops: Vec<String> = channel.stops.iter().map(|stop| name(*stop, several, topology)).collect();
         let stops = if stops.is_empty() { "no device".to_owned() } else { stops.join(" > ") };
-        format!("{}: {stops}", words::ranges(&numbers))
+        format!("{}: {stops}", words::ranges_text(&numbers))
     };
     Section {
         title: format!("{}: channels", graph.algorithm),
-        body: Body::Lines(graph.distinct().into_iter().map(line).collect()),
+        body: Body::Lines(graph.distinct_channels().into_iter().map(line).collect()),
     }
 }
 
@@ -209,7 +211,7 @@ fn name(stop: Stop, several_hosts: bool, topology: Option<&Topology>) -> String 
             format!("{}GPU{dev}{rank}", prefix(host))
         }
         Stop::Net { host, dev } => {
-            let is_it = |nic: &&Nic| nic.dev == Some(dev) && nic.place.host == host;
+            let is_it = |nic: &&TopologyNic| nic.dev == Some(dev) && nic.place.host == host;
             let nic = topology.and_then(|topology| topology.nics.iter().find(is_it));
             let name = nic.map(|nic| format!(" ({})", nic.name)).unwrap_or_default();
             format!("{}NIC{dev}{name}", prefix(host))

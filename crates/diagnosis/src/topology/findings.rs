@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::graph::Graphs;
-use super::matrix::{Device, path};
-use super::model::{Gpu, Locality, Nic, NvLinkEnd, Topology};
+use super::matrix::{Device, path_between};
+use super::model::{Locality, NvLinkEnd, Topology, TopologyGpu, TopologyNic};
 use super::path::Path;
 use crate::finding::{Action, Evidence, Finding, Severity};
 use crate::words::{join_list, plural};
@@ -12,22 +12,22 @@ use crate::words::{join_list, plural};
 const LEVELS: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html";
 
 /// Returns all findings.
-pub(super) fn all(topology: &Topology) -> Vec<Finding> {
+pub(super) fn find_problems(topology: &Topology) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for alike in groups(&topology.gpus) {
-        findings.extend(nvlink(topology, &alike));
+    for alike in group_by_product(&topology.gpus) {
+        findings.extend(find_nvlink_differences(topology, &alike));
         findings.extend(width_among(topology, &alike));
     }
     findings.extend(one_sided_nvlinks(topology));
-    findings.extend(pcie(topology));
+    findings.extend(find_slow_pcie(topology));
     findings.extend(far_from_nics(topology));
-    findings.extend(numa(topology));
+    findings.extend(find_unknown_numa(topology));
     findings
 }
 
 /// Returns GPUs of the same product, each group with at least one GPU: only these can be compared.
-fn groups(gpus: &[Gpu]) -> Vec<Vec<&Gpu>> {
-    let mut groups: BTreeMap<(Option<u32>, Option<&str>), Vec<&Gpu>> = BTreeMap::new();
+fn group_by_product(gpus: &[TopologyGpu]) -> Vec<Vec<&TopologyGpu>> {
+    let mut groups: BTreeMap<(Option<u32>, Option<&str>), Vec<&TopologyGpu>> = BTreeMap::new();
     for gpu in gpus {
         groups.entry((gpu.device, gpu.name.as_deref())).or_default().push(gpu);
     }
@@ -35,16 +35,19 @@ fn groups(gpus: &[Gpu]) -> Vec<Vec<&Gpu>> {
 }
 
 /// Returns findings about GPUs without NVLink, or with fewer links, among other GPUs.
-fn nvlink(topology: &Topology, alike: &[&Gpu]) -> Vec<Finding> {
-    let counts: Vec<(&Gpu, u32)> = alike.iter().filter_map(|gpu| Some((*gpu, gpu.nvlink_count()?))).collect();
+fn find_nvlink_differences(topology: &Topology, alike: &[&TopologyGpu]) -> Vec<Finding> {
+    let counts: Vec<(&TopologyGpu, u32)> =
+        alike.iter().filter_map(|gpu| Some((*gpu, gpu.nvlink_count()?))).collect();
     let most = counts.iter().map(|(_, count)| *count).max().unwrap_or(0);
     if most == 0 {
         return Vec::new();
     }
     let with_most = counts.iter().filter(|(_, count)| *count == most).count();
     let switched = alike.iter().any(|gpu| gpu.switch_links() > 0);
-    let none: Vec<&Gpu> = counts.iter().filter(|(_, count)| *count == 0).map(|(gpu, _)| *gpu).collect();
-    let fewer: Vec<&(&Gpu, u32)> = counts.iter().filter(|(_, count)| *count > 0 && *count < most).collect();
+    let none: Vec<&TopologyGpu> =
+        counts.iter().filter(|(_, count)| *count == 0).map(|(gpu, _)| *gpu).collect();
+    let fewer: Vec<&(&TopologyGpu, u32)> =
+        counts.iter().filter(|(_, count)| *count > 0 && *count < most).collect();
     let mut findings = Vec::new();
     if !none.is_empty() {
         // Bridges between cards are bought for some pairs only. A board with NVSwitch connects all.
@@ -54,7 +57,7 @@ fn nvlink(topology: &Topology, alike: &[&Gpu]) -> Vec<Finding> {
             severity,
             format!(
                 "{} no active NVLink, and {with_most} others of the same product have {most}.",
-                has(&none)
+                gpus_have(&none)
             ),
         );
         finding.cause = Some(if switched {
@@ -66,32 +69,32 @@ fn nvlink(topology: &Topology, alike: &[&Gpu]) -> Vec<Finding> {
         });
         finding.remedy = Some(format!(
             "nvidia-smi nvlink --status -i {}; systemctl status nvidia-fabricmanager; then reset the GPU",
-            indices(&none)
+            gpu_indices(&none)
         ));
         finding.action = if switched { Action::Reset } else { Action::None };
-        finding.evidence = none.iter().map(|gpu| evidence(topology, gpu, "0 active NVLinks")).collect();
+        finding.evidence = none.iter().map(|gpu| cite_gpu(topology, gpu, "0 active NVLinks")).collect();
         findings.push(finding);
     }
     if !fewer.is_empty() {
-        let gpus: Vec<&Gpu> = fewer.iter().map(|(gpu, _)| *gpu).collect();
+        let gpus: Vec<&TopologyGpu> = fewer.iter().map(|(gpu, _)| *gpu).collect();
         // GPUs of a mesh without switches may have different numbers by design.
         let severity = if switched || is_uniform_mesh(alike) { Severity::Degraded } else { Severity::Advice };
         let mut finding = Finding::new(
             "nvlink-count-differs",
             severity,
-            format!("{} fewer NVLinks than the {most} of the other GPUs of this product.", has(&gpus)),
+            format!("{} fewer NVLinks than the {most} of the other GPUs of this product.", gpus_have(&gpus)),
         );
         finding.cause =
             Some("An NVLink lane failed to train: a fault of GPU, board, cable or NVSwitch.".to_owned());
         finding.remedy = Some(format!(
             "nvidia-smi nvlink --status -i {0}; nvidia-smi nvlink -e -i {0}; reset the GPU, and replace it \
              if the link stays down",
-            indices(&gpus)
+            gpu_indices(&gpus)
         ));
         finding.action = if severity == Severity::Degraded { Action::Reset } else { Action::Watch };
         finding.evidence = fewer
             .iter()
-            .map(|(gpu, count)| evidence(topology, gpu, &format!("{count} active NVLinks")))
+            .map(|(gpu, count)| cite_gpu(topology, gpu, &format!("{count} active NVLinks")))
             .collect();
         findings.push(finding);
     }
@@ -100,7 +103,7 @@ fn nvlink(topology: &Topology, alike: &[&Gpu]) -> Vec<Finding> {
 
 /// Returns a finding about pairs of GPUs with different numbers of NVLinks in the two directions.
 fn one_sided_nvlinks(topology: &Topology) -> Option<Finding> {
-    let known: Vec<&Gpu> = topology.gpus.iter().filter(|gpu| gpu.nvlinks.is_some()).collect();
+    let known: Vec<&TopologyGpu> = topology.gpus.iter().filter(|gpu| gpu.nvlinks.is_some()).collect();
     let pairs = known.iter().enumerate().flat_map(|(index, a)| known[..index].iter().map(move |b| (*b, *a)));
     let unequal: Vec<_> = pairs
         .map(|(a, b)| (a, b, a.links_to_gpu(b), b.links_to_gpu(a)))
@@ -118,13 +121,14 @@ fn one_sided_nvlinks(topology: &Topology) -> Option<Finding> {
         ),
     );
     finding.cause = Some("A link is up at one end only: a fault of a GPU, a bridge or the board.".to_owned());
-    let gpus: Vec<&Gpu> = vec![a, b];
-    finding.remedy = Some(format!("nvidia-smi nvlink --status -i {}; then reset both GPUs", indices(&gpus)));
+    let gpus: Vec<&TopologyGpu> = vec![a, b];
+    finding.remedy =
+        Some(format!("nvidia-smi nvlink --status -i {}; then reset both GPUs", gpu_indices(&gpus)));
     finding.action = Action::Reset;
     finding.evidence = unequal
         .iter()
         .map(|(a, b, there, back)| {
-            evidence(topology, a, &format!("{there} NVLinks to {}, {back} from it", b.label))
+            cite_gpu(topology, a, &format!("{there} NVLinks to {}, {back} from it", b.label))
         })
         .collect();
     Some(finding)
@@ -132,39 +136,39 @@ fn one_sided_nvlinks(topology: &Topology) -> Option<Finding> {
 
 /// Returns true if all GPUs have the same number of NVLinks and the driver reports some as inactive: then
 /// fewer links are not by design.
-fn is_uniform_mesh(alike: &[&Gpu]) -> bool {
-    let total = |gpu: &Gpu| gpu.nvlink_count().unwrap_or(0) + gpu.inactive_nvlinks;
+fn is_uniform_mesh(alike: &[&TopologyGpu]) -> bool {
+    let total = |gpu: &TopologyGpu| gpu.nvlink_count().unwrap_or(0) + gpu.inactive_nvlinks;
     let first = alike.first().map_or(0, |gpu| total(gpu));
     alike.iter().all(|gpu| total(gpu) == first) && alike.iter().any(|gpu| gpu.inactive_nvlinks > 0)
 }
 
 /// Returns a finding about GPUs with a narrower PCIe link than others of the same product, if the largest
 /// width is unknown.
-fn width_among(topology: &Topology, alike: &[&Gpu]) -> Option<Finding> {
-    let unjudged = |gpu: &&&Gpu| gpu.pcie.max_width.is_none() && gpu.pcie.width.is_some();
+fn width_among(topology: &Topology, alike: &[&TopologyGpu]) -> Option<Finding> {
+    let unjudged = |gpu: &&&TopologyGpu| gpu.pcie.max_width.is_none() && gpu.pcie.width.is_some();
     let most = alike.iter().filter(unjudged).filter_map(|gpu| gpu.pcie.width).max()?;
-    let narrow: Vec<&Gpu> =
+    let narrow: Vec<&TopologyGpu> =
         alike.iter().filter(unjudged).filter(|gpu| gpu.pcie.width < Some(most)).copied().collect();
     if narrow.is_empty() {
         return None;
     }
     let diagnosis = format!(
         "{} a PCIe link of fewer lanes than the x{most} of other GPUs of this product.",
-        has(&narrow)
+        gpus_have(&narrow)
     );
     let mut finding = Finding::new("pcie-width", Severity::Degraded, diagnosis);
     finding.cause =
         Some("The card is not seated well, a riser or cable is bad, or the slot has fewer lanes.".to_owned());
     finding.remedy =
         Some(format!("lspci -vvs {} | grep -e LnkCap -e LnkSta; reseat the card", narrow[0].bus_id));
-    finding.evidence = narrow.iter().map(|gpu| evidence(topology, gpu, &gpu.pcie.text())).collect();
+    finding.evidence = narrow.iter().map(|gpu| cite_gpu(topology, gpu, &gpu.pcie.short_text())).collect();
     Some(finding)
 }
 
 /// Returns findings about PCIe links below the abilities of both ends.
-fn pcie(topology: &Topology) -> Vec<Finding> {
+fn find_slow_pcie(topology: &Topology) -> Vec<Finding> {
     let gpus = topology.gpus.iter().map(|gpu| (gpu.label.clone(), Some(&gpu.bus_id), &gpu.pcie, true));
-    let nics = topology.nics.iter().map(|nic| (named(nic), nic.bus_id.as_ref(), &nic.pcie, false));
+    let nics = topology.nics.iter().map(|nic| (describe_nic(nic), nic.bus_id.as_ref(), &nic.pcie, false));
     let (mut narrow, mut slow, mut idle) = (Vec::new(), Vec::new(), Vec::new());
     for (label, bus_id, link, is_gpu) in gpus.chain(nics) {
         let bus_id = bus_id.cloned().unwrap_or_default();
@@ -184,7 +188,7 @@ fn pcie(topology: &Topology) -> Vec<Finding> {
     let about = |rule, severity, devices: &[(String, String, String)], sentence: &str, cause: &str| {
         let (_, first, _) = devices.first()?;
         let labels: Vec<&str> = devices.iter().map(|(label, ..)| label.as_str()).collect();
-        let mut finding = Finding::new(rule, severity, format!("{} {sentence}", list(&labels)));
+        let mut finding = Finding::new(rule, severity, format!("{} {sentence}", devices_are(&labels)));
         finding.cause = Some(cause.to_owned());
         finding.remedy = Some(format!("lspci -vvs {first} | grep -e LnkCap -e LnkSta"));
         finding.evidence = devices
@@ -229,19 +233,22 @@ fn pcie(topology: &Topology) -> Vec<Finding> {
 /// Returns findings about GPUs without a near NIC on a machine with NICs for its GPUs, and NICs without a
 /// near GPU.
 fn far_from_nics(topology: &Topology) -> Vec<Finding> {
-    let nics: Vec<&Nic> = topology.nics.iter().filter(|nic| nic.rdma && !is_down(nic)).collect();
+    let nics: Vec<&TopologyNic> = topology.nics.iter().filter(|nic| nic.rdma && !is_down(nic)).collect();
     if topology.gpus.is_empty() || nics.is_empty() {
         return Vec::new();
     }
-    let nearest = |gpu: &Gpu| nics.iter().map(|nic| path(topology, Device::Gpu(gpu), Device::Nic(nic))).min();
-    let is_near = |gpu: &&Gpu| nearest(gpu).is_some_and(|path| path <= Path::Pxb);
-    let (near, far): (Vec<&Gpu>, Vec<&Gpu>) = topology.gpus.iter().partition(is_near);
+    let nearest = |gpu: &TopologyGpu| {
+        nics.iter().map(|nic| path_between(topology, Device::Gpu(gpu), Device::Nic(nic))).min()
+    };
+    let is_near = |gpu: &&TopologyGpu| nearest(gpu).is_some_and(|path| path <= Path::Pxb);
+    let (near, far): (Vec<&TopologyGpu>, Vec<&TopologyGpu>) = topology.gpus.iter().partition(is_near);
     let mut findings = Vec::new();
     if near.len() * 2 >= topology.gpus.len() && !far.is_empty() {
         let mut finding = no_near_nic(topology, &near, &far, nics.len());
-        let text =
-            |gpu: &Gpu| format!("nearest NIC: {}", nearest(gpu).map_or("none".to_owned(), Path::letters));
-        finding.evidence = far.iter().map(|gpu| evidence(topology, gpu, &text(gpu))).collect();
+        let text = |gpu: &TopologyGpu| {
+            format!("nearest NIC: {}", nearest(gpu).map_or("none".to_owned(), Path::letters))
+        };
+        finding.evidence = far.iter().map(|gpu| cite_gpu(topology, gpu, &text(gpu))).collect();
         findings.push(finding);
     }
     let all_far = far.iter().all(|gpu| nearest(gpu) == Some(Path::Sys));
@@ -256,22 +263,23 @@ fn far_from_nics(topology: &Topology) -> Vec<Finding> {
         findings.push(finding);
         return findings;
     }
-    let far_nics: Vec<&Nic> = nics
+    let far_nics: Vec<&TopologyNic> = nics
         .iter()
         .filter(|nic| {
-            let paths = topology.gpus.iter().map(|gpu| path(topology, Device::Gpu(gpu), Device::Nic(nic)));
+            let paths =
+                topology.gpus.iter().map(|gpu| path_between(topology, Device::Gpu(gpu), Device::Nic(nic)));
             paths.min() == Some(Path::Sys)
         })
         .copied()
         .collect();
     if !far_nics.is_empty() {
-        let labels: Vec<String> = far_nics.iter().map(|nic| named(nic)).collect();
+        let labels: Vec<String> = far_nics.iter().map(|nic| describe_nic(nic)).collect();
         let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
         let names: Vec<&str> = far_nics.iter().map(|nic| nic.name.as_str()).collect();
         let mut finding = Finding::new(
             "nic-far-from-gpus",
             Severity::Advice,
-            format!("{} on a socket without GPUs (SYS to all GPUs).", list(&labels)),
+            format!("{} on a socket without GPUs (SYS to all GPUs).", devices_are(&labels)),
         );
         finding.cause = Some("A NIC for storage or management, or a card in the wrong slot.".to_owned());
         finding.remedy = Some(format!("keep NCCL off it: NCCL_IB_HCA=^={}", names.join(",")));
@@ -284,8 +292,10 @@ fn far_from_nics(topology: &Topology) -> Vec<Finding> {
 /// Returns the finding about GPUs without a near NIC. This can be by design: one NIC for two sockets is near
 /// to half of the GPUs. A fault is likely if a near NIC is down, or if several NICs serve more than half of
 /// the GPUs.
-fn no_near_nic(topology: &Topology, near: &[&Gpu], far: &[&Gpu], nics: usize) -> Finding {
-    let is_near = |nic: &Nic, gpu: &Gpu| path(topology, Device::Gpu(gpu), Device::Nic(nic)) <= Path::Pxb;
+fn no_near_nic(topology: &Topology, near: &[&TopologyGpu], far: &[&TopologyGpu], nics: usize) -> Finding {
+    let is_near = |nic: &TopologyNic, gpu: &TopologyGpu| {
+        path_between(topology, Device::Gpu(gpu), Device::Nic(nic)) <= Path::Pxb
+    };
     let has_down = (topology.nics.iter().filter(|nic| nic.rdma && is_down(nic)))
         .any(|nic| far.iter().any(|gpu| is_near(nic, gpu)));
     let is_fault = has_down || (nics > 1 && near.len() * 2 > topology.gpus.len());
@@ -295,7 +305,7 @@ fn no_near_nic(topology: &Topology, near: &[&Gpu], far: &[&Gpu], nics: usize) ->
             Severity::Degraded,
             format!(
                 "{} no NIC within PIX or PXB, and {} GPUs of this machine do: a NIC is missing or down.",
-                has(far),
+                gpus_have(far),
                 near.len()
             ),
         );
@@ -304,7 +314,7 @@ fn no_near_nic(topology: &Topology, near: &[&Gpu], far: &[&Gpu], nics: usize) ->
         finding.action = Action::Watch;
         finding
     } else {
-        let text = format!("{} no NIC within PXB.", has(far));
+        let text = format!("{} no NIC within PXB.", gpus_have(far));
         let mut finding = Finding::new("gpu-without-near-nic", Severity::Advice, text);
         finding.cause = Some(
             "Usually the design of the server, with fewer NICs than GPUs: data of these GPUs take a longer \
@@ -320,7 +330,7 @@ fn no_near_nic(topology: &Topology, near: &[&Gpu], far: &[&Gpu], nics: usize) ->
 }
 
 /// Returns a finding about devices with an unknown NUMA node on a machine with several.
-fn numa(topology: &Topology) -> Option<Finding> {
+fn find_unknown_numa(topology: &Topology) -> Option<Finding> {
     let lost = |place: &Locality| place.numa.is_none() && topology.numa_nodes_of(place.host) > 1;
     let on_pci = |device: &Device<'_>| match device {
         Device::Gpu(_) => true,
@@ -364,12 +374,12 @@ fn numa(topology: &Topology) -> Option<Finding> {
 
 /// Returns a finding about NICs of the topology outside all channels of the graphs.
 pub(super) fn unused_nics(topology: &Topology, graphs: &Graphs) -> Option<Finding> {
-    let used = graphs.nets();
-    let is_used = |nic: &&Nic| nic.dev.is_some_and(|dev| used.contains(&(nic.place.host, dev)));
+    let used = graphs.net_devices();
+    let is_used = |nic: &&TopologyNic| nic.dev.is_some_and(|dev| used.contains(&(nic.place.host, dev)));
     if used.is_empty() {
         return None;
     }
-    let (busy, idle): (Vec<&Nic>, Vec<&Nic>) =
+    let (busy, idle): (Vec<&TopologyNic>, Vec<&TopologyNic>) =
         topology.nics.iter().filter(|nic| nic.dev.is_some()).partition(is_used);
     if idle.is_empty() {
         return None;
@@ -377,8 +387,8 @@ pub(super) fn unused_nics(topology: &Topology, graphs: &Graphs) -> Option<Findin
     // NCCL omits slower NICs, and needs no more than the GPUs can feed.
     let slowest = busy.iter().filter_map(|nic| nic.gbps).fold(f64::INFINITY, f64::min);
     let equal = idle.iter().any(|nic| nic.gbps.is_some_and(|gbps| gbps >= slowest));
-    let enough_gpus = graphs.gpus().len() >= topology.nics.len();
-    let labels: Vec<String> = idle.iter().map(|nic| named(nic)).collect();
+    let enough_gpus = graphs.gpu_devices().len() >= topology.nics.len();
+    let labels: Vec<String> = idle.iter().map(|nic| describe_nic(nic)).collect();
     let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
     let mut finding = Finding::new(
         "nic-not-in-graph",
@@ -405,37 +415,37 @@ pub(super) fn unused_nics(topology: &Topology, graphs: &Graphs) -> Option<Findin
     Some(finding)
 }
 
-fn is_down(nic: &Nic) -> bool {
+fn is_down(nic: &TopologyNic) -> bool {
     nic.state.as_deref().is_some_and(|state| !["ACTIVE", "UP"].contains(&state))
 }
 
-fn evidence(topology: &Topology, gpu: &Gpu, text: &str) -> Evidence {
+fn cite_gpu(topology: &Topology, gpu: &TopologyGpu, text: &str) -> Evidence {
     let place = if topology.is_dump { topology.source.clone() } else { "NVML and sysfs".to_owned() };
     Evidence { place, text: format!("{} {}: {text}", gpu.label, gpu.bus_id), ..Evidence::default() }
 }
 
 /// Returns `NIC3 (mlx5_3)`.
-fn named(nic: &Nic) -> String {
+fn describe_nic(nic: &TopologyNic) -> String {
     format!("{} ({})", nic.label, nic.name)
 }
 
 /// Returns `GPU0 has`, `GPU0 and GPU3 have`.
-fn has(gpus: &[&Gpu]) -> String {
+fn gpus_have(gpus: &[&TopologyGpu]) -> String {
     let labels: Vec<&str> = gpus.iter().map(|gpu| gpu.label.as_str()).collect();
     format!("{} {}", join_list(&labels), plural(gpus.len(), "has", "have"))
 }
 
 /// Returns `NIC0 is`, `NIC0 and NIC1 are`.
-fn list(labels: &[&str]) -> String {
+fn devices_are(labels: &[&str]) -> String {
     format!("{} {}", join_list(labels), plural(labels.len(), "is", "are"))
 }
 
-fn indices(gpus: &[&Gpu]) -> String {
+fn gpu_indices(gpus: &[&TopologyGpu]) -> String {
     gpus.iter().map(|gpu| gpu.index.to_string()).collect::<Vec<_>>().join(",")
 }
 
 /// Returns true if GPUs are connected by NVLink without a switch.
-pub(super) fn is_direct(gpus: &[Gpu]) -> bool {
+pub(super) fn is_direct(gpus: &[TopologyGpu]) -> bool {
     gpus.iter().flat_map(|gpu| gpu.nvlinks.iter().flatten()).any(|link| matches!(link.to, NvLinkEnd::Gpu(_)))
 }
 

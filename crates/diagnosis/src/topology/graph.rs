@@ -6,7 +6,7 @@
 use roxmltree::Node;
 use serde::Serialize;
 
-use super::xml::{check_version, children, number};
+use super::xml::{check_version, child_elements, number_attribute};
 
 /// Most channels of a graph. NCCL has 64 at most.
 const MOST_CHANNELS: usize = 1024;
@@ -72,10 +72,10 @@ pub enum Stop {
     },
 }
 
-pub(super) fn read(root: Node<'_, '_>, name: &str) -> Result<Graphs, String> {
+pub(super) fn read_graphs(root: Node<'_, '_>, name: &str) -> Result<Graphs, String> {
     check_version(root)?;
     let mut graphs = Vec::new();
-    for graph in children(root, "graph") {
+    for graph in child_elements(root, "graph") {
         graphs.push(read_graph(graph)?);
     }
     if graphs.is_empty() {
@@ -85,17 +85,18 @@ pub(super) fn read(root: Node<'_, '_>, name: &str) -> Result<Graphs, String> {
 }
 
 fn read_graph(node: Node<'_, '_>) -> Result<Graph, String> {
-    let id = number(node, "id").ok_or("a <graph> has no number in its attribute id")?;
-    let channels: Vec<Channel> = children(node, "channel").map(read_channel).collect();
+    let id = number_attribute(node, "id").ok_or("a <graph> has no number in its attribute id")?;
+    let channels: Vec<Channel> = child_elements(node, "channel").map(read_channel).collect();
     if channels.len() > MOST_CHANNELS {
         return Err(format!("graph {id} has {} channels; NCCL has 64 at most", channels.len()));
     }
-    let speed = |name: &str| number(node, name).filter(|speed: &f64| speed.is_finite() && *speed >= 0.0);
+    let speed =
+        |name: &str| number_attribute(node, name).filter(|speed: &f64| speed.is_finite() && *speed >= 0.0);
     Ok(Graph {
         id,
-        algorithm: algorithm(id),
-        pattern: pattern(number(node, "pattern").unwrap_or(0)),
-        cross_nic: number::<i32>(node, "crossnic").is_some_and(|cross| cross > 0),
+        algorithm: algorithm_name(id),
+        pattern: pattern_name(number_attribute(node, "pattern").unwrap_or(0)),
+        cross_nic: number_attribute::<i32>(node, "crossnic").is_some_and(|cross| cross > 0),
         speed_intra: speed("speedintra"),
         speed_inter: speed("speedinter"),
         type_intra: node.attribute("typeintra").map(str::to_owned),
@@ -106,9 +107,9 @@ fn read_graph(node: Node<'_, '_>) -> Result<Graph, String> {
 
 fn read_channel(node: Node<'_, '_>) -> Channel {
     let stops = node.children().filter_map(|child| {
-        let (host, dev) = device(child.attribute("dev")?)?;
+        let (host, dev) = parse_device(child.attribute("dev")?)?;
         match child.tag_name().name() {
-            "gpu" => Some(Stop::Gpu { host, dev, rank: number(child, "rank") }),
+            "gpu" => Some(Stop::Gpu { host, dev, rank: number_attribute(child, "rank") }),
             "net" => Some(Stop::Net { host, dev }),
             _ => None,
         }
@@ -117,7 +118,7 @@ fn read_channel(node: Node<'_, '_>) -> Channel {
 }
 
 /// Returns the host and number of a device.
-fn device(text: &str) -> Option<(u32, u32)> {
+fn parse_device(text: &str) -> Option<(u32, u32)> {
     let text = text.trim();
     let number = match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).ok()?,
@@ -126,7 +127,7 @@ fn device(text: &str) -> Option<(u32, u32)> {
     Some(((number >> 56) as u32, u32::try_from(number & ((1 << 56) - 1)).ok()?))
 }
 
-fn algorithm(id: i32) -> String {
+fn algorithm_name(id: i32) -> String {
     match id {
         0 => "Ring",
         1 => "Tree",
@@ -138,7 +139,7 @@ fn algorithm(id: i32) -> String {
     .to_owned()
 }
 
-fn pattern(number: i32) -> &'static str {
+fn pattern_name(number: i32) -> &'static str {
     match number {
         1 => "balanced tree",
         2 => "split tree",
@@ -163,7 +164,7 @@ impl Graph {
     }
 
     /// Returns groups of equal channels, with their numbers, in the order of each group's first channel.
-    pub fn distinct(&self) -> Vec<(Vec<u32>, &Channel)> {
+    pub fn distinct_channels(&self) -> Vec<(Vec<u32>, &Channel)> {
         let mut distinct: Vec<(Vec<u32>, &Channel)> = Vec::new();
         let mut known: std::collections::HashMap<&Channel, usize> = std::collections::HashMap::new();
         for (index, channel) in (0..).zip(&self.channels) {
@@ -179,7 +180,7 @@ impl Graph {
 
 impl Graphs {
     /// Returns the network devices in channels, each once.
-    pub fn nets(&self) -> Vec<(u32, u32)> {
+    pub fn net_devices(&self) -> Vec<(u32, u32)> {
         let stops = self.graphs.iter().flat_map(|graph| &graph.channels).flat_map(|channel| &channel.stops);
         let nets = stops
             .filter_map(|stop| if let Stop::Net { host, dev } = stop { Some((*host, *dev)) } else { None });
@@ -190,7 +191,7 @@ impl Graphs {
     }
 
     /// Returns the GPUs in channels, each once.
-    pub fn gpus(&self) -> Vec<(u32, u32)> {
+    pub fn gpu_devices(&self) -> Vec<(u32, u32)> {
         let stops = self.graphs.iter().flat_map(|graph| &graph.channels).flat_map(|channel| &channel.stops);
         let gpus =
             stops.filter_map(
@@ -219,7 +220,7 @@ mod tests {
             ("0xffffffffffffffff", None),
             ("0x", None),
         ] {
-            assert_eq!(device(text), expected, "{text}");
+            assert_eq!(parse_device(text), expected, "{text}");
         }
     }
 }

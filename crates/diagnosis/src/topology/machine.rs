@@ -3,8 +3,8 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use super::model::{Gpu, Locality, Nic, NumaNode, NvLink, NvLinkEnd, PcieLink, Topology};
-use crate::host::files::{names, number, text};
+use super::model::{Locality, NumaNode, NvLink, NvLinkEnd, PcieLink, Topology, TopologyGpu, TopologyNic};
+use crate::host::files::{names_in_folder, read_number, read_text};
 use crate::host::gpu::{self, Gpus};
 use crate::host::nic;
 use crate::host::pci::{self, Function, transfer_rate};
@@ -15,8 +15,8 @@ use crate::words::counted;
 const CPU_CLASS: u32 = 0x06_8001;
 
 /// Reads the topology of the machine below a root folder. `driver` contains NVML's facts.
-pub fn read(root: &Path, driver: &Gpus) -> Topology {
-    let functions = pci::functions(root);
+pub fn read_topology(root: &Path, driver: &Gpus) -> Topology {
+    let functions = pci::read_functions(root);
     let on_bus: Vec<&Function> = functions.iter().filter(|function| function.is_gpu()).collect();
     let mut topology = Topology {
         source: "this machine".to_owned(),
@@ -53,26 +53,26 @@ pub fn read(root: &Path, driver: &Gpus) -> Topology {
             format!("GPU{} is left out: the driver does not tell its place on the PCI bus", gpu.index)
         }));
     }
-    topology.nics = nics(root);
+    topology.nics = read_nics(root);
     note_what_is_hidden(&mut topology, functions.is_empty());
     topology
 }
 
 /// Returns a GPU described by the driver, or `None` without a bus ID, since bus IDs distinguish GPUs.
-fn known_gpu(root: &Path, functions: &[Function], told: &gpu::Gpu, all: &[gpu::Gpu]) -> Option<Gpu> {
+fn known_gpu(root: &Path, functions: &[Function], told: &gpu::Gpu, all: &[gpu::Gpu]) -> Option<TopologyGpu> {
     let bus_id = told.pci.clone()?;
-    let folder = pci::folder(&root.join(pci::DEVICES).join(&bus_id));
+    let folder = pci::folder_of_function(&root.join(pci::DEVICES).join(&bus_id));
     let kernel = PcieLink::read_with_port(&folder);
     let lanes = |count: Option<u32>| count.filter(|count| *count > 0);
     let links: Vec<&gpu::Link> = told.links.iter().filter(|link| link.peer_access != Some(false)).collect();
     let inactive = links.iter().filter(|link| !link.active).count();
-    Some(Gpu {
+    Some(TopologyGpu {
         label: format!("GPU{}", told.index),
         index: told.index,
         bus_id,
         name: Some(told.name.clone()),
         device: told.device,
-        place: place(&folder),
+        place: read_locality(&folder),
         pcie: PcieLink {
             gts: told.pcie.generation.and_then(transfer_rate).or(kernel.gts),
             width: lanes(told.pcie.width).or(kernel.width),
@@ -82,25 +82,25 @@ fn known_gpu(root: &Path, functions: &[Function], told: &gpu::Gpu, all: &[gpu::G
         nvlinks: told.links_refused.is_none().then(|| by_end(functions, &links, all)),
         inactive_nvlinks: u32::try_from(inactive).unwrap_or(u32::MAX),
         c2c_links: told.c2c_links,
-        ..Gpu::default()
+        ..TopologyGpu::default()
     })
 }
 
 /// Returns a GPU visible to the kernel only.
-fn silent_gpu(root: &Path, index: u32, function: &Function) -> Gpu {
+fn silent_gpu(root: &Path, index: u32, function: &Function) -> TopologyGpu {
     let Function { bus_id, folder, device, .. } = function;
-    let information = text(&root.join("proc/driver/nvidia/gpus").join(bus_id).join("information"));
+    let information = read_text(&root.join("proc/driver/nvidia/gpus").join(bus_id).join("information"));
     let model =
         information.as_deref().and_then(|text| text.lines().find_map(|line| line.strip_prefix("Model:")));
-    Gpu {
+    TopologyGpu {
         label: format!("GPU{index}"),
         index,
         bus_id: bus_id.clone(),
         name: model.map(|model| model.trim().to_owned()),
         device: Some(*device).filter(|number| *number > 0),
-        place: place(folder),
+        place: read_locality(folder),
         pcie: PcieLink::read_with_port(folder),
-        ..Gpu::default()
+        ..TopologyGpu::default()
     }
 }
 
@@ -128,10 +128,11 @@ fn by_end(functions: &[Function], links: &[&gpu::Link], gpus: &[gpu::Gpu]) -> Ve
 }
 
 /// Returns RDMA devices. Without any, returns the network interfaces on the PCI bus, for sockets.
-fn nics(root: &Path) -> Vec<Nic> {
-    let mut nics: Vec<Nic> = nic::read(root).into_iter().map(|nic| rdma_nic(root, nic)).collect();
+fn read_nics(root: &Path) -> Vec<TopologyNic> {
+    let mut nics: Vec<TopologyNic> =
+        nic::read_nics(root).into_iter().map(|nic| rdma_nic(root, nic)).collect();
     if nics.is_empty() {
-        let interfaces = names(&root.join("sys/class/net"));
+        let interfaces = names_in_folder(&root.join("sys/class/net"));
         nics = interfaces.into_iter().filter_map(|name| ethernet_nic(root, name)).collect();
     }
     for (index, nic) in nics.iter_mut().enumerate() {
@@ -140,12 +141,12 @@ fn nics(root: &Path) -> Vec<Nic> {
     nics
 }
 
-fn rdma_nic(root: &Path, nic: nic::Nic) -> Nic {
-    let folder = pci::folder(&root.join("sys/class/infiniband").join(&nic.name).join("device"));
+fn rdma_nic(root: &Path, nic: nic::Nic) -> TopologyNic {
+    let folder = pci::folder_of_function(&root.join("sys/class/infiniband").join(&nic.name).join("device"));
     let port = nic.ports.into_iter().next().unwrap_or_default();
     let known = |text: String| Some(text).filter(|text| !["", "Unspecified"].contains(&text.as_str()));
-    Nic {
-        gbps: port.gigabits(),
+    TopologyNic {
+        gbps: port.gigabits_per_s(),
         interface: nic.interfaces.into_iter().next().map(|interface| interface.name),
         state: known(port.state),
         link_layer: known(port.link_layer),
@@ -155,47 +156,53 @@ fn rdma_nic(root: &Path, nic: nic::Nic) -> Nic {
 }
 
 /// Returns an interface, if it is on the PCI bus.
-fn ethernet_nic(root: &Path, name: String) -> Option<Nic> {
+fn ethernet_nic(root: &Path, name: String) -> Option<TopologyNic> {
     let device = root.join("sys/class/net").join(&name).join("device");
     let bus_id = pci::bus_id(&device)?;
-    let interface = nic::interface(root, name);
-    Some(Nic {
+    let interface = nic::read_interface(root, name);
+    Some(TopologyNic {
         gbps: interface.speed.filter(|mbps| *mbps > 0).map(|mbps| mbps as f64 / 1000.0),
         state: interface.state.map(|state| state.to_uppercase()),
         link_layer: Some("Ethernet".to_owned()),
-        ..on_bus(interface.name, Some(bus_id), &pci::folder(&device))
+        ..on_bus(interface.name, Some(bus_id), &pci::folder_of_function(&device))
     })
 }
 
-fn on_bus(name: String, bus_id: Option<String>, folder: &Path) -> Nic {
-    Nic { name, bus_id, place: place(folder), pcie: PcieLink::read_with_port(folder), ..Nic::default() }
+fn on_bus(name: String, bus_id: Option<String>, folder: &Path) -> TopologyNic {
+    TopologyNic {
+        name,
+        bus_id,
+        place: read_locality(folder),
+        pcie: PcieLink::read_with_port(folder),
+        ..TopologyNic::default()
+    }
 }
 
 fn numa_nodes(root: &Path) -> Vec<NumaNode> {
     let folder = root.join("sys/devices/system/node");
-    let model = text(&root.join("proc/cpuinfo")).and_then(|cpus| {
+    let model = read_text(&root.join("proc/cpuinfo")).and_then(|cpus| {
         cpus.lines()
             .find_map(|line| Some(line.strip_prefix("model name")?.split_once(':')?.1.trim().to_owned()))
     });
     let node = |name: String| {
         let id = name.strip_prefix("node")?.parse().ok()?;
-        let cpus = text(&folder.join(&name).join("cpulist")).filter(|cpus| !cpus.is_empty())?;
+        let cpus = read_text(&folder.join(&name).join("cpulist")).filter(|cpus| !cpus.is_empty())?;
         // Nodes without CPUs are memory: of GPUs, of CXL.
         Some(NumaNode { id: Some(id), cpus: Some(cpus), model: model.clone(), ..NumaNode::default() })
     };
-    names(&folder).into_iter().filter_map(node).collect()
+    names_in_folder(&folder).into_iter().filter_map(node).collect()
 }
 
 /// Returns the place of the PCI function in a folder.
-fn place(folder: &Path) -> Locality {
+fn read_locality(folder: &Path) -> Locality {
     let Ok(real) = folder.canonicalize() else { return Locality::default() };
-    let mut ports = pci::chain(&real);
+    let mut ports = pci::bus_ids_in_path(&real);
     ports.pop();
     let mut parts = real.iter().filter_map(OsStr::to_str);
     Locality {
         host: 0,
-        numa: number(&real.join("numa_node")),
-        cpus: text(&real.join("local_cpulist")).filter(|cpus| !cpus.is_empty()),
+        numa: read_number(&real.join("numa_node")),
+        cpus: read_text(&real.join("local_cpulist")).filter(|cpus| !cpus.is_empty()),
         host_bridge: parts.find(|part| is_host_bridge(part)).map(str::to_owned),
         ports,
     }

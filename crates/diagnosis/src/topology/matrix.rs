@@ -1,16 +1,16 @@
 //! The paths between all devices, as `nvidia-smi topo -m` shows them.
 
-use super::model::{Gpu, Locality, Nic, Topology};
-use super::path::{Pair, Path, Platform};
+use super::model::{Locality, Topology, TopologyGpu, TopologyNic};
+use super::path::{PairKind, Path, PathPlatform};
 use crate::examination::{Body, Cell, Matrix, Section};
 
 /// A device of the matrix.
 #[derive(Clone, Copy, Debug)]
 pub enum Device<'a> {
     /// A GPU.
-    Gpu(&'a Gpu),
+    Gpu(&'a TopologyGpu),
     /// A NIC.
-    Nic(&'a Nic),
+    Nic(&'a TopologyNic),
 }
 
 impl<'a> Device<'a> {
@@ -37,66 +37,74 @@ impl<'a> Device<'a> {
 }
 
 /// Returns the path between two devices.
-pub fn path(topology: &Topology, a: Device<'_>, b: Device<'_>) -> Path {
+pub fn path_between(topology: &Topology, a: Device<'_>, b: Device<'_>) -> Path {
     if let (Device::Gpu(a), Device::Gpu(b)) = (a, b) {
         match topology.nvlinks_between(a, b) {
             0 => {}
             links => return Path::NvLink(links),
         }
     }
-    Path::between(topology, a.place(), b.place())
+    Path::between_places(topology, a.place(), b.place())
 }
 
 /// Returns the paths between all devices.
-pub fn paths(topology: &Topology) -> Vec<Vec<Path>> {
+pub fn all_paths(topology: &Topology) -> Vec<Vec<Path>> {
     let devices = Device::all(topology);
     let row = |(at, a): (usize, &Device<'_>)| {
-        let to = |(to, b): (usize, &Device<'_>)| if at == to { Path::Same } else { path(topology, *a, *b) };
+        let to = |(to, b): (usize, &Device<'_>)| {
+            if at == to { Path::Same } else { path_between(topology, *a, *b) }
+        };
         devices.iter().enumerate().map(to).collect()
     };
     devices.iter().enumerate().map(row).collect()
 }
 
 /// Returns the matrix with its legend.
-pub fn matrix(topology: &Topology) -> Matrix {
-    let rows = paths(topology);
+pub fn topology_matrix(topology: &Topology) -> Matrix {
+    let rows = all_paths(topology);
     let cell = |path: &Path| Cell { text: path.letters(), grade: path.grade() };
     Matrix {
         labels: Device::all(topology).iter().map(|device| device.label().to_owned()).collect(),
         cells: rows.iter().map(|row| row.iter().map(cell).collect()).collect(),
-        legend: classes(topology, &rows)
+        legend: path_classes(topology, &rows)
             .into_iter()
-            .map(|path| (path.class(), path.meaning().to_owned()))
+            .map(|path| (path.class_letters(), path.route_in_words().to_owned()))
             .collect(),
     }
 }
 
 /// Returns NCCL's transport for each class of path in the topology.
-pub fn transports(topology: &Topology) -> Section {
-    let rows = paths(topology);
+pub fn transport_table(topology: &Topology) -> Section {
+    let rows = all_paths(topology);
     let gpus = topology.gpus.len();
-    let occurs = |class: Path, pair: Pair| {
-        let to_nic = pair == Pair::GpuNic;
+    let occurs = |class: Path, pair: PairKind| {
+        let to_nic = pair == PairKind::GpuNic;
         let of_pair = |row: &Vec<Path>| {
-            row.iter().enumerate().any(|(to, path)| (to >= gpus) == to_nic && path.class() == class.class())
+            row.iter()
+                .enumerate()
+                .any(|(to, path)| (to >= gpus) == to_nic && path.class_letters() == class.class_letters())
         };
         rows.iter().take(gpus).any(of_pair)
     };
     let is_amd = |model: &String| model.contains("AMD");
-    let platform = Platform {
+    let platform = PathPlatform {
         is_amd_pair: gpus <= 2
             && topology.numa_nodes.iter().filter_map(|node| node.model.as_ref()).any(is_amd),
         has_c2c: topology.gpus.iter().any(|gpu| gpu.c2c_links.is_some()),
     };
     let mut table = Vec::new();
-    for class in classes(topology, &rows).into_iter().filter(|class| *class != Path::Same) {
+    for class in path_classes(topology, &rows).into_iter().filter(|class| *class != Path::Same) {
         let text = |pair| {
-            if occurs(class, pair) { class.transport(pair, platform).to_owned() } else { "-".to_owned() }
+            if occurs(class, pair) {
+                class.transport_of_nccl(pair, platform).to_owned()
+            } else {
+                "-".to_owned()
+            }
         };
-        let row = [text(Pair::GpuGpu), text(Pair::GpuNic)];
+        let row = [text(PairKind::GpuGpu), text(PairKind::GpuNic)];
         if row.iter().any(|text| text != "-") {
             let [gpu, nic] = row;
-            table.push(vec![class.class(), gpu, nic]);
+            table.push(vec![class.class_letters(), gpu, nic]);
         }
     }
     let columns = ["path", "between GPUs", "between GPU and NIC"].map(str::to_owned).to_vec();
@@ -107,7 +115,7 @@ pub fn transports(topology: &Topology) -> Section {
 }
 
 /// Returns the classes of the legend: all letters of `nvidia-smi`, and others if they occur.
-fn classes(topology: &Topology, rows: &[Vec<Path>]) -> Vec<Path> {
+fn path_classes(topology: &Topology, rows: &[Vec<Path>]) -> Vec<Path> {
     let mut classes =
         vec![Path::Same, Path::NvLink(0), Path::Pix, Path::Pxb, Path::Phb, Path::Node, Path::Sys];
     if topology.is_dump {
@@ -119,18 +127,18 @@ fn classes(topology: &Topology, rows: &[Vec<Path>]) -> Vec<Path> {
 }
 
 /// Returns the devices with their properties.
-pub fn devices(topology: &Topology) -> Section {
+pub fn device_table(topology: &Topology) -> Section {
     let columns = ["device", "name", "bus ID", "NUMA", "CPUs", "PCIe", "rate"].map(str::to_owned).to_vec();
     let dash = |text: Option<String>| text.filter(|text| !text.is_empty()).unwrap_or_else(|| "-".to_owned());
     let numa = |place: &Locality| place.numa.map_or("-1".to_owned(), |node| node.to_string());
     let gpus = topology.gpus.iter().map(|gpu| {
         vec![
             gpu.label.clone(),
-            dash(gpu.product().map(str::to_owned)),
+            dash(gpu.product_name().map(str::to_owned)),
             dash(Some(gpu.bus_id.clone())),
             numa(&gpu.place),
             dash(gpu.place.cpus.clone()),
-            dash(Some(gpu.pcie.text())),
+            dash(Some(gpu.pcie.short_text())),
             dash(gpu.nvlink_count().filter(|count| *count > 0).map(|count| format!("{count} NVLinks"))),
         ]
     });
@@ -148,7 +156,7 @@ pub fn devices(topology: &Topology) -> Section {
             dash(nic.bus_id.clone()),
             numa(&nic.place),
             dash(nic.place.cpus.clone()),
-            dash(Some(nic.pcie.text())),
+            dash(Some(nic.pcie.short_text())),
             dash(Some(rate)),
         ]
     });

@@ -16,9 +16,9 @@ pub struct Topology {
     /// NUMA nodes with CPUs.
     pub numa_nodes: Vec<NumaNode>,
     /// GPUs, in the order of their labels.
-    pub gpus: Vec<Gpu>,
+    pub gpus: Vec<TopologyGpu>,
     /// NICs, in the order of their labels.
-    pub nics: Vec<Nic>,
+    pub nics: Vec<TopologyNic>,
     /// Invisible facts, with the reason.
     pub unseen: Vec<String>,
 }
@@ -54,7 +54,7 @@ pub struct Locality {
 
 /// A GPU.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Gpu {
+pub struct TopologyGpu {
     /// `GPU0`: the driver's number. A GPU of another host has its host's number before: `1:GPU0`.
     pub label: String,
     /// PCI bus ID: `0000:1b:00.0`.
@@ -107,7 +107,7 @@ pub enum NvLinkEnd {
 
 /// A NIC: an RDMA device, an interface, or a network device of NCCL.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Nic {
+pub struct TopologyNic {
     /// `NIC0`.
     pub label: String,
     /// `mlx5_0`, `rdmap79s0`, `eth0`.
@@ -139,7 +139,7 @@ pub struct Nic {
 
 impl Topology {
     /// Returns the number of hosts.
-    pub fn hosts(&self) -> u32 {
+    pub fn host_count(&self) -> u32 {
         let places = self.gpus.iter().map(|gpu| &gpu.place).chain(self.nics.iter().map(|nic| &nic.place));
         places.map(|place| place.host).chain(self.numa_nodes.iter().map(|node| node.host)).max().unwrap_or(0)
             + 1
@@ -152,7 +152,7 @@ impl Topology {
 
     /// Returns the number of NVLinks between two GPUs, directly or through NVSwitch, as `nvidia-smi topo -m`
     /// counts them.
-    pub fn nvlinks_between(&self, a: &Gpu, b: &Gpu) -> u32 {
+    pub fn nvlinks_between(&self, a: &TopologyGpu, b: &TopologyGpu) -> u32 {
         let direct = a.links_to_gpu(b);
         if direct > 0 {
             return direct;
@@ -164,7 +164,7 @@ impl Topology {
 impl Locality {
     /// Returns the PCIe switches above the device by their upstream port, the highest first. NCCL's topology
     /// has one `pci` element for each of them.
-    pub fn switches(&self) -> Vec<&str> {
+    pub fn pcie_switches(&self) -> Vec<&str> {
         let mut switches: Vec<&str> =
             self.ports.iter().rev().skip(1).step_by(2).map(String::as_str).collect();
         switches.reverse();
@@ -172,7 +172,7 @@ impl Locality {
     }
 }
 
-impl Gpu {
+impl TopologyGpu {
     /// Returns the number of active NVLinks, or `None` without a source for them.
     pub fn nvlink_count(&self) -> Option<u32> {
         self.nvlinks
@@ -199,7 +199,7 @@ impl Gpu {
     }
 
     /// Returns the product in short: `H100 80GB HBM3`.
-    pub fn product(&self) -> Option<&str> {
+    pub fn product_name(&self) -> Option<&str> {
         self.name.as_deref().map(|name| name.strip_prefix("NVIDIA ").unwrap_or(name))
     }
 }
@@ -214,11 +214,11 @@ mod tests {
 
     #[test]
     fn a_switch_is_every_second_port_above_the_device() {
-        assert_eq!(place(&[]).switches(), Vec::<&str>::new());
-        assert_eq!(place(&["root"]).switches(), Vec::<&str>::new());
-        assert_eq!(place(&["root", "up", "down"]).switches(), ["up"]);
-        assert_eq!(place(&["root", "up1", "down1", "up2", "down2"]).switches(), ["up1", "up2"]);
+        assert_eq!(place(&[]).pcie_switches(), Vec::<&str>::new());
+        assert_eq!(place(&["root"]).pcie_switches(), Vec::<&str>::new());
+        assert_eq!(place(&["root", "up", "down"]).pcie_switches(), ["up"]);
+        assert_eq!(place(&["root", "up1", "down1", "up2", "down2"]).pcie_switches(), ["up1", "up2"]);
         // A virtual machine may have no root port.
-        assert_eq!(place(&["up", "down"]).switches(), ["up"]);
+        assert_eq!(place(&["up", "down"]).pcie_switches(), ["up"]);
     }
 }

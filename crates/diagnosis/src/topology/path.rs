@@ -30,7 +30,7 @@ pub enum Path {
 
 /// The kinds of devices at the ends of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pair {
+pub enum PairKind {
     /// Two GPUs.
     GpuGpu,
     /// A GPU and a NIC.
@@ -39,7 +39,7 @@ pub enum Pair {
 
 /// Properties of a machine that affect NCCL's choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Platform {
+pub struct PathPlatform {
     /// True with CPUs of AMD and at most two GPUs: NCCL permits P2P at any distance.
     pub is_amd_pair: bool,
     /// True if GPUs are connected to CPUs by NVLink-C2C.
@@ -48,7 +48,7 @@ pub struct Platform {
 
 impl Path {
     /// Classifies the path over PCIe between two places.
-    pub fn between(topology: &Topology, a: &Locality, b: &Locality) -> Self {
+    pub fn between_places(topology: &Topology, a: &Locality, b: &Locality) -> Self {
         if a.host != b.host {
             return Self::Net;
         }
@@ -91,12 +91,12 @@ impl Path {
     }
 
     /// Returns the letters in the legend, with one entry for all numbers of links.
-    pub fn class(self) -> String {
+    pub fn class_letters(self) -> String {
         if let Self::NvLink(_) = self { "NV#".to_owned() } else { self.letters() }
     }
 
     /// Returns the route in words.
-    pub fn meaning(self) -> &'static str {
+    pub fn route_in_words(self) -> &'static str {
         match self {
             Self::Same => "the device itself",
             Self::NvLink(_) => "# NVLinks, directly or through NVSwitch",
@@ -115,25 +115,25 @@ impl Path {
 
     /// Returns the transport chosen by NCCL 2.23 and later if no variable is set. (Before, P2P was permitted
     /// at any distance on CPUs of AMD.)
-    pub fn transport(self, pair: Pair, platform: Platform) -> &'static str {
+    pub fn transport_of_nccl(self, pair: PairKind, platform: PathPlatform) -> &'static str {
         const PCIE: &str = "P2P over PCIe, if the driver permits it; else SHM";
         match (self, pair) {
             (Self::Same, _) => "-",
             (Self::NvLink(_), _) => "P2P over NVLink",
-            (Self::Pix | Self::Pxb, Pair::GpuGpu) => PCIE,
-            (Self::Phb | Self::Node | Self::Sys, Pair::GpuGpu) if platform.is_amd_pair => PCIE,
-            (Self::Phb | Self::Node, Pair::GpuGpu) => {
+            (Self::Pix | Self::Pxb, PairKind::GpuGpu) => PCIE,
+            (Self::Phb | Self::Node | Self::Sys, PairKind::GpuGpu) if platform.is_amd_pair => PCIE,
+            (Self::Phb | Self::Node, PairKind::GpuGpu) => {
                 "SHM, through host memory; NCCL_P2P_LEVEL=PHB permits P2P"
             }
-            (Self::Sys, Pair::GpuGpu) => "SHM, through host memory; NCCL_P2P_LEVEL=SYS permits P2P",
-            (Self::Pix | Self::Pxb, Pair::GpuNic) => "GPUDirect RDMA, if NIC and plugin support it",
-            (Self::Phb | Self::Node, Pair::GpuNic) if platform.has_c2c => {
+            (Self::Sys, PairKind::GpuGpu) => "SHM, through host memory; NCCL_P2P_LEVEL=SYS permits P2P",
+            (Self::Pix | Self::Pxb, PairKind::GpuNic) => "GPUDirect RDMA, if NIC and plugin support it",
+            (Self::Phb | Self::Node, PairKind::GpuNic) if platform.has_c2c => {
                 "GPUDirect RDMA through NVLink-C2C from NCCL 2.27 on, if NIC and plugin support it"
             }
-            (Self::Phb | Self::Node, Pair::GpuNic) => {
+            (Self::Phb | Self::Node, PairKind::GpuNic) => {
                 "staged in host memory, or PXN; NCCL_NET_GDR_LEVEL=PHB permits GPUDirect RDMA"
             }
-            (Self::Sys, Pair::GpuNic) => {
+            (Self::Sys, PairKind::GpuNic) => {
                 "staged in host memory, or PXN; NCCL_NET_GDR_LEVEL=SYS permits GPUDirect RDMA"
             }
             (Self::Net, _) => "NET",
@@ -198,8 +198,8 @@ mod tests {
             (place(Some(1), "pci0000:97", "r4"), Path::Sys),
             (place(None, "pci0000:97", "r4"), Path::Unknown),
         ] {
-            assert_eq!(Path::between(&topology, &gpu, &other), expected, "{other:?}");
-            assert_eq!(Path::between(&topology, &other, &gpu), expected, "{other:?}");
+            assert_eq!(Path::between_places(&topology, &gpu, &other), expected, "{other:?}");
+            assert_eq!(Path::between_places(&topology, &other, &gpu), expected, "{other:?}");
         }
     }
 
@@ -208,48 +208,48 @@ mod tests {
         let mut topology = two_sockets(false);
         topology.numa_nodes.pop();
         let (a, b) = (place(None, "pci0000:00", ""), place(None, "pci0001:00", ""));
-        assert_eq!(Path::between(&topology, &a, &b), Path::Node);
+        assert_eq!(Path::between_places(&topology, &a, &b), Path::Node);
     }
 
     #[test]
     fn nccl_knows_no_host_bridges() {
         let topology = two_sockets(true);
         let node = |id| place(id, "", "");
-        assert_eq!(Path::between(&topology, &node(Some(0)), &node(Some(0))), Path::Phb);
-        assert_eq!(Path::between(&topology, &node(Some(0)), &node(Some(1))), Path::Sys);
-        assert_eq!(Path::between(&topology, &node(None), &node(None)), Path::Phb);
-        assert_eq!(Path::between(&topology, &node(None), &node(Some(0))), Path::Sys);
+        assert_eq!(Path::between_places(&topology, &node(Some(0)), &node(Some(0))), Path::Phb);
+        assert_eq!(Path::between_places(&topology, &node(Some(0)), &node(Some(1))), Path::Sys);
+        assert_eq!(Path::between_places(&topology, &node(None), &node(None)), Path::Phb);
+        assert_eq!(Path::between_places(&topology, &node(None), &node(Some(0))), Path::Sys);
         let far = Locality { host: 1, ..node(Some(0)) };
-        assert_eq!(Path::between(&topology, &node(Some(0)), &far), Path::Net);
+        assert_eq!(Path::between_places(&topology, &node(Some(0)), &far), Path::Net);
     }
 
     #[test]
     fn the_transport_depends_on_the_platform() {
-        let usual = Platform::default();
-        let amd = Platform { is_amd_pair: true, ..usual };
-        let grace = Platform { has_c2c: true, ..usual };
+        let usual = PathPlatform::default();
+        let amd = PathPlatform { is_amd_pair: true, ..usual };
+        let grace = PathPlatform { has_c2c: true, ..usual };
         for (path, pair, platform, expected) in [
-            (Path::NvLink(4), Pair::GpuGpu, usual, "P2P over NVLink"),
-            (Path::Pxb, Pair::GpuGpu, usual, "P2P over PCIe"),
-            (Path::Node, Pair::GpuGpu, usual, "SHM"),
-            (Path::Sys, Pair::GpuGpu, usual, "SHM"),
-            (Path::Sys, Pair::GpuGpu, amd, "P2P over PCIe"),
-            (Path::Pix, Pair::GpuNic, usual, "GPUDirect RDMA"),
-            (Path::Phb, Pair::GpuNic, usual, "staged"),
-            (Path::Phb, Pair::GpuNic, grace, "GPUDirect RDMA through NVLink-C2C"),
-            (Path::Sys, Pair::GpuNic, grace, "staged"),
+            (Path::NvLink(4), PairKind::GpuGpu, usual, "P2P over NVLink"),
+            (Path::Pxb, PairKind::GpuGpu, usual, "P2P over PCIe"),
+            (Path::Node, PairKind::GpuGpu, usual, "SHM"),
+            (Path::Sys, PairKind::GpuGpu, usual, "SHM"),
+            (Path::Sys, PairKind::GpuGpu, amd, "P2P over PCIe"),
+            (Path::Pix, PairKind::GpuNic, usual, "GPUDirect RDMA"),
+            (Path::Phb, PairKind::GpuNic, usual, "staged"),
+            (Path::Phb, PairKind::GpuNic, grace, "GPUDirect RDMA through NVLink-C2C"),
+            (Path::Sys, PairKind::GpuNic, grace, "staged"),
         ] {
-            let text = path.transport(pair, platform);
+            let text = path.transport_of_nccl(pair, platform);
             assert!(text.starts_with(expected), "{path:?} {pair:?}: {text}");
         }
     }
 
     #[test]
     fn the_legend_does_not_take_node_for_another_host() {
-        assert!(Path::Node.meaning().contains("same NUMA node"));
-        assert!(Path::Sys.meaning().contains("between NUMA nodes"));
+        assert!(Path::Node.route_in_words().contains("same NUMA node"));
+        assert!(Path::Sys.route_in_words().contains("between NUMA nodes"));
         assert_eq!(
-            (Path::NvLink(18).letters(), Path::NvLink(18).class()),
+            (Path::NvLink(18).letters(), Path::NvLink(18).class_letters()),
             ("NV18".to_owned(), "NV#".to_owned())
         );
     }

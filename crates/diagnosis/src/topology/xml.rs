@@ -30,12 +30,12 @@ impl fmt::Display for Unreadable {
 impl std::error::Error for Unreadable {}
 
 /// Parses a file.
-pub(super) fn parse(text: &str) -> Result<Document<'_>, String> {
+pub(super) fn parse_xml(text: &str) -> Result<Document<'_>, String> {
     if text.len() > MOST_BYTES {
         return Err(format!("the file has {} MiB, and NCCL's have a few at most", text.len() >> 20));
     }
     // The parser and this crate's readers recurse: refuse before.
-    if deepest(text) > DEEPEST {
+    if estimate_depth(text) > DEEPEST {
         return Err(format!("elements are nested more than {DEEPEST} deep, which NCCL does not write"));
     }
     let options = ParsingOptions { nodes_limit: MOST_NODES, ..ParsingOptions::default() };
@@ -59,7 +59,7 @@ pub(super) fn check_version(root: Node<'_, '_>) -> Result<(), String> {
 }
 
 /// Estimates the depth of nesting from above, without parsing.
-fn deepest(text: &str) -> usize {
+fn estimate_depth(text: &str) -> usize {
     let bytes = text.as_bytes();
     let (mut depth, mut deepest) = (0_usize, 0);
     for (at, byte) in bytes.iter().enumerate() {
@@ -78,18 +78,18 @@ fn deepest(text: &str) -> usize {
 }
 
 /// Returns the value of an attribute, if it is a number. Blanks around it are harmless.
-pub(super) fn number<T: FromStr>(node: Node<'_, '_>, name: &str) -> Option<T> {
+pub(super) fn number_attribute<T: FromStr>(node: Node<'_, '_>, name: &str) -> Option<T> {
     node.attribute(name)?.trim().parse().ok()
 }
 
 /// Returns the value of a hexadecimal attribute, with or without `0x`.
-pub(super) fn hexadecimal(node: Node<'_, '_>, name: &str) -> Option<u64> {
+pub(super) fn hexadecimal_attribute(node: Node<'_, '_>, name: &str) -> Option<u64> {
     let text = node.attribute(name)?.trim();
     u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok()
 }
 
 /// Returns the elements with a name below an element.
-pub(super) fn children<'a, 'input: 'a>(
+pub(super) fn child_elements<'a, 'input: 'a>(
     node: Node<'a, 'input>,
     name: &'static str,
 ) -> impl Iterator<Item = Node<'a, 'input>> {
@@ -116,7 +116,7 @@ mod tests {
             ("NCCL INFO".to_owned(), "no XML"),
             ("<system a=1/>".to_owned(), "no XML"),
         ] {
-            let problem = parse(&text).map(|_| ()).unwrap_err();
+            let problem = parse_xml(&text).map(|_| ()).unwrap_err();
             assert!(problem.to_lowercase().contains(&part.to_lowercase()), "{problem} / {part}");
         }
     }

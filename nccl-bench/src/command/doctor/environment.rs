@@ -125,7 +125,7 @@ impl Default for Arguments {
 pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError> {
     if arguments.ask {
         println!("{MARK}{}", serde_json::to_string(&Libraries::load()).map_err(anyhow_stop)?);
-        return Ok(Health::Healthy.code());
+        return Ok(Health::Healthy.exit_code());
     }
     if let Some(file) = &arguments.file {
         let (text, name) = read(file)?;
@@ -133,26 +133,26 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
         let collection = Collection::of_text(&text, &name);
         return output::write(
             &arguments.output,
-            &[environment::examine(&collection, &situation, None, None)],
+            &[environment::examine_variables(&collection, &situation, None, None)],
         );
     }
     if let Some(pid) = arguments.pid {
-        let process = Process::of(pid).map_err(|error| ExitError::refused(error.to_string()))?;
+        let process = Process::other_process(pid).map_err(|error| ExitError::refused(error.to_string()))?;
         let network = Network::read(Path::new(&format!("/proc/{pid}")), process.root());
         let situation = situation(arguments, None, network.as_ref());
-        let collection = Collection::of_process(&process, &situation.nccl());
-        let examination = environment::examine(&collection, &situation, network.as_ref(), None);
+        let collection = Collection::of_process(&process, &situation.nccl_version());
+        let examination = environment::examine_variables(&collection, &situation, network.as_ref(), None);
         return output::write(&arguments.output, &[examination]);
     }
     let Some(world) = join(context, arguments.world, arguments.timeout)? else {
         let libraries = Libraries::ask();
-        let (_, examination) = own(arguments, &Process::own(), &libraries, arguments.nodes, None);
+        let (_, examination) = own(arguments, &Process::this_process(), &libraries, arguments.nodes, None);
         return output::write(&arguments.output, &[examination]);
     };
-    let examination = of_job(arguments, &Process::own(), &world, None)?;
+    let examination = of_job(arguments, &Process::this_process(), &world, None)?;
     match world.rank() {
         0 => output::write(&arguments.output, &[examination]),
-        _ => Ok(Health::Healthy.code()),
+        _ => Ok(Health::Healthy.exit_code()),
     }
 }
 
@@ -167,14 +167,15 @@ fn own(
     let network = Network::read(Path::new("/proc/self"), Path::new("/"));
     let mut situation = situation(arguments, Some(libraries), network.as_ref());
     situation.nodes = nodes;
-    let mut collection = Collection::of_process(process, &situation.nccl());
+    let mut collection = Collection::of_process(process, &situation.nccl_version());
     let mut answer = libraries.answer();
     collection.is_measured = measured_by.is_some();
     if measured_by == Some(BackendChoice::Fabric) {
         collection.keep_host_variables();
         answer = None;
     }
-    let mut examination = environment::examine(&collection, &situation, network.as_ref(), answer.as_ref());
+    let mut examination =
+        environment::examine_variables(&collection, &situation, network.as_ref(), answer.as_ref());
     if arguments.nccl.is_none() && !collection.is_host_only {
         examination.unseen.extend(libraries.problems.iter().cloned());
     }
@@ -199,7 +200,7 @@ pub(super) fn of_job(
     let rank = u32::try_from(world.rank()).unwrap_or(u32::MAX);
     let snapshot = Snapshot::new(rank, host.name, collection.settings, &examination);
     let all = gather(&**world, &snapshot)?;
-    environment::compare(&mut examination, &all);
+    environment::compare_ranks(&mut examination, &all);
     // Ranks leave together: an early exit would look like a death.
     world.barrier()?;
     Ok(examination)
@@ -209,7 +210,7 @@ pub(super) fn of_job(
 /// for another machine, only the given values count.
 fn situation(arguments: &Arguments, libraries: Option<&Libraries>, network: Option<&Network>) -> Situation {
     let is_here = arguments.file.is_none();
-    let detected = is_here.then(|| Platform::detect(Path::new("/"))).flatten();
+    let detected = is_here.then(|| Platform::detect_platform(Path::new("/"))).flatten();
     Situation {
         nccl: arguments.nccl.clone().or_else(|| libraries?.nccl.clone()),
         plugin: arguments.plugin.clone(),
@@ -290,7 +291,7 @@ fn read(file: &Path) -> Result<(String, String), ExitError> {
     let (bytes, name) = if file == Path::new("-") {
         (input::read_stream(io::stdin().lock(), LARGEST_FILE), "standard input".to_owned())
     } else {
-        (input::read(file, LARGEST_FILE), file.display().to_string())
+        (input::read_regular_file(file, LARGEST_FILE), file.display().to_string())
     };
     let bytes = bytes.map_err(|error| ExitError::refused(format!("reading {name}: {error}")))?;
     Ok((String::from_utf8_lossy(&bytes).into_owned(), name))

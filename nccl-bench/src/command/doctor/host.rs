@@ -74,18 +74,18 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
         world.set_limit(Some(Duration::from_secs(arguments.timeout + arguments.interval)));
         let hosts = gather_hosts(|| read(arguments, &rules), &world)?;
         if world.rank() > 0 {
-            return Ok(Health::Healthy.code());
+            return Ok(Health::Healthy.exit_code());
         }
         hosts
     } else {
         vec![read(arguments, &rules)]
     };
-    output::write(&arguments.output, &[host::examine(&hosts, expected, &rules)])
+    output::write(&arguments.output, &[host::examine_hosts(&hosts, expected, &rules)])
 }
 
 fn read(arguments: &Arguments, rules: &Rules) -> Facts {
     let source = match &arguments.root {
-        Some(root) => Source::below(root),
+        Some(root) => Source::files_below(root),
         None => Source::this_host(Duration::from_secs(arguments.interval)),
     };
     Facts::read(&source, rules)
@@ -101,7 +101,7 @@ pub(super) fn examine_job(
     let hosts = gather_hosts(|| Facts::read(&Source::this_host(Duration::from_secs(1)), &rules), world)?;
     let examine = || match backend {
         BackendChoice::Fabric => host::examine_for_host_memory(&hosts, &rules),
-        _ => host::examine(&hosts, Expected::default(), &rules),
+        _ => host::examine_hosts(&hosts, Expected::default(), &rules),
     };
     Ok((world.rank() == 0).then(examine))
 }

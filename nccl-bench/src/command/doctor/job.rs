@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use diagnosis::examination::{Examination, Health};
 use diagnosis::input;
-use diagnosis::job::client::{Client, DEFAULT_ADDRESS, Limits};
-use diagnosis::job::json::hexadecimal;
-use diagnosis::job::watch::{Selection, watch};
+use diagnosis::job::client::{Client, ClientLimits, DEFAULT_ADDRESS};
+use diagnosis::job::json::parse_hexadecimal;
+use diagnosis::job::watch::{Selection, watch_job};
 use diagnosis::job::{judge, recorder};
 
 use super::output::{self, Output};
@@ -64,12 +64,12 @@ pub struct Arguments {
 /// Runs the command, and returns the health as exit code.
 pub fn run(arguments: &Arguments, _context: &Context<'_>) -> Result<u8, ExitError> {
     if output::is_left_to_rank_0() {
-        return Ok(Health::Healthy.code());
+        return Ok(Health::Healthy.exit_code());
     }
     let examination = if arguments.flight_recorder.is_empty() {
         ask(arguments)?
     } else {
-        recorder::examine(&files(&arguments.flight_recorder)?)
+        recorder::examine_dumps(&files(&arguments.flight_recorder)?)
     };
     output::write(&arguments.output, &[examination])
 }
@@ -77,19 +77,19 @@ pub fn run(arguments: &Arguments, _context: &Context<'_>) -> Result<u8, ExitErro
 fn ask(arguments: &Arguments) -> Result<Examination, ExitError> {
     // One process may take `timeout`, and the whole job 10 s more.
     let total = Duration::from_secs(60 + 2 * u64::from(arguments.timeout));
-    let limits = Limits { timeout_s: arguments.timeout, total, ..Limits::default() };
+    let limits = ClientLimits { timeout_s: arguments.timeout, total, ..ClientLimits::default() };
     let client = Client { address: address(arguments), limits };
     let selection = Selection { pid: arguments.pid.map(i64::from), communicator: arguments.communicator };
     let interval = Duration::from_secs(u64::from(arguments.interval));
-    match watch(&client, &selection, interval, &mut wait) {
-        Ok(watch) => Ok(judge::examine(&watch)),
+    match watch_job(&client, &selection, interval, &mut wait) {
+        Ok(watch) => Ok(judge::examine_job(&watch)),
         Err(unanswered) => match arguments.pid {
             // A process in another namespace of process numbers may answer.
             Some(pid) if !Path::new(&format!("/proc/{pid}")).exists() => Err(ExitError::refused(format!(
                 "no job with the process {pid} answers, and this host has no such process: list them with \
                  `pgrep -af python`"
             ))),
-            _ => Ok(judge::unanswered(&client.address, &selection, &unanswered)),
+            _ => Ok(judge::examine_unanswered(&client.address, &selection, &unanswered)),
         },
     }
 }
@@ -116,7 +116,8 @@ fn wait(time: Duration) {
 
 /// Reads the hash of a communicator.
 fn hash(text: &str) -> Result<u64, String> {
-    hexadecimal(text).ok_or_else(|| "a hash has up to 16 hexadecimal digits: `0xb67645b31b895d33`".to_owned())
+    parse_hexadecimal(text)
+        .ok_or_else(|| "a hash has up to 16 hexadecimal digits: `0xb67645b31b895d33`".to_owned())
 }
 
 /// Returns the files, and the dumps in the directories.
@@ -126,7 +127,7 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ExitError> {
     let mut files = Vec::new();
     for path in paths {
         if !path.is_dir() {
-            match input::open(path, recorder::dump::LARGEST_FILE) {
+            match input::open_regular_file(path, recorder::dump::LARGEST_FILE) {
                 Ok(_) => files.push(path.clone()),
                 Err(error) => return refuse(path, format!("cannot be read: {error}")),
             }

@@ -66,11 +66,11 @@ pub struct Arguments {
 /// Runs the command, and returns the health as exit code.
 pub fn run(arguments: &Arguments, _context: &Context<'_>) -> Result<u8, ExitError> {
     if output::is_left_to_rank_0() {
-        return Ok(Health::Healthy.code());
+        return Ok(Health::Healthy.exit_code());
     }
     arguments.output.check(&arguments.files)?;
     for file in &arguments.rules {
-        input::open(file, LARGEST_RULES)
+        input::open_regular_file(file, LARGEST_RULES)
             .map_err(|error| ExitError::refused(format!("{}: cannot read: {error}", file.display())))?;
     }
     let rules = Rules::with_files(&arguments.rules).map_err(|error| ExitError::refused(error.to_string()))?;

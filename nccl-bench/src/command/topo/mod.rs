@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use clap::{ArgMatches, Args as _, FromArgMatches as _};
 use diagnosis::input;
 use diagnosis::topology::graph::Graphs;
-use diagnosis::topology::{self, Dump, Topology};
+use diagnosis::topology::{self, Topology, TopologyDump};
 
 use super::doctor::output;
 use super::{Command, Context};
@@ -60,7 +60,7 @@ impl Command for Topo {
         }
         let refused = |error: anyhow::Error| ExitError::refused(format!("{error:#}"));
         let read = Input::read(&arguments.files).map_err(refused)?;
-        let examination = topology::examine(read.topology.as_ref(), read.graphs.as_ref());
+        let examination = topology::examine_topology(read.topology.as_ref(), read.graphs.as_ref());
         let text = if arguments.json {
             let text = serde_json::to_string_pretty(&examination);
             text.map_err(|error| ExitError::refused(format!("the topology is not JSON: {error}")))? + "\n"
@@ -89,14 +89,14 @@ impl Input {
         for file in files {
             let name = file.display();
             match topology::read_dump(&read_text(file)?, &name.to_string())? {
-                Dump::Topology(_) if input.topology.is_some() => {
+                TopologyDump::Topology(_) if input.topology.is_some() => {
                     bail!("{name} is a second topology; give one topology and the graphs of the same job")
                 }
-                Dump::Graphs(_) if input.graphs.is_some() => {
+                TopologyDump::Graphs(_) if input.graphs.is_some() => {
                     bail!("{name} is a second file of graphs; give those of one job")
                 }
-                Dump::Topology(topology) => input.topology = Some(topology),
-                Dump::Graphs(graphs) => input.graphs = Some(graphs),
+                TopologyDump::Topology(topology) => input.topology = Some(topology),
+                TopologyDump::Graphs(graphs) => input.graphs = Some(graphs),
             }
         }
         Ok(input)
@@ -110,6 +110,7 @@ impl Input {
 
 fn read_text(file: &Path) -> anyhow::Result<String> {
     let name = file.display();
-    let text = input::read(file, LARGEST_FILE).with_context(|| format!("{name} cannot be read"))?;
+    let text =
+        input::read_regular_file(file, LARGEST_FILE).with_context(|| format!("{name} cannot be read"))?;
     String::from_utf8(text).with_context(|| format!("{name} is no text; name a file of NCCL_TOPO_DUMP_FILE"))
 }

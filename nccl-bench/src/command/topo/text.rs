@@ -75,7 +75,7 @@ fn matrix_text(topology: &Topology, matrix: &Matrix) -> String {
 
 #[cfg(test)]
 mod tests {
-    use diagnosis::topology::{Dump, examine, read_dump};
+    use diagnosis::topology::{TopologyDump, examine_topology, read_dump};
 
     use super::*;
 
@@ -96,8 +96,10 @@ mod tests {
               </pci>
             </cpu>
           </system>"#;
-        let Dump::Topology(topology) = read_dump(XML, "topo.xml").unwrap() else { panic!("no topology") };
-        let examination = examine(Some(&topology), None);
+        let TopologyDump::Topology(topology) = read_dump(XML, "topo.xml").unwrap() else {
+            panic!("no topology")
+        };
+        let examination = examine_topology(Some(&topology), None);
         let input = Input { topology: Some(topology), graphs: None };
         let text = write(&input, &examination);
         let matrix = text.split("\nLegend").next().unwrap();

@@ -143,7 +143,7 @@ mod tests {
         let slow = |foot: &Foot<'_>| -> Vec<String> {
             let text = foot.failures() + &foot.render();
             let is_slow = |line: &&str| {
-                rules.find(line.as_bytes(), Origin::Any).is_some_and(|rule| rule.id == "nccl-tests-slow")
+                rules.find_rule(line.as_bytes(), Origin::Any).is_some_and(|rule| rule.id == "nccl-tests-slow")
             };
             text.lines().filter(is_slow).map(str::to_owned).collect()
         };

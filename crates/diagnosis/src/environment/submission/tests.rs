@@ -1,9 +1,9 @@
 //! Forms of assignments in texts.
 
-use crate::environment::parse::parse;
+use crate::environment::parse::parse_submission;
 
 fn pairs(text: &str) -> Vec<String> {
-    let all = parse(text, "f");
+    let all = parse_submission(text, "f");
     all.settings.iter().map(|it| format!("{}={}", it.name, it.value)).collect()
 }
 
@@ -15,7 +15,7 @@ fn json_and_entries_in_any_order_are_read() {
     let value: serde_json::Value = serde_json::from_str(compact).unwrap();
     let indented = serde_json::to_string_pretty(&value).unwrap();
     assert_eq!(pairs(&indented), expected);
-    assert_eq!(parse(&indented, "f").settings[1].place.to_string(), "f:4");
+    assert_eq!(parse_submission(&indented, "f").settings[1].place.to_string(), "f:4");
     // JSON with a comment is read by lines.
     assert_eq!(pairs(&format!("// a comment\n{indented}")), expected);
     assert_eq!(pairs(&format!("# YAML\nitem: {compact}")), expected);
@@ -24,7 +24,7 @@ fn json_and_entries_in_any_order_are_read() {
     let docker =
         r#"[{"Env": ["NCCL_NET=AWS Libfabric", "API_KEY=x"], "Cmd": ["mpirun", "-x", "NCCL_ALGO"]}]"#;
     assert_eq!(pairs(docker), ["NCCL_NET=AWS Libfabric"]);
-    assert!(parse(docker, "f").is_partial);
+    assert!(parse_submission(docker, "f").is_partial);
 }
 
 #[test]
@@ -48,10 +48,10 @@ fn what_is_not_known_is_partial() {
         "CUDA_VISIBLE_DEVICES=0, 1, 2, 3 ./train",
         "srun --export=ALL,NCCL_IB_HCA=mlx5_0,mlx5_1 ./train",
     ] {
-        let all = parse(text, "f");
+        let all = parse_submission(text, "f");
         assert!(all.is_partial && !all.unseen.is_empty(), "{text}: {all:?}");
     }
-    let known = parse("export NCCL_DEBUG=WARN\nmpirun -x NCCL_DEBUG ./a\n", "f");
+    let known = parse_submission("export NCCL_DEBUG=WARN\nmpirun -x NCCL_DEBUG ./a\n", "f");
     for whole in [
         "export NCCL_DEBUG=WARN PATH",
         "NCCL_DEBUG=WARN\nexport NCCL_DEBUG\nsrun ./train",
@@ -66,7 +66,11 @@ fn what_is_not_known_is_partial() {
         "mpirun -x NCCL_DEBUG=WARN train a",
         "srun --export=ALL,NCCL_DEBUG=WARN,PATH train a",
     ] {
-        assert!(!parse(whole, "f").is_partial, "{whole}: {:?}", parse(whole, "f").unseen);
+        assert!(
+            !parse_submission(whole, "f").is_partial,
+            "{whole}: {:?}",
+            parse_submission(whole, "f").unseen
+        );
     }
     assert!(!known.is_partial && known.unseen.is_empty(), "{known:?}");
 }
@@ -153,7 +157,7 @@ fn manifests_of_kubernetes_are_read() {
           - name: NCCL_DEBUG
             value: INFO
         "#;
-    let all = parse(text, "job.yaml");
+    let all = parse_submission(text, "job.yaml");
     let shown: Vec<_> =
         all.settings.iter().map(|it| format!("{}={} {}", it.name, it.value, it.place)).collect();
     assert_eq!(
@@ -171,7 +175,7 @@ fn manifests_of_kubernetes_are_read() {
 
 #[test]
 fn the_last_value_counts_and_computed_ones_are_told() {
-    let all = parse(
+    let all = parse_submission(
         "export NCCL_DEBUG=INFO\nexport NCCL_DEBUG=WARN\nexport NCCL_NET=$NET\nunset NCCL_ALGO\nmpirun -x \
          NCCL_PROTO\n",
         "f",
@@ -196,6 +200,6 @@ fn hostile_text_does_not_panic() {
         "name: NCCL_A value:",
         "-x NCCL_A",
     ] {
-        parse(text, "f");
+        parse_submission(text, "f");
     }
 }

@@ -12,7 +12,7 @@ fn values_are_checked_without_a_rule() {
     );
     assert_eq!(judged("NCCL_GRAPH_REGISTER", "false", &now).severity, Some(Severity::Advice));
     assert_eq!(judged("NCCL_GRAPH_REGISTER", "yes", &now).severity, Some(Severity::Degraded));
-    assert_eq!(judged("NCCL_GRAPH_REGISTER", "0", &now).kind, Kind::Plain);
+    assert_eq!(judged("NCCL_GRAPH_REGISTER", "0", &now).kind, VerdictKind::Plain);
     assert!(judged("FI_EFA_USE_HUGE_PAGE", "no way", &now).reason.contains("`no way`"));
     assert!(judged("NCCL_WORK_ARGS_BYTES", "99999999999999999999", &now).reason.contains("too large"));
 }
@@ -57,7 +57,7 @@ fn a_bad_value_has_one_finding_with_a_remedy() {
     ] {
         let network = Network { interfaces: vec!["lo".to_owned(), "eth0".to_owned()], ..Network::default() };
         let collection = Collection::of_text(&format!("{name}={value}\n"), "-");
-        let examination = examine(&collection, &Situation::default(), Some(&network), None);
+        let examination = examine_variables(&collection, &Situation::default(), Some(&network), None);
         let told: Vec<_> =
             examination.findings.iter().map(|it| (it.severity, it.remedy.as_deref())).collect();
         assert_eq!(told, [(severity, Some(remedy))], "{name}={value}: {:?}", examination.findings);
@@ -94,7 +94,7 @@ fn impossible_values_are_told() {
         ("OFI_NCCL_MR_CACHE_DISABLE", "yes", "`yes` is not 0, 1, true or false"),
     ] {
         let verdict = judged(name, value, &Situation::default());
-        assert_eq!(verdict.kind, Kind::Invalid, "{name}={value}: {verdict:?}");
+        assert_eq!(verdict.kind, VerdictKind::Invalid, "{name}={value}: {verdict:?}");
         assert_eq!(verdict.severity, Some(Severity::Degraded), "{name}={value}: {verdict:?}");
         assert!(verdict.reason.contains(words), "{name}={value}: {}", verdict.reason);
     }
@@ -103,7 +103,7 @@ fn impossible_values_are_told() {
         ("OFI_NCCL_EAGER_MAX_SIZE", "-1"),
         ("OFI_NCCL_MR_CACHE_DISABLE", "True"),
     ] {
-        assert_ne!(judged(name, value, &Situation::default()).kind, Kind::Invalid, "{name}={value}");
+        assert_ne!(judged(name, value, &Situation::default()).kind, VerdictKind::Invalid, "{name}={value}");
     }
 }
 
@@ -175,7 +175,7 @@ fn numbers_are_judged_however_they_are_written() {
     }
     assert!(count > 100, "{count}");
     // A leading zero is advice, and hides no rule.
-    assert_eq!(judged("NCCL_P2P_DISABLE", "01", &Situation::default()).kind, Kind::Harmful);
+    assert_eq!(judged("NCCL_P2P_DISABLE", "01", &Situation::default()).kind, VerdictKind::Harmful);
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn values_that_nothing_can_check_are_not_healthy() {
     assert!(examination.findings.iter().any(|it| it.rule == "variable-unjudged"), "{examination:?}");
     // A run with them tries them.
     let collection = Collection { is_measured: true, ..Collection::of_text(unchecked, "-") };
-    assert_eq!(examine(&collection, &now, None, None).health(), Health::Healthy);
+    assert_eq!(examine_variables(&collection, &now, None, None).health(), Health::Healthy);
     for checked in ["FI_TCP_TX_SIZE=64\n", "LD_LIBRARY_PATH=/opt/lib\n", "NCCL_TUNER_PLUGIN=mine\n"] {
         assert_eq!(examined(checked, &now).health(), Health::Healthy, "{checked}");
     }
@@ -227,7 +227,7 @@ fn folders_and_libraries_that_are_not_there_are_told() {
             &Process::from_block(block.as_bytes(), "environment"),
             &Version::new(2, 28, 9),
         );
-        let found = examine(&collection, &Situation::default(), None, None).findings;
+        let found = examine_variables(&collection, &Situation::default(), None, None).findings;
         let missing = found.iter().find(|it| it.rule == "variable-file-missing");
         let remedy = missing.and_then(|it| it.remedy.as_deref()).unwrap_or_default();
         let is_folder = name != "LD_PRELOAD";

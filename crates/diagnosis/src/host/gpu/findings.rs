@@ -6,71 +6,73 @@ mod facts;
 use super::super::compare::majority;
 use super::{Gpu, Gpus, Problem};
 use crate::finding::{Action, Finding, Severity};
-use crate::words::{counted, join_list, shown, sized};
+use crate::words::{counted, join_list, or_dash, size_text};
 
-pub(crate) use facts::{prove, sections};
+pub(crate) use facts::{gpu_sections, prove_gpus};
 
 /// Reasons of NVML for a low clock, due to faults of power or cooling.
 const FAULTS: [&str; 4] =
     ["hardware slowdown", "software thermal slowdown", "hardware thermal slowdown", "power brake"];
 
 /// Returns findings about the GPUs. In a container the host may have more of them.
-pub(crate) fn judge(gpus: &Gpus, in_container: bool) -> Vec<Finding> {
+pub(crate) fn judge_gpus(gpus: &Gpus, in_container: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
-    findings.extend(problem(gpus, in_container));
-    findings.extend(lost(gpus));
+    findings.extend(find_nvml_problem(gpus, in_container));
+    findings.extend(find_lost_gpus(gpus));
     findings.extend(fewer_than_on_bus(gpus, in_container));
-    findings.extend(gpus.devices.iter().filter_map(recovery));
-    findings.extend(gpus.devices.iter().flat_map(memory));
-    findings.extend(models(gpus));
+    findings.extend(gpus.devices.iter().filter_map(find_needed_recovery));
+    findings.extend(gpus.devices.iter().flat_map(find_memory_errors));
+    findings.extend(find_model_differences(gpus));
     findings.extend(ecc_off(gpus));
-    findings.extend(slowed(gpus));
-    findings.extend(gpus.devices.iter().filter_map(pcie));
-    findings.extend(settings(gpus));
-    findings.extend(access::judge(gpus));
-    findings.extend(processes(gpus));
+    findings.extend(find_slowed_gpus(gpus));
+    findings.extend(gpus.devices.iter().filter_map(find_narrow_pcie));
+    findings.extend(find_harmful_modes(gpus));
+    findings.extend(access::judge_access(gpus));
+    findings.extend(find_running_processes(gpus));
     findings
 }
 
 /// Returns `GPU 3 (0000:5d:00.0)`.
-fn named(gpu: &Gpu) -> String {
+fn describe_gpu(gpu: &Gpu) -> String {
     match &gpu.pci {
         Some(place) => format!("GPU {} ({place})", gpu.index),
         None => format!("GPU {}", gpu.index),
     }
 }
 
-fn problem(gpus: &Gpus, in_container: bool) -> Option<Finding> {
+fn find_nvml_problem(gpus: &Gpus, in_container: bool) -> Option<Finding> {
     let broken = |rule: &str, text: String| Finding::new(rule, Severity::Broken, text);
     Some(match gpus.problem.as_ref()? {
         Problem::Mismatch(error) => {
             broken("driver-library-mismatch", format!("NVML does not start: {error}"))
-                .cause("the driver's libraries were updated, and the kernel still runs the old module")
-                .remedy("reboot, or unload and load the module: rmmod nvidia_uvm nvidia && modprobe nvidia")
-                .action(Action::Reboot)
+                .with_cause("the driver's libraries were updated, and the kernel still runs the old module")
+                .with_remedy(
+                    "reboot, or unload and load the module: rmmod nvidia_uvm nvidia && modprobe nvidia",
+                )
+                .with_action(Action::Reboot)
         }
         Problem::Stuck(error) => broken("nvml-stuck", format!("NVML does not answer: {error}"))
-            .cause("a GPU or the driver hangs")
-            .remedy("look for Xid in dmesg; reboot the node")
-            .action(Action::Reboot),
+            .with_cause("a GPU or the driver hangs")
+            .with_remedy("look for Xid in dmesg; reboot the node")
+            .with_action(Action::Reboot),
         Problem::Failed(error) => broken("nvml-failed", format!("NVML fails: {error}"))
-            .remedy("nvidia-smi; dmesg | grep -E 'NVRM|Xid'"),
-        Problem::NoDriver(error) if gpus.any() && !in_container => {
+            .with_remedy("nvidia-smi; dmesg | grep -E 'NVRM|Xid'"),
+        Problem::NoDriver(error) if gpus.has_gpus() && !in_container => {
             broken("no-driver", format!("the host has NVIDIA GPUs on its PCI bus, and no driver: {error}"))
-                .remedy("modprobe nvidia; dmesg | grep NVRM says why it does not load")
+                .with_remedy("modprobe nvidia; dmesg | grep NVRM says why it does not load")
         }
         _ => return None,
     })
 }
 
-fn lost(gpus: &Gpus) -> Option<Finding> {
+fn find_lost_gpus(gpus: &Gpus) -> Option<Finding> {
     let names: Vec<String> =
         gpus.lost.iter().map(|lost| format!("GPU {} ({})", lost.index, lost.error)).collect();
     (!names.is_empty()).then(|| {
         Finding::new("gpu-lost", Severity::Broken, format!("NVML cannot open {}", join_list(&names)))
-            .cause("the GPU fell off the bus, or needs a reset")
-            .remedy("dmesg | grep Xid; reboot the node; isolate it when it happens again")
-            .action(Action::Reboot)
+            .with_cause("the GPU fell off the bus, or needs a reset")
+            .with_remedy("dmesg | grep Xid; reboot the node; isolate it when it happens again")
+            .with_action(Action::Reboot)
     })
 }
 
@@ -83,16 +85,16 @@ fn fewer_than_on_bus(gpus: &Gpus, in_container: bool) -> Option<Finding> {
     let text = format!("NVML shows {}, and the driver serves {served} on the PCI bus", counted(seen, "GPU"));
     Some(if in_container {
         Finding::new("container-has-fewer-gpus", Severity::Advice, text)
-            .cause("this container was given a part of the host's GPUs")
+            .with_cause("this container was given a part of the host's GPUs")
     } else {
         Finding::new("gpu-missing", Severity::Broken, text)
-            .cause("GPUs could not be started, or their device files are missing")
-            .remedy("dmesg | grep -E 'NVRM|Xid'; ls -l /dev/nvidia*; reboot the node")
-            .action(Action::Reboot)
+            .with_cause("GPUs could not be started, or their device files are missing")
+            .with_remedy("dmesg | grep -E 'NVRM|Xid'; ls -l /dev/nvidia*; reboot the node")
+            .with_action(Action::Reboot)
     })
 }
 
-fn recovery(gpu: &Gpu) -> Option<Finding> {
+fn find_needed_recovery(gpu: &Gpu) -> Option<Finding> {
     let (severity, text, action) = match gpu.recovery? {
         0 => return None,
         1 => (Severity::Broken, "a reset of the GPU", Action::Reset),
@@ -110,15 +112,15 @@ fn recovery(gpu: &Gpu) -> Option<Finding> {
         _ => format!("drain the node, then nvidia-smi --gpu-reset -i {}", gpu.index),
     };
     Some(
-        Finding::new("gpu-recovery-action", severity, format!("NVML asks for {text}: {}", named(gpu)))
-            .cause("the driver recorded a fault of this GPU; dmesg | grep Xid names it")
-            .remedy(remedy)
-            .action(action),
+        Finding::new("gpu-recovery-action", severity, format!("NVML asks for {text}: {}", describe_gpu(gpu)))
+            .with_cause("the driver recorded a fault of this GPU; dmesg | grep Xid names it")
+            .with_remedy(remedy)
+            .with_action(action),
     )
 }
 
 /// Returns findings about a GPU's memory: errors, replaced rows and pages.
-fn memory(gpu: &Gpu) -> Vec<Finding> {
+fn find_memory_errors(gpu: &Gpu) -> Vec<Finding> {
     let mut findings = Vec::new();
     let reset = format!("drain the node, then nvidia-smi --gpu-reset -i {}", gpu.index);
     let rows = gpu.rows.clone().unwrap_or_default();
@@ -127,12 +129,14 @@ fn memory(gpu: &Gpu) -> Vec<Finding> {
             Finding::new(
                 "row-remap-failed",
                 Severity::Broken,
-                format!("a row of memory could not be replaced: {}", named(gpu)),
+                format!("a row of memory could not be replaced: {}", describe_gpu(gpu)),
             )
-            .cause("the memory has no spare rows left where one is needed")
-            .remedy("take the node out of service, and have the GPU replaced (nvidia-smi -q -d ROW_REMAPPER)")
-            .action(Action::Isolate)
-            .source("https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/"),
+            .with_cause("the memory has no spare rows left where one is needed")
+            .with_remedy(
+                "take the node out of service, and have the GPU replaced (nvidia-smi -q -d ROW_REMAPPER)",
+            )
+            .with_action(Action::Isolate)
+            .with_source("https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/"),
         );
     }
     if rows.pending || gpu.pages.pending == Some(true) {
@@ -140,11 +144,11 @@ fn memory(gpu: &Gpu) -> Vec<Finding> {
             Finding::new(
                 "row-remap-pending",
                 Severity::Degraded,
-                format!("memory waits for a reset to be replaced: {}", named(gpu)),
+                format!("memory waits for a reset to be replaced: {}", describe_gpu(gpu)),
             )
-            .cause("an uncorrected error was found; the row or page is replaced at the next reset")
-            .remedy(reset.clone())
-            .action(Action::Reset),
+            .with_cause("an uncorrected error was found; the row or page is replaced at the next reset")
+            .with_remedy(reset.clone())
+            .with_action(Action::Reset),
         );
     }
     if let Some(errors) = gpu.ecc.uncorrected.filter(|errors| *errors > 0) {
@@ -152,11 +156,11 @@ fn memory(gpu: &Gpu) -> Vec<Finding> {
             Finding::new(
                 "ecc-uncorrected",
                 Severity::Degraded,
-                format!("{} since the driver was loaded: {}", counted_errors(errors), named(gpu)),
+                format!("{} since the driver was loaded: {}", counted_errors(errors), describe_gpu(gpu)),
             )
-            .cause("memory or caches of the GPU lose data")
-            .remedy(format!("{reset}; isolate the node when errors come back"))
-            .action(Action::Reset),
+            .with_cause("memory or caches of the GPU lose data")
+            .with_remedy(format!("{reset}; isolate the node when errors come back"))
+            .with_action(Action::Reset),
         );
     }
     if let (Some(now), Some(pending)) = (gpu.ecc.enabled, gpu.ecc.pending)
@@ -165,9 +169,9 @@ fn memory(gpu: &Gpu) -> Vec<Finding> {
         let text = format!(
             "a change of ECC to {} waits for a reset: {}",
             if pending { "on" } else { "off" },
-            named(gpu)
+            describe_gpu(gpu)
         );
-        findings.push(Finding::new("ecc-change-pending", Severity::Advice, text).remedy(reset));
+        findings.push(Finding::new("ecc-change-pending", Severity::Advice, text).with_remedy(reset));
     }
     findings
 }
@@ -181,23 +185,23 @@ fn counted_errors(errors: u64) -> String {
 }
 
 /// Returns a finding about different models in one host.
-fn models(gpus: &Gpus) -> Option<Finding> {
+fn find_model_differences(gpus: &Gpus) -> Option<Finding> {
     let first = gpus.devices.first()?;
     gpus.devices.iter().any(|gpu| gpu.name != first.name).then(|| {
         Finding::new(
             "gpu-models-differ",
             Severity::Advice,
-            format!("the host has different GPUs: {}", gpus.models()),
+            format!("the host has different GPUs: {}", gpus.describe_models()),
         )
-        .cause("a collective runs at the speed of the slowest one")
-        .remedy("choose equal ones: CUDA_VISIBLE_DEVICES")
+        .with_cause("a collective runs at the speed of the slowest one")
+        .with_remedy("choose equal ones: CUDA_VISIBLE_DEVICES")
     })
 }
 
 /// Returns a finding about GPUs with error correction off, while it is on for other GPUs of the host.
 fn ecc_off(gpus: &Gpus) -> Option<Finding> {
     let off: Vec<String> =
-        gpus.devices.iter().filter(|gpu| gpu.ecc.enabled == Some(false)).map(named).collect();
+        gpus.devices.iter().filter(|gpu| gpu.ecc.enabled == Some(false)).map(describe_gpu).collect();
     let on = gpus.devices.iter().any(|gpu| gpu.ecc.enabled == Some(true));
     (!off.is_empty() && on).then(|| {
         Finding::new(
@@ -205,17 +209,17 @@ fn ecc_off(gpus: &Gpus) -> Option<Finding> {
             Severity::Degraded,
             format!("ECC is off, and on for the other GPUs: {}", join_list(&off)),
         )
-        .remedy("nvidia-smi -e 1 -i INDEX, then reset the GPU")
+        .with_remedy("nvidia-smi -e 1 -i INDEX, then reset the GPU")
     })
 }
 
-fn slowed(gpus: &Gpus) -> Vec<Finding> {
+fn find_slowed_gpus(gpus: &Gpus) -> Vec<Finding> {
     let faults = FAULTS.iter().filter_map(|reason| {
         let slow: Vec<String> = gpus
             .devices
             .iter()
             .filter(|gpu| gpu.slowed.iter().any(|found| found == reason))
-            .map(|gpu| format!("{}, {} C", named(gpu), shown(gpu.temperature)))
+            .map(|gpu| format!("{}, {} C", describe_gpu(gpu), or_dash(gpu.temperature)))
             .collect();
         (!slow.is_empty()).then(|| {
             Finding::new(
@@ -223,9 +227,9 @@ fn slowed(gpus: &Gpus) -> Vec<Finding> {
                 Severity::Degraded,
                 format!("clocks are lowered ({reason}): {}", join_list(&slow)),
             )
-            .cause("the GPU is too hot, or its power supply asks for less load")
-            .remedy("see fans, air flow, power supplies: nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER")
-            .action(Action::Watch)
+            .with_cause("the GPU is too hot, or its power supply asks for less load")
+            .with_remedy("see fans, air flow, power supplies: nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER")
+            .with_action(Action::Watch)
         })
     });
     let mut findings: Vec<Finding> = faults.collect();
@@ -234,8 +238,13 @@ fn slowed(gpus: &Gpus) -> Vec<Finding> {
         .iter()
         .filter(|gpu| gpu.power_limit.zip(gpu.default_power_limit).is_some_and(|(now, usual)| now < usual))
         .map(|gpu| {
-            let watts = |milliwatts: Option<u32>| shown(milliwatts.map(|limit| limit / 1000));
-            format!("{}: {} W of {} W", named(gpu), watts(gpu.power_limit), watts(gpu.default_power_limit))
+            let watts = |milliwatts: Option<u32>| or_dash(milliwatts.map(|limit| limit / 1000));
+            format!(
+                "{}: {} W of {} W",
+                describe_gpu(gpu),
+                watts(gpu.power_limit),
+                watts(gpu.default_power_limit)
+            )
         })
         .collect();
     if !limited.is_empty() {
@@ -245,43 +254,43 @@ fn slowed(gpus: &Gpus) -> Vec<Finding> {
                 Severity::Advice,
                 format!("the power limit is below the default: {}", join_list(&limited)),
             )
-            .remedy("nvidia-smi -pl WATTS, if it is not meant so"),
+            .with_remedy("nvidia-smi -pl WATTS, if it is not meant so"),
         );
     }
     findings
 }
 
-fn pcie(gpu: &Gpu) -> Option<Finding> {
+fn find_narrow_pcie(gpu: &Gpu) -> Option<Finding> {
     let pcie = &gpu.pcie;
     let lanes = pcie.width.zip(pcie.max_width).filter(|(now, most)| now < most);
     // Idle GPUs lower the generation to save power.
     let busy = gpu.performance_state == Some(0) && !gpu.slowed.iter().any(|reason| reason == "idle");
     let generations = pcie.generation.zip(pcie.max_generation).filter(|(now, most)| now < most && busy);
     let text = match (lanes, generations) {
-        (Some((now, most)), _) => format!("{} has {now} of {most} PCIe lanes", named(gpu)),
-        (None, Some((now, most))) => format!("{} runs PCIe generation {now} of {most}", named(gpu)),
+        (Some((now, most)), _) => format!("{} has {now} of {most} PCIe lanes", describe_gpu(gpu)),
+        (None, Some((now, most))) => format!("{} runs PCIe generation {now} of {most}", describe_gpu(gpu)),
         (None, None) => return None,
     };
     Some(
         Finding::new("gpu-pcie-narrow", Severity::Degraded, text)
-            .cause("the connection was trained to less than GPU and slot can do")
-            .remedy("reseat the GPU or its riser; dmesg | grep -i pcie; reboot the node")
-            .action(Action::Reboot),
+            .with_cause("the connection was trained to less than GPU and slot can do")
+            .with_remedy("reseat the GPU or its riser; dmesg | grep -i pcie; reboot the node")
+            .with_action(Action::Reboot),
     )
 }
 
 /// Returns findings about modes harmful to a job.
-fn settings(gpus: &Gpus) -> Vec<Finding> {
+fn find_harmful_modes(gpus: &Gpus) -> Vec<Finding> {
     let those = |wanted: &dyn Fn(&Gpu) -> bool| -> Vec<String> {
-        gpus.devices.iter().filter(|gpu| wanted(gpu)).map(named).collect()
+        gpus.devices.iter().filter(|gpu| wanted(gpu)).map(describe_gpu).collect()
     };
     let mut findings = Vec::new();
     let mig = those(&|gpu| gpu.mig == Some(true));
     if !mig.is_empty() {
         findings.push(
             Finding::new("mig-on", Severity::Degraded, format!("MIG is on: {}", join_list(&mig)))
-                .cause("instances of a GPU have no peer-to-peer access, over NVLink or PCIe")
-                .remedy("nvidia-smi -mig 0 -i INDEX, then reset the GPU, if jobs need whole GPUs"),
+                .with_cause("instances of a GPU have no peer-to-peer access, over NVLink or PCIe")
+                .with_remedy("nvidia-smi -mig 0 -i INDEX, then reset the GPU, if jobs need whole GPUs"),
         );
     }
     let prohibited = those(&|gpu| gpu.compute_mode.as_deref() == Some("prohibited"));
@@ -292,7 +301,7 @@ fn settings(gpus: &Gpus) -> Vec<Finding> {
                 Severity::Broken,
                 format!("the compute mode forbids all work: {}", join_list(&prohibited)),
             )
-            .remedy("nvidia-smi -c DEFAULT -i INDEX"),
+            .with_remedy("nvidia-smi -c DEFAULT -i INDEX"),
         );
     }
     let exclusive = those(&|gpu| gpu.compute_mode.as_deref() == Some("exclusive process"));
@@ -303,7 +312,7 @@ fn settings(gpus: &Gpus) -> Vec<Finding> {
                 Severity::Advice,
                 format!("one process per GPU is allowed: {}", join_list(&exclusive)),
             )
-            .remedy("nvidia-smi -c DEFAULT -i INDEX, if several processes share a GPU"),
+            .with_remedy("nvidia-smi -c DEFAULT -i INDEX, if several processes share a GPU"),
         );
     }
     let states: Vec<&Option<bool>> = gpus.devices.iter().map(|gpu| &gpu.persistence).collect();
@@ -314,20 +323,20 @@ fn settings(gpus: &Gpus) -> Vec<Finding> {
                 Severity::Advice,
                 "persistence mode is off: the driver loads at the start of each job",
             )
-            .remedy("systemctl enable --now nvidia-persistenced, or nvidia-smi -pm 1"),
+            .with_remedy("systemctl enable --now nvidia-persistenced, or nvidia-smi -pm 1"),
         );
     }
     findings
 }
 
-fn processes(gpus: &Gpus) -> Option<Finding> {
+fn find_running_processes(gpus: &Gpus) -> Option<Finding> {
     let used: Vec<String> = gpus
         .devices
         .iter()
         .flat_map(|gpu| gpu.processes.iter().map(move |process| (gpu, process)))
         .map(|(gpu, process)| {
-            let memory = process.memory.map_or_else(String::new, |bytes| format!(", {}", sized(bytes)));
-            format!("GPU {}: {} {}{memory}", gpu.index, process.pid, shown(process.name.as_ref()))
+            let memory = process.memory.map_or_else(String::new, |bytes| format!(", {}", size_text(bytes)));
+            format!("GPU {}: {} {}{memory}", gpu.index, process.pid, or_dash(process.name.as_ref()))
         })
         .collect();
     (!used.is_empty()).then(|| {
@@ -336,7 +345,9 @@ fn processes(gpus: &Gpus) -> Option<Finding> {
             Severity::Advice,
             format!("other processes use the GPUs: {}", join_list(&used)),
         )
-        .cause("a job runs, or one ended and left processes behind; they take memory and time from the next")
-        .remedy("end what should not run: kill PID")
+        .with_cause(
+            "a job runs, or one ended and left processes behind; they take memory and time from the next",
+        )
+        .with_remedy("end what should not run: kill PID")
     })
 }

@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-pub(super) use findings::{judge, prove, sections};
+pub(super) use findings::{gpu_sections, judge_gpus, prove_gpus};
 
 use super::counters::Counter;
 use super::pci::OnPci;
@@ -22,7 +22,7 @@ pub struct Gpus {
     /// The GPUs, by NVML's number.
     pub devices: Vec<Gpu>,
     /// GPUs counted by NVML that it cannot open, with its error.
-    pub lost: Vec<Lost>,
+    pub lost: Vec<LostGpu>,
     /// State of peer access from each GPU (row) to each other one.
     pub peers: Vec<Vec<Peer>>,
     /// Reason for missing facts.
@@ -63,7 +63,7 @@ impl fmt::Display for Problem {
 
 /// A GPU that NVML cannot open.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lost {
+pub struct LostGpu {
     /// NVML's number.
     pub index: u32,
     /// NVML's error.
@@ -126,7 +126,7 @@ pub struct Gpu {
     /// Membership in a fabric of NVSwitches.
     pub fabric: Option<Fabric>,
     /// Processes that hold memory of the GPU.
-    pub processes: Vec<Process>,
+    pub processes: Vec<GpuProcess>,
 }
 
 /// Generation and width of a PCIe connection.
@@ -211,7 +211,7 @@ pub struct Fabric {
 
 /// A process that holds memory of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Process {
+pub struct GpuProcess {
     /// Process ID.
     pub pid: u32,
     /// Its program.
@@ -254,18 +254,18 @@ pub enum Access {
 
 impl Gpus {
     /// Returns the number of working NVLinks, and the number of all NVLinks.
-    pub fn links(&self) -> (usize, usize) {
+    pub fn count_links(&self) -> (usize, usize) {
         let all = self.devices.iter().flat_map(|gpu| &gpu.links);
         (all.clone().filter(|link| link.active).count(), all.count())
     }
 
     /// Returns true if the host has GPUs, seen by NVML or on the PCI bus.
-    pub fn any(&self) -> bool {
+    pub fn has_gpus(&self) -> bool {
         !self.devices.is_empty() || !self.lost.is_empty() || !self.on_pci.is_empty()
     }
 
     /// Returns the models with the number of each: `8 NVIDIA H100 80GB HBM3`.
-    pub fn models(&self) -> String {
+    pub fn describe_models(&self) -> String {
         let mut models: Vec<(&str, usize)> = Vec::new();
         for gpu in &self.devices {
             match models.iter_mut().find(|(name, _)| *name == gpu.name) {

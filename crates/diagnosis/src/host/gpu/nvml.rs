@@ -18,7 +18,7 @@ use nvml_wrapper::error::NvmlError;
 
 use super::super::counters::{self, Counter};
 use super::super::pci::{self, Function, normal_bus_id};
-use super::{Access, Ecc, Gpu, Gpus, Link, Lost, Pages, Pcie, Peer, Problem, Process};
+use super::{Access, Ecc, Gpu, GpuProcess, Gpus, Link, LostGpu, Pages, Pcie, Peer, Problem};
 
 mod raw;
 
@@ -35,25 +35,25 @@ const MOST_LINKS: u32 = 36;
 
 /// GPUs, read by a separate thread: NVML may never answer.
 #[derive(Debug)]
-pub(crate) struct Reading {
+pub(crate) struct NvmlReading {
     asking: mpsc::Sender<()>,
     answers: mpsc::Receiver<Result<Gpus, Problem>>,
 }
 
-impl Reading {
+impl NvmlReading {
     /// Starts to read.
-    pub(crate) fn start() -> Self {
+    pub(crate) fn start_reading() -> Self {
         let (asking, asked) = mpsc::channel();
         let (sender, answers) = mpsc::channel();
         let work = move || {
-            let nvml = match load() {
+            let nvml = match load_nvml() {
                 Ok(nvml) => nvml,
                 Err(problem) => {
                     let _ = sender.send(Err(problem));
                     return;
                 }
             };
-            let _ = sender.send(read(&nvml));
+            let _ = sender.send(read_gpus(&nvml));
             while asked.recv().is_ok() {
                 let _ = sender.send(Ok(Gpus { counters: error_counters(&nvml), ..Gpus::default() }));
             }
@@ -64,22 +64,22 @@ impl Reading {
     }
 
     /// Returns the first reading.
-    pub(crate) fn first(&self) -> Gpus {
-        self.answer().unwrap_or_else(|problem| Gpus { problem: Some(problem), ..Gpus::default() })
+    pub(crate) fn first_reading(&self) -> Gpus {
+        self.await_answer().unwrap_or_else(|problem| Gpus { problem: Some(problem), ..Gpus::default() })
     }
 
     /// Reads the counters again.
-    pub(in super::super) fn complete(&self, gpus: &mut Gpus) {
+    pub(in super::super) fn complete_counters(&self, gpus: &mut Gpus) {
         if gpus.problem.is_some() || self.asking.send(()).is_err() {
             return;
         }
-        match self.answer() {
-            Ok(second) => counters::complete(&mut gpus.counters, &second.counters),
+        match self.await_answer() {
+            Ok(second) => counters::complete_counters(&mut gpus.counters, &second.counters),
             Err(problem) => gpus.problem = Some(problem),
         }
     }
 
-    fn answer(&self) -> Result<Gpus, Problem> {
+    fn await_answer(&self) -> Result<Gpus, Problem> {
         match self.answers.recv_timeout(LIMIT) {
             Ok(answer) => answer,
             Err(RecvTimeoutError::Timeout) => {
@@ -94,12 +94,12 @@ impl Reading {
 
 /// Completes the facts with the GPUs and NVSwitches of the PCI bus below `root`.
 pub(in super::super) fn on_bus(gpus: &mut Gpus, root: &Path) {
-    let functions = pci::functions(root);
+    let functions = pci::read_functions(root);
     gpus.on_pci = functions.iter().filter(|function| function.is_gpu()).map(Function::on_pci).collect();
     gpus.switches = functions.iter().filter(|function| function.is_nvswitch()).count();
 }
 
-fn load() -> Result<Nvml, Problem> {
+fn load_nvml() -> Result<Nvml, Problem> {
     let mut missing = None;
     for place in PLACES {
         match Nvml::builder().lib_path(OsStr::new(place)).init() {
@@ -115,7 +115,7 @@ fn load() -> Result<Nvml, Problem> {
     Err(Problem::NoLibrary(missing.unwrap_or_default()))
 }
 
-fn read(nvml: &Nvml) -> Result<Gpus, Problem> {
+fn read_gpus(nvml: &Nvml) -> Result<Gpus, Problem> {
     let count = nvml.device_count().map_err(|error| Problem::Failed(format!("counting GPUs: {error}")))?;
     let mut gpus = Gpus {
         driver: nvml.sys_driver_version().ok(),
@@ -127,18 +127,18 @@ fn read(nvml: &Nvml) -> Result<Gpus, Problem> {
         ..Gpus::default()
     };
     for index in 0..count {
-        match gpu(nvml, index) {
+        match read_gpu(nvml, index) {
             Ok(gpu) => gpus.devices.push(gpu),
-            Err(error) => gpus.lost.push(Lost { index, error: error.to_string() }),
+            Err(error) => gpus.lost.push(LostGpu { index, error: error.to_string() }),
         }
     }
-    gpus.peers = peers(nvml, &gpus.devices);
+    gpus.peers = read_peers(nvml, &gpus.devices);
     Ok(gpus)
 }
 
-type Device<'nvml> = nvml_wrapper::Device<'nvml>;
+type NvmlDevice<'nvml> = nvml_wrapper::Device<'nvml>;
 
-fn gpu(nvml: &Nvml, index: u32) -> Result<Gpu, NvmlError> {
+fn read_gpu(nvml: &Nvml, index: u32) -> Result<Gpu, NvmlError> {
     let device = nvml.device_by_index(index)?;
     let name = device.name()?;
     let pci = device.pci_info().ok();
@@ -146,7 +146,7 @@ fn gpu(nvml: &Nvml, index: u32) -> Result<Gpu, NvmlError> {
     let uncorrected = |counter| device.total_ecc_errors(MemoryError::Uncorrected, counter).ok();
     let causes = [RetirementCause::MultipleSingleBitEccErrors, RetirementCause::DoubleBitEccError];
     let retired = causes.into_iter().filter_map(|cause| device.retired_pages(cause).ok());
-    let (links, links_refused) = links(nvml, &device);
+    let (links, links_refused) = read_links(nvml, &device);
     Ok(Gpu {
         index,
         name,
@@ -171,7 +171,7 @@ fn gpu(nvml: &Nvml, index: u32) -> Result<Gpu, NvmlError> {
             retired: retired.map(|pages| pages.len()).reduce(|one, other| one + other),
             pending: device.are_pages_pending_retired().ok(),
         },
-        slowed: device.current_throttle_reasons().map(slowed).unwrap_or_default(),
+        slowed: device.current_throttle_reasons().map(reasons_of_slowdown).unwrap_or_default(),
         performance_state: device.performance_state().ok().and_then(performance_state),
         temperature: device.temperature(TemperatureSensor::Gpu).ok(),
         power: device.power_usage().ok(),
@@ -186,12 +186,12 @@ fn gpu(nvml: &Nvml, index: u32) -> Result<Gpu, NvmlError> {
         links,
         links_refused,
         c2c_links: raw::c2c_links(nvml, &device),
-        fabric: raw::fabric(nvml, &device),
-        processes: processes(nvml, &device),
+        fabric: raw::read_fabric(nvml, &device),
+        processes: read_processes(nvml, &device),
     })
 }
 
-fn slowed(reasons: ThrottleReasons) -> Vec<String> {
+fn reasons_of_slowdown(reasons: ThrottleReasons) -> Vec<String> {
     let names = [
         (ThrottleReasons::GPU_IDLE, "idle"),
         (ThrottleReasons::APPLICATIONS_CLOCKS_SETTING, "application clocks"),
@@ -218,11 +218,11 @@ fn compute_mode(mode: ComputeMode) -> &'static str {
     }
 }
 
-fn processes(nvml: &Nvml, device: &Device<'_>) -> Vec<Process> {
+fn read_processes(nvml: &Nvml, device: &NvmlDevice<'_>) -> Vec<GpuProcess> {
     let own = std::process::id();
     let running = device.running_compute_processes().unwrap_or_default();
     let others = running.into_iter().filter(|process| process.pid != own);
-    let process = |process: nvml_wrapper::struct_wrappers::device::ProcessInfo| Process {
+    let process = |process: nvml_wrapper::struct_wrappers::device::ProcessInfo| GpuProcess {
         pid: process.pid,
         name: nvml.sys_process_name(process.pid, 128).ok(),
         memory: match process.used_gpu_memory {
@@ -234,7 +234,7 @@ fn processes(nvml: &Nvml, device: &Device<'_>) -> Vec<Process> {
 }
 
 /// Returns the NVLinks, and NVML's error, if it refused to report more of them.
-fn links(nvml: &Nvml, device: &Device<'_>) -> (Vec<Link>, Option<String>) {
+fn read_links(nvml: &Nvml, device: &NvmlDevice<'_>) -> (Vec<Link>, Option<String>) {
     let mut links = Vec::new();
     for number in 0..raw::link_count(nvml, device).unwrap_or(MOST_LINKS).min(MOST_LINKS) {
         let link = device.link_wrapper_for(number);
@@ -285,10 +285,10 @@ fn error_counters(nvml: &Nvml) -> Vec<Counter> {
     counters
 }
 
-fn peers(nvml: &Nvml, gpus: &[Gpu]) -> Vec<Vec<Peer>> {
-    let devices: Vec<Option<Device<'_>>> =
+fn read_peers(nvml: &Nvml, gpus: &[Gpu]) -> Vec<Vec<Peer>> {
+    let devices: Vec<Option<NvmlDevice<'_>>> =
         gpus.iter().map(|gpu| nvml.device_by_index(gpu.index).ok()).collect();
-    let access = |one: &Device<'_>, other: &Device<'_>, what| match one.p2p_status(other, what) {
+    let access = |one: &NvmlDevice<'_>, other: &NvmlDevice<'_>, what| match one.p2p_status(other, what) {
         Ok(P2pStatus::Ok) => Access::Supported,
         Ok(P2pStatus::ChipsetNotSupported) => Access::NoChipset,
         Ok(P2pStatus::GpuNotSupported) => Access::NoGpu,

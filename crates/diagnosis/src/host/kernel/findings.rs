@@ -4,11 +4,11 @@ use super::{KernelMessage, KernelMessages};
 use crate::examination::{Body, Section};
 use crate::finding::{Action, Evidence, Finding, Role, Severity};
 use crate::knowledge::rules::Rules;
-use crate::words::{join_list, shown};
+use crate::words::{join_list, or_dash};
 
 /// Returns a finding for each kind of message except harmless ones. `uptime` is in seconds.
-pub(crate) fn judge(messages: &KernelMessages, uptime: Option<f64>, rules: &Rules) -> Vec<Finding> {
-    messages.kinds.iter().filter_map(|message| finding(messages, message, uptime, rules)).collect()
+pub(crate) fn judge_messages(messages: &KernelMessages, uptime: Option<f64>, rules: &Rules) -> Vec<Finding> {
+    messages.kinds.iter().filter_map(|message| describe_messages(messages, message, uptime, rules)).collect()
 }
 
 /// Beginnings of the names of rules about GPUs, NVLink, NVIDIA's driver and NCCL.
@@ -27,7 +27,7 @@ fn is_about_process(message: &KernelMessage, action: Action) -> bool {
 }
 
 /// Returns `6456.471 s after the start, 2.1 h ago`.
-fn time(message: &KernelMessage, uptime: Option<f64>) -> Option<String> {
+fn describe_time(message: &KernelMessage, uptime: Option<f64>) -> Option<String> {
     let (first, last) = (message.first?, message.last?);
     let ago = uptime.map(|now| now - last).filter(|ago| *ago >= 0.0).map(|ago| match ago {
         ..100.0 => format!(", {ago:.0} s ago"),
@@ -38,7 +38,7 @@ fn time(message: &KernelMessage, uptime: Option<f64>) -> Option<String> {
     Some(format!("[{first:.0} s{last} after the start{}] ", ago.unwrap_or_default()))
 }
 
-fn finding(
+fn describe_messages(
     messages: &KernelMessages,
     message: &KernelMessage,
     uptime: Option<f64>,
@@ -49,7 +49,7 @@ fn finding(
     } else {
         format!(" ({})", join_list(&message.devices))
     };
-    let rule = message.rule.as_deref().and_then(|name| rules.get(name));
+    let rule = message.rule.as_deref().and_then(|name| rules.rule_by_id(name));
     let mut finding = match rule {
         Some(rule) if matches!(rule.role, Role::Harmless | Role::Confirmation) => return None,
         Some(rule) => Finding {
@@ -74,18 +74,18 @@ fn finding(
     finding.occurrences = message.count;
     finding.evidence.push(Evidence {
         place: messages.place.clone().unwrap_or_default(),
-        text: format!("{}{}", time(message, uptime).unwrap_or_default(), message.text),
+        text: format!("{}{}", describe_time(message, uptime).unwrap_or_default(), message.text),
         ..Evidence::default()
     });
     Some(finding)
 }
 
 /// Returns the table of messages.
-pub(crate) fn sections(messages: &KernelMessages) -> Vec<Section> {
+pub(crate) fn message_sections(messages: &KernelMessages) -> Vec<Section> {
     if messages.kinds.is_empty() {
         return Vec::new();
     }
-    let seconds = |time: Option<f64>| shown(time.map(|seconds| format!("{seconds:.1}")));
+    let seconds = |time: Option<f64>| or_dash(time.map(|seconds| format!("{seconds:.1}")));
     let row = |message: &KernelMessage| {
         vec![message.count.to_string(), seconds(message.first), seconds(message.last), message.text.clone()]
     };

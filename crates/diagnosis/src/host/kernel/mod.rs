@@ -7,8 +7,8 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-pub(super) use findings::{is_about_gpus, judge, sections};
-pub(super) use read::read;
+pub(super) use findings::{is_about_gpus, judge_messages, message_sections};
+pub(super) use read::read_messages;
 
 /// Relevant messages.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -24,32 +24,32 @@ const LONGEST: usize = 400;
 const FILES: [&str; 4] = ["var/log/kern.log", "var/log/messages", "var/log/syslog", "var/log/dmesg"];
 
 /// Reads the messages below `root`, and keeps messages known to rules, and reports of errors of GPUs.
-pub(in super::super) fn read(root: &Path, rules: &Rules) -> KernelMessages {
+pub(in super::super) fn read_messages(root: &Path, rules: &Rules) -> KernelMessages {
     let mut messages = KernelMessages::default();
-    if let Some(bytes) = kmsg(&root.join("dev/kmsg")) {
+    if let Some(bytes) = read_kmsg(&root.join("dev/kmsg")) {
         messages.place = Some("/dev/kmsg".to_owned());
         messages.complete = true;
         for line in bytes.split(|byte| *byte == b'\n') {
-            if let Some((time, text)) = record(line) {
-                take(&mut messages, rules, text, Some(time));
+            if let Some((time, text)) = parse_record(line) {
+                take_message(&mut messages, rules, text, Some(time));
             }
         }
         return messages;
     }
-    let Some((name, bytes)) = FILES.iter().find_map(|name| Some((name, tail(&root.join(name))?))) else {
+    let Some((name, bytes)) = FILES.iter().find_map(|name| Some((name, read_tail(&root.join(name))?))) else {
         return messages;
     };
     messages.place = Some(format!("/{name}"));
     for line in bytes.split(|byte| *byte == b'\n') {
-        if let Some((time, text)) = logged(line) {
-            take(&mut messages, rules, text, time);
+        if let Some((time, text)) = parse_logged(line) {
+            take_message(&mut messages, rules, text, time);
         }
     }
     messages
 }
 
 /// Reads all records of the kernel. Each call of read(2) returns one, and an error after the last one.
-fn kmsg(path: &Path) -> Option<Vec<u8>> {
+fn read_kmsg(path: &Path) -> Option<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
     let mut all = Vec::new();
@@ -66,7 +66,7 @@ fn kmsg(path: &Path) -> Option<Vec<u8>> {
     Some(all)
 }
 
-fn tail(path: &Path) -> Option<Vec<u8>> {
+fn read_tail(path: &Path) -> Option<Vec<u8>> {
     let mut file = File::open(path).ok()?;
     let length = file.metadata().ok()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(TAIL))).ok()?;
@@ -77,7 +77,7 @@ fn tail(path: &Path) -> Option<Vec<u8>> {
 
 /// Returns seconds and text of a record such as `6,339,5140900,-;NVRM: loading`. Further lines of a record
 /// begin with a blank. Lines written by programs have a facility other than 0, and are not the kernel's.
-fn record(line: &[u8]) -> Option<(f64, &[u8])> {
+fn parse_record(line: &[u8]) -> Option<(f64, &[u8])> {
     let end = line.iter().position(|byte| *byte == b';')?;
     let (head, text) = (std::str::from_utf8(&line[..end]).ok()?, &line[end + 1..]);
     let mut fields = head.split(',');
@@ -88,7 +88,7 @@ fn record(line: &[u8]) -> Option<(f64, &[u8])> {
 
 /// Returns seconds and text of a line such as `Nov 24 host kernel: [ 5.140900] NVRM: loading`, or `[ 5.14]
 /// NVRM: loading`.
-fn logged(line: &[u8]) -> Option<(Option<f64>, &[u8])> {
+fn parse_logged(line: &[u8]) -> Option<(Option<f64>, &[u8])> {
     const MARK: &[u8] = b" kernel: ";
     let text = match line.windows(MARK.len()).position(|window| window == MARK) {
         Some(at) => &line[at + MARK.len()..],
@@ -104,8 +104,8 @@ fn logged(line: &[u8]) -> Option<(Option<f64>, &[u8])> {
 }
 
 /// Adds a message to its kind, if it matters.
-fn take(messages: &mut KernelMessages, rules: &Rules, text: &[u8], time: Option<f64>) {
-    let rule = rules.find(text, Origin::Kernel);
+fn take_message(messages: &mut KernelMessages, rules: &Rules, text: &[u8], time: Option<f64>) {
+    let rule = rules.find_rule(text, Origin::Kernel);
     let number = error_of_gpu(text);
     if rule.is_none() && number.is_none() {
         return;
@@ -113,7 +113,7 @@ fn take(messages: &mut KernelMessages, rules: &Rules, text: &[u8], time: Option<
     let text: String = String::from_utf8_lossy(text).chars().take(LONGEST).collect();
     let name = rule.map(|rule| rule.id.clone());
     let same = |kind: &&mut KernelMessage| kind.rule == name && error_of_gpu(kind.text.as_bytes()) == number;
-    let device = device(text.as_bytes());
+    let device = find_device(text.as_bytes());
     if let Some(kind) = messages.kinds.iter_mut().find(same) {
         kind.count += 1;
         kind.last = time.or(kind.last);
@@ -138,7 +138,7 @@ fn error_of_gpu(line: &[u8]) -> Option<String> {
 }
 
 /// Returns the first place on the PCI bus in a line.
-fn device(line: &[u8]) -> Option<String> {
+fn find_device(line: &[u8]) -> Option<String> {
     static PLACE: LazyLock<Option<Regex>> =
         LazyLock::new(|| Regex::new(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?").ok());
     let found = PLACE.as_ref()?.find(line)?;

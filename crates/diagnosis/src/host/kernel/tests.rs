@@ -5,14 +5,14 @@ use crate::knowledge::rules::Rules;
 
 fn judged(machine: &Machine) -> (KernelMessages, Vec<Finding>) {
     let rules = Rules::built_in();
-    let messages = read(machine.root(), &rules);
-    let findings = judge(&messages, Some(7300.0), &rules);
+    let messages = read_messages(machine.root(), &rules);
+    let findings = judge_messages(&messages, Some(7300.0), &rules);
     (messages, findings)
 }
 
 #[test]
 fn errors_of_gpus_are_counted_by_number_with_their_devices_and_times() {
-    let machine = Machine::new().file(
+    let machine = Machine::new().with_file(
         "dev/kmsg",
         "6,339,1000000,-;NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.159.04\n\
          3,340,100000000,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=77, GPU has fallen off the bus.\n \
@@ -40,16 +40,17 @@ fn errors_of_gpus_are_counted_by_number_with_their_devices_and_times() {
 
 #[test]
 fn an_error_that_no_rule_knows_is_unknown_and_never_dropped() {
-    let machine = Machine::new().file("dev/kmsg", "3,1,5,-;NVRM: Xid (PCI:0000:3b:00): 99999, pid=1, news\n");
+    let machine =
+        Machine::new().with_file("dev/kmsg", "3,1,5,-;NVRM: Xid (PCI:0000:3b:00): 99999, pid=1, news\n");
     let rules = Rules::default();
-    let findings = judge(&read(machine.root(), &rules), None, &rules);
+    let findings = judge_messages(&read_messages(machine.root(), &rules), None, &rules);
     assert_eq!(findings[0].severity, Severity::Unknown);
     assert!(findings[0].diagnosis.contains("Xid 99999"), "{}", findings[0].diagnosis);
 }
 
 #[test]
 fn files_of_the_system_s_logger_are_read_without_kmsg() {
-    let machine = Machine::new().file(
+    let machine = Machine::new().with_file(
         "var/log/kern.log",
         "Nov 24 10:00:00 vm kernel: [  100.5] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n\
          2026-11-24T10:00:00+00:00 vm kernel: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n\
@@ -67,7 +68,7 @@ fn a_crashed_process_leaves_the_host_as_it_was() {
         "python[4424]: segfault at 8 ip 00007f sp 00007f error 4 in libc.so.6[7f+1]",
         "traps: python[4424] general protection fault ip:7f sp:7f error:0 in libc.so.6[7f+1]",
     ] {
-        let machine = Machine::new().file("dev/kmsg", &format!("6,1,5,-;{text}\n"));
+        let machine = Machine::new().with_file("dev/kmsg", &format!("6,1,5,-;{text}\n"));
         let (_, findings) = judged(&machine);
         assert_eq!(findings[0].severity, Severity::Advice, "{text}: {findings:?}");
     }

@@ -8,7 +8,7 @@ const HEADER: usize = 48;
 const ENTRY: usize = 24;
 
 /// Names and paths, in the order of the cache.
-pub(super) fn entries(bytes: &[u8]) -> Vec<(String, String)> {
+pub(super) fn parse_entries(bytes: &[u8]) -> Vec<(String, String)> {
     // An older format may come first.
     let Some(start) = bytes.windows(MAGIC.len()).position(|window| window == MAGIC) else {
         return Vec::new();
@@ -35,7 +35,7 @@ pub(super) mod tests {
     use super::*;
 
     /// Returns a cache with these entries.
-    pub(in super::super) fn cache(entries: &[(&str, &str)]) -> Vec<u8> {
+    pub(in super::super) fn make_cache(entries: &[(&str, &str)]) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(u32::try_from(entries.len()).unwrap().to_le_bytes());
         bytes.resize(HEADER, 0);
@@ -58,21 +58,24 @@ pub(super) mod tests {
     #[test]
     fn entries_are_read_behind_an_older_cache_and_from_a_torn_one() {
         let mut bytes = b"ld.so-1.7.0\0\0\0\0\0".to_vec();
-        bytes.extend(cache(&[("libnccl.so.2", "/usr/lib/libnccl.so.2"), ("libm.so.6", "/lib/libm.so.6")]));
+        bytes.extend(make_cache(&[
+            ("libnccl.so.2", "/usr/lib/libnccl.so.2"),
+            ("libm.so.6", "/lib/libm.so.6"),
+        ]));
         let expected = [("libnccl.so.2", "/usr/lib/libnccl.so.2"), ("libm.so.6", "/lib/libm.so.6")]
             .map(|(name, path)| (name.to_owned(), path.to_owned()));
-        assert_eq!(entries(&bytes), expected);
+        assert_eq!(parse_entries(&bytes), expected);
         for length in 0..bytes.len() {
-            assert!(entries(&bytes[..length]).len() < 2);
+            assert!(parse_entries(&bytes[..length]).len() < 2);
         }
-        let mut hostile = cache(&[("a", "b")]);
+        let mut hostile = make_cache(&[("a", "b")]);
         hostile[20..24].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert!(entries(&hostile).len() <= hostile.len() / ENTRY);
+        assert!(parse_entries(&hostile).len() <= hostile.len() / ENTRY);
     }
 
     #[test]
     fn the_cache_of_this_machine_knows_its_c_library() {
         let Ok(bytes) = std::fs::read("/etc/ld.so.cache") else { return };
-        assert!(entries(&bytes).iter().any(|(name, _)| name == "libc.so.6"));
+        assert!(parse_entries(&bytes).iter().any(|(name, _)| name == "libc.so.6"));
     }
 }

@@ -3,35 +3,41 @@
 use super::super::gpu::Gpus;
 use super::super::nic::Nic;
 use super::super::system::System;
-use super::{Kind, Library, known};
+use super::{Library, LibraryKind, known};
 use crate::examination::{Body, Section};
 use crate::finding::{Finding, Severity};
-use crate::words::{join_list, shown, sized};
+use crate::words::{join_list, or_dash, size_text};
 
 /// Returns findings about the libraries.
-pub(crate) fn judge(libraries: &[Library], system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
+pub(crate) fn judge_libraries(
+    libraries: &[Library],
+    system: &System,
+    gpus: &Gpus,
+    nics: &[Nic],
+) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(same_version(libraries));
     findings.extend(several_nccl(libraries));
-    findings.extend(driver(libraries, system));
-    if nics.iter().any(Nic::is_efa) && gpus.any() {
+    findings.extend(find_driver_mismatch(libraries, system));
+    if nics.iter().any(Nic::is_efa) && gpus.has_gpus() {
         findings.extend(without_plugin(libraries));
     }
     findings.extend(not_loadable(libraries));
-    findings.extend(known::conflicts(libraries, gpus, nics));
+    findings.extend(known::find_version_conflicts(libraries, gpus, nics));
     findings.extend(known::known_faults(libraries, nics));
     findings
 }
 
-fn of(libraries: &[Library], kind: Kind) -> impl Iterator<Item = &Library> {
+fn libraries_of_kind(libraries: &[Library], kind: LibraryKind) -> impl Iterator<Item = &Library> {
     libraries.iter().filter(move |library| library.kind == kind && library.problem.is_none())
 }
 
 /// Returns findings about two builds of one version.
 fn same_version(libraries: &[Library]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for kind in [Kind::Nccl, Kind::NetPlugin, Kind::Libfabric] {
-        let all: Vec<&Library> = of(libraries, kind).filter(|library| library.version.is_some()).collect();
+    for kind in [LibraryKind::Nccl, LibraryKind::NetPlugin, LibraryKind::Libfabric] {
+        let all: Vec<&Library> =
+            libraries_of_kind(libraries, kind).filter(|library| library.version.is_some()).collect();
         for (index, one) in all.iter().enumerate() {
             let twin = all[index + 1..].iter().find(|other| {
                 other.name == one.name
@@ -46,15 +52,18 @@ fn same_version(libraries: &[Library]) -> Vec<Finding> {
                         format!(
                             "two builds of {} {} are here, and may behave differently",
                             one.name,
-                            shown(one.version.as_ref())
+                            or_dash(one.version.as_ref())
                         ),
                     )
-                    .cause("a version number does not tell who built a library, or with which options")
-                    .remedy(
+                    .with_cause("a version number does not tell who built a library, or with which options")
+                    .with_remedy(
                         "use the same file on all hosts: LD_LIBRARY_PATH, or LD_PRELOAD for a Python wheel's",
                     )
-                    .seen(&one.path, format!("{}, {}", one.identity(), sized(one.size)))
-                    .seen(&other.path, format!("{}, {}", other.identity(), sized(other.size))),
+                    .with_evidence(&one.path, format!("{}, {}", one.version_and_build(), size_text(one.size)))
+                    .with_evidence(
+                        &other.path,
+                        format!("{}, {}", other.version_and_build(), size_text(other.size)),
+                    ),
                 );
             }
         }
@@ -63,12 +72,13 @@ fn same_version(libraries: &[Library]) -> Vec<Finding> {
 }
 
 fn several_nccl(libraries: &[Library]) -> Option<Finding> {
-    let all: Vec<&Library> = of(libraries, Kind::Nccl).filter(|library| library.version.is_some()).collect();
+    let all: Vec<&Library> =
+        libraries_of_kind(libraries, LibraryKind::Nccl).filter(|library| library.version.is_some()).collect();
     let first = all.iter().find(|library| library.first).or(all.first())?;
     let others: Vec<String> = all
         .iter()
         .filter(|library| library.version != first.version)
-        .map(|library| format!("{} at {}", library.identity(), library.path))
+        .map(|library| format!("{} at {}", library.version_and_build(), library.path))
         .collect();
     (!others.is_empty()).then(|| {
         let taken = if first.first { "the loader takes" } else { "besides" };
@@ -77,20 +87,20 @@ fn several_nccl(libraries: &[Library]) -> Option<Finding> {
             Severity::Advice,
             format!(
                 "several versions of NCCL are here: {taken} {} at {}; also {}",
-                first.identity(),
+                first.version_and_build(),
                 first.path,
                 join_list(&others)
             ),
         )
-        .cause("Python packages bring their own library, which their programs load first")
-        .remedy("see which one a job loads: NCCL_DEBUG=VERSION, or grep libnccl /proc/PID/maps")
+        .with_cause("Python packages bring their own library, which their programs load first")
+        .with_remedy("see which one a job loads: NCCL_DEBUG=VERSION, or grep libnccl /proc/PID/maps")
     })
 }
 
 /// Returns a finding about driver libraries of another version than the kernel's module.
-fn driver(libraries: &[Library], system: &System) -> Option<Finding> {
+fn find_driver_mismatch(libraries: &[Library], system: &System) -> Option<Finding> {
     let kernel = system.driver.version.as_ref()?;
-    let library = of(libraries, Kind::Driver).find(|library| library.first)?;
+    let library = libraries_of_kind(libraries, LibraryKind::Driver).find(|library| library.first)?;
     let version = library.version.as_ref()?;
     // Newer libraries of the package cuda-compat work with older modules.
     (version != kernel && !library.file.contains("compat")).then(|| {
@@ -99,21 +109,23 @@ fn driver(libraries: &[Library], system: &System) -> Option<Finding> {
             Severity::Degraded,
             format!("{} is of driver {version}, and the kernel's module of {kernel}", library.path),
         )
-        .cause("the driver was updated without a reboot, or an image brings a library of its own")
-        .remedy("reboot the node; in a container remove the library from the image: the NVIDIA container toolkit mounts the host's")
+        .with_cause("the driver was updated without a reboot, or an image brings a library of its own")
+        .with_remedy("reboot the node; in a container remove the library from the image: the NVIDIA container toolkit mounts the host's")
     })
 }
 
 fn without_plugin(libraries: &[Library]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    if of(libraries, Kind::NetPlugin).next().is_none() {
+    if libraries_of_kind(libraries, LibraryKind::NetPlugin).next().is_none() {
         findings.push(
             Finding::new("no-net-plugin", Severity::Degraded, "there are EFA devices, and no network plugin of NCCL (libnccl-net*.so) was found")
-                .cause("without the plugin aws-ofi-nccl NCCL uses TCP, silently")
-                .remedy("install aws-ofi-nccl (the EFA installer has it: /opt/amazon/ofi-nccl), and add its folder to LD_LIBRARY_PATH"),
+                .with_cause("without the plugin aws-ofi-nccl NCCL uses TCP, silently")
+                .with_remedy("install aws-ofi-nccl (the EFA installer has it: /opt/amazon/ofi-nccl), and add its folder to LD_LIBRARY_PATH"),
         );
-    } else if !of(libraries, Kind::NetPlugin).any(|library| library.first) {
-        let paths: Vec<&str> = of(libraries, Kind::NetPlugin).map(|library| library.path.as_str()).collect();
+    } else if !libraries_of_kind(libraries, LibraryKind::NetPlugin).any(|library| library.first) {
+        let paths: Vec<&str> = libraries_of_kind(libraries, LibraryKind::NetPlugin)
+            .map(|library| library.path.as_str())
+            .collect();
         findings.push(
             Finding::new(
                 "net-plugin-not-searched",
@@ -123,18 +135,18 @@ fn without_plugin(libraries: &[Library]) -> Vec<Finding> {
                     join_list(&paths)
                 ),
             )
-            .cause("NCCL loads the plugin by name, and uses TCP when it does not find it")
-            .remedy("add its folder to LD_LIBRARY_PATH, or set NCCL_NET_PLUGIN to its path"),
+            .with_cause("NCCL loads the plugin by name, and uses TCP when it does not find it")
+            .with_remedy("add its folder to LD_LIBRARY_PATH, or set NCCL_NET_PLUGIN to its path"),
         );
     }
-    if of(libraries, Kind::Libfabric).next().is_none() {
+    if libraries_of_kind(libraries, LibraryKind::Libfabric).next().is_none() {
         findings.push(
             Finding::new(
                 "no-libfabric",
                 Severity::Degraded,
                 "there are EFA devices, and no libfabric was found",
             )
-            .remedy("install the EFA software (/opt/amazon/efa), and add its folder to LD_LIBRARY_PATH"),
+            .with_remedy("install the EFA software (/opt/amazon/efa), and add its folder to LD_LIBRARY_PATH"),
         );
     }
     findings
@@ -145,7 +157,7 @@ fn not_loadable(libraries: &[Library]) -> Option<Finding> {
     let names: Vec<String> = libraries
         .iter()
         // Scripts of the linker have the name without a number.
-        .filter(|library| library.file.contains(".so.") || library.kind == Kind::NetPlugin)
+        .filter(|library| library.file.contains(".so.") || library.kind == LibraryKind::NetPlugin)
         .filter_map(|library| Some(format!("{} ({})", library.path, library.problem.as_ref()?)))
         .collect();
     (!names.is_empty()).then(|| {
@@ -154,12 +166,12 @@ fn not_loadable(libraries: &[Library]) -> Option<Finding> {
             Severity::Advice,
             format!("files cannot be loaded here: {}", join_list(&names)),
         )
-        .remedy("remove them from the search path, or install the library for this processor")
+        .with_remedy("remove them from the search path, or install the library for this processor")
     })
 }
 
 /// Returns the table of libraries.
-pub(crate) fn sections(libraries: &[Library]) -> Vec<Section> {
+pub(crate) fn library_sections(libraries: &[Library]) -> Vec<Section> {
     if libraries.is_empty() {
         return Vec::new();
     }
@@ -173,7 +185,7 @@ pub(crate) fn sections(libraries: &[Library]) -> Vec<Section> {
                 Some(problem) => problem.clone(),
                 None => format!(
                     "{}{}",
-                    shown(library.version.as_ref()),
+                    or_dash(library.version.as_ref()),
                     library.suffix.as_deref().unwrap_or_default()
                 ),
             },
@@ -181,7 +193,7 @@ pub(crate) fn sections(libraries: &[Library]) -> Vec<Section> {
                 .build_id
                 .as_ref()
                 .map_or_else(|| "-".to_owned(), |id| id.get(..12).unwrap_or(id).to_owned()),
-            sized(library.size),
+            size_text(library.size),
             library.path.clone(),
             library.found.clone(),
             interfaces.join(" "),

@@ -4,7 +4,7 @@ use semver::Version;
 
 use super::super::gpu::Gpus;
 use super::super::nic::Nic;
-use super::{Kind, Library};
+use super::{Library, LibraryKind};
 use crate::examination::{Body, KNOWN_FAULTS, Section};
 use crate::finding::{Finding, Severity};
 use crate::knowledge::conflicts::{Conflict, Conflicts, Together};
@@ -18,7 +18,7 @@ struct Versioned<'a> {
 }
 
 /// Returns the library of the loader, or else the first one found.
-fn taken(libraries: &[Library], kind: Kind) -> Option<Versioned<'_>> {
+fn library_in_use(libraries: &[Library], kind: LibraryKind) -> Option<Versioned<'_>> {
     let all = || {
         libraries.iter().filter(move |library| library.kind == kind && library.problem.is_none()).filter_map(
             |library| Some(Versioned { library, version: Version::parse(library.version.as_deref()?).ok()? }),
@@ -28,22 +28,25 @@ fn taken(libraries: &[Library], kind: Kind) -> Option<Versioned<'_>> {
 }
 
 /// Returns the known faults of NCCL, and of the software for EFA if the host has EFA devices.
-fn faults<'a>(libraries: &'a [Library], nics: &[Nic]) -> Vec<(String, &'a Library, &'static Fault)> {
+fn find_known_faults<'a>(
+    libraries: &'a [Library],
+    nics: &[Nic],
+) -> Vec<(String, &'a Library, &'static Fault)> {
     let has_efa = nics.iter().any(Nic::is_efa);
     let has_network = nics.iter().any(Nic::is_up);
     let parts = [
-        ("NCCL", Kind::Nccl, Component::Nccl),
-        ("aws-ofi-nccl", Kind::NetPlugin, Component::AwsOfiNccl),
-        ("libfabric", Kind::Libfabric, Component::Libfabric),
+        ("NCCL", LibraryKind::Nccl, Component::Nccl),
+        ("aws-ofi-nccl", LibraryKind::NetPlugin, Component::AwsOfiNccl),
+        ("libfabric", LibraryKind::Libfabric, Component::Libfabric),
     ];
     let mut found = Vec::new();
     for (name, kind, component) in parts {
-        if kind != Kind::Nccl && !has_efa {
+        if kind != LibraryKind::Nccl && !has_efa {
             continue;
         }
-        let Some(Versioned { library, version }) = taken(libraries, kind) else { continue };
+        let Some(Versioned { library, version }) = library_in_use(libraries, kind) else { continue };
         for fault in Faults::built_in().of_component(component, &version) {
-            let of_build = kind != Kind::Nccl || fault.applies_to_build(library.suffix.as_deref());
+            let of_build = kind != LibraryKind::Nccl || fault.applies_to_build(library.suffix.as_deref());
             if of_build && (has_network || !fault.needs_several_nodes()) {
                 found.push((format!("{name} {version}"), library, fault));
             }
@@ -54,7 +57,7 @@ fn faults<'a>(libraries: &'a [Library], nics: &[Nic]) -> Vec<(String, &'a Librar
 
 /// Returns one advice about all known faults: no job has run with them yet.
 pub(super) fn known_faults(libraries: &[Library], nics: &[Nic]) -> Option<Finding> {
-    let faults = faults(libraries, nics);
+    let faults = find_known_faults(libraries, nics);
     let mut names: Vec<(String, &Library)> =
         faults.iter().map(|(name, library, _)| (name.clone(), *library)).collect();
     names.dedup_by(|one, other| one.0 == other.0);
@@ -64,26 +67,28 @@ pub(super) fn known_faults(libraries: &[Library], nics: &[Nic]) -> Option<Findin
     let versions: Vec<String> = names.iter().map(|(name, _)| name.clone()).collect();
     let text = format!("{} of {}", counted(faults.len(), "known fault"), versions.join(", "));
     let finding = Finding { versions, ..Finding::new("known-faults", Severity::Advice, text) }
-        .cause("each appears under conditions that depend on the job")
-        .remedy("see the table of known faults");
-    Some(names.iter().fold(finding, |finding, (_, library)| finding.seen(&library.path, library.identity())))
+        .with_cause("each appears under conditions that depend on the job")
+        .with_remedy("see the table of known faults");
+    Some(names.iter().fold(finding, |finding, (_, library)| {
+        finding.with_evidence(&library.path, library.version_and_build())
+    }))
 }
 
 /// Returns the table of known faults.
-pub(crate) fn section(libraries: &[Library], nics: &[Nic]) -> Option<Section> {
+pub(crate) fn known_faults_section(libraries: &[Library], nics: &[Nic]) -> Option<Section> {
     let row = |(name, _, fault): &(String, &Library, &Fault)| {
         vec![name.clone(), fault.effect.clone(), fault.conditions.join("; "), fault.remedy.clone()]
     };
-    let rows: Vec<Vec<String>> = faults(libraries, nics).iter().map(row).collect();
+    let rows: Vec<Vec<String>> = find_known_faults(libraries, nics).iter().map(row).collect();
     let columns = ["version", "effect", "if", "remedy"].map(str::to_owned).to_vec();
     (!rows.is_empty())
         .then(|| Section { title: KNOWN_FAULTS.to_owned(), body: Body::Table { columns, rows } })
 }
 
 /// Returns findings about versions that do not work together.
-pub(super) fn conflicts(libraries: &[Library], gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
-    let kinds = [Kind::Nccl, Kind::NetPlugin, Kind::Libfabric];
-    let [nccl, plugin, libfabric] = kinds.map(|kind| taken(libraries, kind));
+pub(super) fn find_version_conflicts(libraries: &[Library], gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
+    let kinds = [LibraryKind::Nccl, LibraryKind::NetPlugin, LibraryKind::Libfabric];
+    let [nccl, plugin, libfabric] = kinds.map(|kind| library_in_use(libraries, kind));
     let driver = gpus.cuda.as_ref().and_then(|cuda| Version::parse(&format!("{cuda}.0")).ok());
     let together = Together {
         nccl: nccl.as_ref().map(|one| &one.version),
@@ -102,15 +107,17 @@ pub(super) fn conflicts(libraries: &[Library], gpus: &Gpus, nics: &[Nic]) -> Vec
             named.iter().filter(|(_, is)| *is).filter_map(|(one, _)| Some(one.as_ref()?.library)).collect();
         // A library outside the loader's path may stay unused, as may the plugin without EFA.
         let is_used = named.iter().all(|library| library.first) && (has_efa || conflict.plugin.is_none());
-        let severity = if is_used { conflict.severity(false) } else { Severity::Advice };
+        let severity = if is_used { conflict.severity_for(false) } else { Severity::Advice };
         let finding = Finding::new(conflict.id.clone(), severity, conflict.effect.clone())
-            .remedy(conflict.remedy.clone())
-            .source(&conflict.source);
+            .with_remedy(conflict.remedy.clone())
+            .with_source(&conflict.source);
         let finding = match &conflict.conditions[..] {
             [] => finding,
-            conditions => finding.cause(format!("if: {}", conditions.join("; "))),
+            conditions => finding.with_cause(format!("if: {}", conditions.join("; "))),
         };
-        named.iter().fold(finding, |finding, library| finding.seen(&library.path, library.identity()))
+        named.iter().fold(finding, |finding, library| {
+            finding.with_evidence(&library.path, library.version_and_build())
+        })
     };
-    Conflicts::built_in().among(&together).into_iter().map(finding).collect()
+    Conflicts::built_in().conflicts_among(&together).into_iter().map(finding).collect()
 }

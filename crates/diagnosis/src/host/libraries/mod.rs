@@ -10,15 +10,15 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-pub(super) use findings::{judge, sections};
-pub(super) use known::section as known_faults;
+pub(super) use findings::{judge_libraries, library_sections};
+pub(super) use known::known_faults_section as known_faults;
 pub use search::SearchPaths;
-pub(super) use search::find;
+pub(super) use search::find_libraries;
 
 /// Kind of a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum LibraryKind {
     /// NCCL.
     Nccl,
     /// Network plugin of NCCL.
@@ -41,7 +41,7 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Library {
     /// Kind.
-    pub kind: Kind,
+    pub kind: LibraryKind,
     /// Name requested by programs: `libnccl.so.2`.
     pub name: String,
     /// First path found.
@@ -68,7 +68,7 @@ pub struct Library {
 
 impl Library {
     /// Returns the version and build: `2.28.9+cuda13.0, build 1a2b3c4d`.
-    pub fn identity(&self) -> String {
+    pub fn version_and_build(&self) -> String {
         let version = self.version.as_deref().unwrap_or("unknown version");
         let build = self.build_id.as_ref().map(|id| format!(", build {}", id.get(..12).unwrap_or(id)));
         format!("{version}{}{}", self.suffix.as_deref().unwrap_or_default(), build.unwrap_or_default())
@@ -76,33 +76,39 @@ impl Library {
 }
 
 /// Returns the kind of a library by its file name, and the name requested by programs.
-pub(super) fn kind(file: &str) -> Option<(Kind, String)> {
+pub(super) fn kind_of_file(file: &str) -> Option<(LibraryKind, String)> {
     let (stem, rest) = file.split_once(".so")?;
     if !(rest.is_empty() || rest.starts_with('.')) {
         return None;
     }
     let kind = match stem {
-        "libnccl" => Kind::Nccl,
-        "libfabric" => Kind::Libfabric,
-        "libcuda" => Kind::Driver,
-        "libnvidia-ml" => Kind::Nvml,
-        "libibverbs" | "libefa" | "libmlx5" => Kind::Verbs,
-        _ if stem.starts_with("libnccl-net") => Kind::NetPlugin,
-        _ if stem.starts_with("libnccl-tuner") || stem.starts_with("libnccl-ofi-tuner") => Kind::TunerPlugin,
+        "libnccl" => LibraryKind::Nccl,
+        "libfabric" => LibraryKind::Libfabric,
+        "libcuda" => LibraryKind::Driver,
+        "libnvidia-ml" => LibraryKind::Nvml,
+        "libibverbs" | "libefa" | "libmlx5" => LibraryKind::Verbs,
+        _ if stem.starts_with("libnccl-net") => LibraryKind::NetPlugin,
+        _ if stem.starts_with("libnccl-tuner") || stem.starts_with("libnccl-ofi-tuner") => {
+            LibraryKind::TunerPlugin
+        }
         _ if ["libnccl-env", "libnccl-profiler", "libnccl-gin"].iter().any(|name| stem.starts_with(name)) => {
-            Kind::Plugin
+            LibraryKind::Plugin
         }
         _ => return None,
     };
     // Programs ask for the first number, as in `libnccl.so.2`. Plugins have none.
     let number = rest.trim_start_matches('.').split('.').next().unwrap_or_default();
     let name = match kind {
-        Kind::Nccl => "libnccl.so.2".to_owned(),
+        LibraryKind::Nccl => "libnccl.so.2".to_owned(),
         // A number with more digits is a driver's version: `libcuda.so.580.95.05`.
-        Kind::Libfabric | Kind::Driver | Kind::Nvml | Kind::Verbs if (1..3).contains(&number.len()) => {
+        LibraryKind::Libfabric | LibraryKind::Driver | LibraryKind::Nvml | LibraryKind::Verbs
+            if (1..3).contains(&number.len()) =>
+        {
             format!("{stem}.so.{number}")
         }
-        Kind::Libfabric | Kind::Driver | Kind::Nvml | Kind::Verbs => format!("{stem}.so.1"),
+        LibraryKind::Libfabric | LibraryKind::Driver | LibraryKind::Nvml | LibraryKind::Verbs => {
+            format!("{stem}.so.1")
+        }
         _ => format!("{stem}.so"),
     };
     Some((kind, name))

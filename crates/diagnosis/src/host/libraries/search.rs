@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::super::files::names;
-use super::{Kind, Library, cache, elf, kind};
+use super::super::files::names_in_folder;
+use super::{Library, LibraryKind, cache, elf, kind_of_file};
 
 /// Variables with folders of libraries.
 #[derive(Clone, Debug, Default)]
@@ -56,7 +56,7 @@ const MOST: usize = 200;
 
 /// A file found, before it is read.
 struct Found {
-    kind: Kind,
+    kind: LibraryKind,
     name: String,
     path: String,
     how: String,
@@ -65,44 +65,44 @@ struct Found {
 
 /// Returns the libraries below `root`, in the order of the loader's search. Libraries outside the search come
 /// last.
-pub(in super::super) fn find(root: &Path, paths: &SearchPaths) -> Vec<Library> {
+pub(in super::super) fn find_libraries(root: &Path, paths: &SearchPaths) -> Vec<Library> {
     let mut found = Vec::new();
     for folder in
         paths.loader.iter().flat_map(|path| path.split([':', ';'])).filter(|path| path.starts_with('/'))
     {
-        look(root, folder, "LD_LIBRARY_PATH", true, &mut found);
+        search_folder(root, folder, "LD_LIBRARY_PATH", true, &mut found);
     }
     let bytes = fs::read(root.join("etc/ld.so.cache")).unwrap_or_default();
-    for (name, path) in cache::entries(&bytes) {
-        if let Some((kind, _)) = kind(&name)
-            && inside(root, &path).exists()
+    for (name, path) in cache::parse_entries(&bytes) {
+        if let Some((kind, _)) = kind_of_file(&name)
+            && path_below(root, &path).exists()
         {
             found.push(Found { kind, name, path, how: "ld.so.cache".to_owned(), by_loader: true });
         }
     }
     for folder in DEFAULT {
-        look(root, folder, folder, true, &mut found);
+        search_folder(root, folder, folder, true, &mut found);
     }
     for folder in INSTALLERS {
-        look(root, folder, folder, false, &mut found);
+        search_folder(root, folder, folder, false, &mut found);
     }
     for folder in python_folders(root, paths) {
-        look(root, &folder, "Python", false, &mut found);
+        search_folder(root, &folder, "Python", false, &mut found);
     }
-    read(root, found)
+    read_libraries(root, found)
 }
 
 /// Returns a path of the machine below `root`.
-fn inside(root: &Path, path: &str) -> PathBuf {
+fn path_below(root: &Path, path: &str) -> PathBuf {
     root.join(path.trim_start_matches('/'))
 }
 
-fn look(root: &Path, folder: &str, how: &str, by_loader: bool, found: &mut Vec<Found>) {
-    for file in names(&inside(root, folder)) {
-        if let Some((kind, name)) = kind(&file) {
+fn search_folder(root: &Path, folder: &str, how: &str, by_loader: bool, found: &mut Vec<Found>) {
+    for file in names_in_folder(&path_below(root, folder)) {
+        if let Some((kind, name)) = kind_of_file(&file) {
             let path = format!("{}/{file}", folder.trim_end_matches('/'));
             // Programs ask for the name without further numbers. The loader ignores other names.
-            let by_loader = by_loader && (file == name || kind == Kind::NetPlugin);
+            let by_loader = by_loader && (file == name || kind == LibraryKind::NetPlugin);
             found.push(Found { kind, name, path, how: how.to_owned(), by_loader });
         }
     }
@@ -115,7 +115,7 @@ fn python_folders(root: &Path, paths: &SearchPaths) -> Vec<String> {
     let mut folders = Vec::new();
     for base in bases {
         let lib = base.join("lib");
-        for python in names(&inside(root, &lib.to_string_lossy())) {
+        for python in names_in_folder(&path_below(root, &lib.to_string_lossy())) {
             for packages in ["site-packages", "dist-packages"] {
                 if python.starts_with("python") {
                     folders.push(format!("{}/{python}/{packages}/nvidia/nccl/lib", lib.display()));
@@ -127,10 +127,10 @@ fn python_folders(root: &Path, paths: &SearchPaths) -> Vec<String> {
 }
 
 /// Reads each file once, and marks the loader's choice for each name.
-fn read(root: &Path, found: Vec<Found>) -> Vec<Library> {
+fn read_libraries(root: &Path, found: Vec<Found>) -> Vec<Library> {
     let mut libraries: Vec<Library> = Vec::new();
     for found in found.into_iter().take(MOST * 8) {
-        let path = inside(root, &found.path);
+        let path = path_below(root, &found.path);
         let Ok(real) = fs::canonicalize(&path) else { continue };
         let file = match real.strip_prefix(fs::canonicalize(root).unwrap_or_default()) {
             Ok(below) => Path::new("/").join(below).to_string_lossy().into_owned(),
@@ -144,23 +144,26 @@ fn read(root: &Path, found: Vec<Found>) -> Vec<Library> {
         if libraries.len() == MOST {
             break;
         }
-        libraries.push(library(found, file, first, &real));
+        libraries.push(make_library(found, file, first, &real));
     }
     libraries
 }
 
-fn library(found: Found, file: String, first: bool, real: &Path) -> Library {
+fn make_library(found: Found, file: String, first: bool, real: &Path) -> Library {
     let size = fs::metadata(real).map_or(0, |file| file.len());
-    let (content, problem) = match elf::read(real, found.kind) {
+    let (content, problem) = match elf::read_library(real, found.kind) {
         Ok(content) => (content, None),
-        Err(problem) => (elf::Content::default(), Some(problem)),
+        Err(problem) => (elf::LibraryContent::default(), Some(problem)),
     };
     let numbers = || {
         let (_, numbers) = file.rsplit_once(".so.")?;
         // A single number belongs to the name requested by programs, not to the version.
         (numbers.contains('.')).then(|| numbers.to_owned())
     };
-    let by_name = matches!(found.kind, Kind::Driver | Kind::Nvml | Kind::Verbs | Kind::Nccl);
+    let by_name = matches!(
+        found.kind,
+        LibraryKind::Driver | LibraryKind::Nvml | LibraryKind::Verbs | LibraryKind::Nccl
+    );
     Library {
         version: content.version.or_else(|| by_name.then(numbers).flatten()),
         suffix: content.suffix,

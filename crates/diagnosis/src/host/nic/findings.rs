@@ -5,7 +5,7 @@ use super::super::counters::{self, Counter};
 use super::{Nic, Port};
 use crate::examination::{Body, Section};
 use crate::finding::{Action, Finding, Severity};
-use crate::words::{counted, join_list, plural, shown};
+use crate::words::{counted, join_list, or_dash, plural};
 
 /// Smallest speed in Gbit/s for checks of the MTU. The value is our own judgement.
 const FAST: f64 = 100.0;
@@ -71,7 +71,7 @@ impl Meaning {
 }
 
 /// Returns the meaning of a relevant counter.
-pub(super) fn counter(name: &str) -> Option<&'static Meaning> {
+pub(super) fn meaning_of_counter(name: &str) -> Option<&'static Meaning> {
     COUNTERS.iter().find(|(known, _)| *known == name).map(|(_, meaning)| meaning)
 }
 
@@ -90,19 +90,26 @@ pub(crate) fn expected_efa(product: &str) -> Option<usize> {
 
 /// Returns findings about the devices. `product` is the machine's name, and `needed` is true if jobs need a
 /// network.
-pub(crate) fn judge(nics: &[Nic], counters: &[Counter], product: Option<&str>, needed: bool) -> Vec<Finding> {
+pub(crate) fn judge_nics(
+    nics: &[Nic],
+    counters: &[Counter],
+    product: Option<&str>,
+    needed: bool,
+) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(efa_count(nics, product));
     findings.extend(none_up(nics, needed));
     if nics.iter().any(Nic::is_up) {
-        findings
-            .extend(nics.iter().flat_map(|nic| nic.ports.iter().filter_map(|port| down(nics, nic, port))));
+        findings.extend(
+            nics.iter()
+                .flat_map(|nic| nic.ports.iter().filter_map(|port| find_inactive_port(nics, nic, port))),
+        );
     }
-    findings.extend(rates(nics));
-    findings.extend(nics.iter().filter_map(narrow));
-    findings.extend(mtu(nics));
+    findings.extend(find_rate_differences(nics));
+    findings.extend(nics.iter().filter_map(find_narrow_pcie));
+    findings.extend(find_small_mtu(nics));
     findings.extend(without_address(nics));
-    findings.extend(growing(counters));
+    findings.extend(find_growing_counters(counters));
     findings
 }
 
@@ -121,14 +128,14 @@ fn efa_count(nics: &[Nic], product: Option<&str>) -> Option<Finding> {
                 plural(there, "is", "are")
             ),
         )
-        .cause(
+        .with_cause(
             "the instance was launched with fewer EFA interfaces, or the container was given fewer devices",
         )
-        .remedy(
+        .with_remedy(
             "launch with an EFA interface on each network card; in Kubernetes request all \
              (vpc.amazonaws.com/efa) in the pod's limits",
         )
-        .source("https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html")
+        .with_source("https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html")
     })
 }
 
@@ -145,16 +152,16 @@ fn none_up(nics: &[Nic], needed: bool) -> Option<Finding> {
     let finding = Finding::new("no-nic-up", severity, format!("no RDMA device is up: {}", join_list(&names)));
     Some(if initialized {
         finding
-            .cause("the link is up, and no subnet manager has configured the port (INIT)")
-            .remedy("start a subnet manager, or connect the port to the managed fabric: sminfo; ibstat")
+            .with_cause("the link is up, and no subnet manager has configured the port (INIT)")
+            .with_remedy("start a subnet manager, or connect the port to the managed fabric: sminfo; ibstat")
     } else {
-        finding.remedy("see the cable, the switch port and the interface: rdma link; ip link; dmesg")
+        finding.with_remedy("see the cable, the switch port and the interface: rdma link; ip link; dmesg")
     })
 }
 
 /// Returns a finding about a port without traffic beside working ones. An unused second port of a board is
 /// not a fault.
-fn down(nics: &[Nic], nic: &Nic, port: &Port) -> Option<Finding> {
+fn find_inactive_port(nics: &[Nic], nic: &Nic, port: &Port) -> Option<Finding> {
     if port.is_active() || port.state.is_empty() {
         return None;
     }
@@ -162,8 +169,8 @@ fn down(nics: &[Nic], nic: &Nic, port: &Port) -> Option<Finding> {
     if port.state == "INIT" {
         return Some(
             Finding::new("port-not-configured", Severity::Degraded, format!("{name} is in state INIT"))
-                .cause("the link is up, and no subnet manager has configured the port")
-                .remedy("see that the subnet manager runs and reaches the port: sminfo; ibdiagnet"),
+                .with_cause("the link is up, and no subnet manager has configured the port")
+                .with_remedy("see that the subnet manager runs and reaches the port: sminfo; ibdiagnet"),
         );
     }
     let alike: Vec<&Nic> = nics
@@ -184,22 +191,23 @@ fn down(nics: &[Nic], nic: &Nic, port: &Port) -> Option<Finding> {
         "Polling" => "connect the cable, or enable the port at the switch",
         _ => "see the cable, the switch port and the kernel's messages: dmesg | grep -i mlx5",
     };
-    Some(Finding::new("port-down", severity, text).remedy(remedy).action(Action::Watch))
+    Some(Finding::new("port-down", severity, text).with_remedy(remedy).with_action(Action::Watch))
 }
 
 /// Returns findings about active devices slower than others of the same kind and board.
-fn rates(nics: &[Nic]) -> Vec<Finding> {
+fn find_rate_differences(nics: &[Nic]) -> Vec<Finding> {
     let active: Vec<(&Nic, &Port)> = nics
         .iter()
         .flat_map(|nic| nic.ports.iter().map(move |port| (nic, port)))
-        .filter(|(_, port)| port.is_active() && port.gigabits().is_some())
+        .filter(|(_, port)| port.is_active() && port.gigabits_per_s().is_some())
         .collect();
     let mut findings = Vec::new();
     for (nic, port) in &active {
         let alike = active.iter().filter(|(other, _)| other.kind() == nic.kind() && other.board == nic.board);
         let rates: Vec<&str> = alike.map(|(_, port)| port.rate.as_str()).collect();
         let Some(usual) = majority(&rates) else { continue };
-        let slower = Port { rate: usual.to_owned(), ..Port::default() }.gigabits() > port.gigabits();
+        let slower =
+            Port { rate: usual.to_owned(), ..Port::default() }.gigabits_per_s() > port.gigabits_per_s();
         if slower {
             findings.push(
                 Finding::new(
@@ -210,8 +218,8 @@ fn rates(nics: &[Nic]) -> Vec<Finding> {
                         nic.name, port.number, port.rate
                     ),
                 )
-                .cause("the link was trained to a lower speed, or fewer lanes")
-                .remedy("reseat or replace the cable or transceiver; mlxlink -d DEVICE shows why"),
+                .with_cause("the link was trained to a lower speed, or fewer lanes")
+                .with_remedy("reseat or replace the cable or transceiver; mlxlink -d DEVICE shows why"),
             );
         }
     }
@@ -220,9 +228,9 @@ fn rates(nics: &[Nic]) -> Vec<Finding> {
 
 /// Returns a finding about a device with a PCIe connection narrower than possible, and insufficient for its
 /// port.
-fn narrow(nic: &Nic) -> Option<Finding> {
+fn find_narrow_pcie(nic: &Nic) -> Option<Finding> {
     let (width, most) = (nic.pcie.width?, nic.pcie.max_width?);
-    let gigabits = nic.pcie.gbytes()? * 8.0;
+    let gigabits = nic.pcie.gbytes_per_s()? * 8.0;
     let rate = nic.rate()?;
     (width < most && gigabits < rate * PCIE_PER_PORT).then(|| {
         Finding::new(
@@ -234,23 +242,25 @@ fn narrow(nic: &Nic) -> Option<Finding> {
                 nic.name
             ),
         )
-        .cause("a slot or riser with fewer lanes, or a connection that was trained to fewer")
-        .remedy(format!(
+        .with_cause("a slot or riser with fewer lanes, or a connection that was trained to fewer")
+        .with_remedy(format!(
             "see the slot and reseat the card: lspci -vvs {} | grep -E 'LnkCap|LnkSta'",
-            shown(nic.pci.as_ref())
+            or_dash(nic.pci.as_ref())
         ))
     })
 }
 
 /// Returns a finding about fast RoCE devices with the MTU of common Ethernet.
-fn mtu(nics: &[Nic]) -> Option<Finding> {
+fn find_small_mtu(nics: &[Nic]) -> Option<Finding> {
     let small: Vec<String> = nics
         .iter()
         .filter(|nic| nic.kind() == "RoCE" && nic.rate().is_some_and(|rate| rate >= FAST))
         .flat_map(|nic| {
             let small =
                 nic.interfaces.iter().filter(|interface| interface.mtu.is_some_and(|mtu| mtu < ROCE_MTU));
-            small.map(move |interface| format!("{} ({}: {})", nic.name, interface.name, shown(interface.mtu)))
+            small.map(move |interface| {
+                format!("{} ({}: {})", nic.name, interface.name, or_dash(interface.mtu))
+            })
         })
         .collect();
     (!small.is_empty()).then(|| {
@@ -259,9 +269,9 @@ fn mtu(nics: &[Nic]) -> Option<Finding> {
             Severity::Degraded,
             format!("RoCE devices of 100 Gbit/s and more have a small MTU: {}", join_list(&small)),
         )
-        .cause("the RDMA MTU of 4096 needs an Ethernet MTU of 4200 or more; with 1500 it is 1024")
-        .remedy("ip link set INTERFACE mtu 9000, on both sides and on the switch")
-        .source("NVIDIA networking support, MTU Considerations for RoCE based Applications")
+        .with_cause("the RDMA MTU of 4096 needs an Ethernet MTU of 4200 or more; with 1500 it is 1024")
+        .with_remedy("ip link set INTERFACE mtu 9000, on both sides and on the switch")
+        .with_source("NVIDIA networking support, MTU Considerations for RoCE based Applications")
     })
 }
 
@@ -269,7 +279,7 @@ fn without_address(nics: &[Nic]) -> Option<Finding> {
     let names: Vec<&str> = nics
         .iter()
         .filter(|nic| nic.kind() == "RoCE")
-        .filter(|nic| nic.ports.iter().any(|port| port.is_active() && port.ipv4().is_empty()))
+        .filter(|nic| nic.ports.iter().any(|port| port.is_active() && port.ipv4_addresses().is_empty()))
         .map(|nic| nic.name.as_str())
         .collect();
     (!names.is_empty()).then(|| {
@@ -278,8 +288,10 @@ fn without_address(nics: &[Nic]) -> Option<Finding> {
             Severity::Advice,
             format!("active RoCE devices have no IPv4 address for RoCE v2: {}", join_list(&names)),
         )
-        .cause("their interfaces have no IPv4 address, or it is not visible in this network namespace")
-        .remedy("give their interfaces addresses (ip addr add), or leave the devices out (NCCL_IB_HCA=^NAME)")
+        .with_cause("their interfaces have no IPv4 address, or it is not visible in this network namespace")
+        .with_remedy(
+            "give their interfaces addresses (ip addr add), or leave the devices out (NCCL_IB_HCA=^NAME)",
+        )
     })
 }
 
@@ -312,14 +324,14 @@ pub(crate) fn fixed_gid(nics: &[Nic], environment: &[(String, String)]) -> Optio
     };
     Some(
         Finding::new("roce-gid-index", severity, format!("NCCL_IB_GID_INDEX={index} {text}"))
-            .cause("NCCL takes the entry as it is; the order of the table differs between ports, hosts and containers")
-            .remedy("unset NCCL_IB_GID_INDEX: NCCL 2.21 and later choose the entry; show_gids lists them")
-            .source("NCCL src/transport/net_ib.cc, ncclIbGetGidIndex"),
+            .with_cause("NCCL takes the entry as it is; the order of the table differs between ports, hosts and containers")
+            .with_remedy("unset NCCL_IB_GID_INDEX: NCCL 2.21 and later choose the entry; show_gids lists them")
+            .with_source("NCCL src/transport/net_ib.cc, ncclIbGetGidIndex"),
     )
 }
 
 /// Returns findings about counters with growth between the two readings, grouped by counter.
-fn growing(counters: &[Counter]) -> Vec<Finding> {
+fn find_growing_counters(counters: &[Counter]) -> Vec<Finding> {
     let grown = |name: &str| -> Vec<&Counter> {
         counters.iter().filter(|counter| counter.name == name && counter.has_grown()).collect()
     };
@@ -330,21 +342,21 @@ fn growing(counters: &[Counter]) -> Vec<Finding> {
         .map(|(name, meaning, grown)| {
             let devices: Vec<String> = grown
                 .iter()
-                .map(|counter| format!("{} +{}", counter.device, shown(counter.growth)))
+                .map(|counter| format!("{} +{}", counter.device, or_dash(counter.growth)))
                 .collect();
             Finding::new(
                 "nic-counter-grows",
                 meaning.severity,
                 format!("{name} grows: {}: {}", meaning.text, join_list(&devices)),
             )
-            .remedy(meaning.remedy)
-            .action(Action::Watch)
+            .with_remedy(meaning.remedy)
+            .with_action(Action::Watch)
         })
         .collect()
 }
 
 /// Returns sentences about active ports and counters without growth.
-pub(crate) fn prove(nics: &[Nic], counters: &[Counter]) -> Vec<String> {
+pub(crate) fn prove_nics(nics: &[Nic], counters: &[Counter]) -> Vec<String> {
     let mut groups: Vec<(&str, &str, usize)> = Vec::new();
     for nic in nics {
         for port in nic.ports.iter().filter(|port| port.is_active()) {
@@ -367,7 +379,7 @@ pub(crate) fn prove(nics: &[Nic], counters: &[Counter]) -> Vec<String> {
 }
 
 /// Returns the table of devices.
-pub(crate) fn sections(nics: &[Nic], counters: &[Counter]) -> Vec<Section> {
+pub(crate) fn nic_sections(nics: &[Nic], counters: &[Counter]) -> Vec<Section> {
     if nics.is_empty() {
         return Vec::new();
     }
@@ -385,18 +397,18 @@ pub(crate) fn sections(nics: &[Nic], counters: &[Counter]) -> Vec<Section> {
         "NUMA",
         "firmware",
     ];
-    let rows = nics.iter().flat_map(|nic| nic.ports.iter().map(move |port| row(nic, port)));
+    let rows = nics.iter().flat_map(|nic| nic.ports.iter().map(move |port| port_row(nic, port)));
     let mut sections = vec![Section {
         title: "Network devices".to_owned(),
         body: Body::Table { columns: columns.map(str::to_owned).to_vec(), rows: rows.collect() },
     }];
-    sections.extend(counters::table("Error counters of network devices", "device", counters));
+    sections.extend(counters::counter_table("Error counters of network devices", "device", counters));
     sections
 }
 
-fn row(nic: &Nic, port: &Port) -> Vec<String> {
+fn port_row(nic: &Nic, port: &Port) -> Vec<String> {
     let interfaces: Vec<&str> = nic.interfaces.iter().map(|interface| interface.name.as_str()).collect();
-    let mtu: Vec<String> = nic.interfaces.iter().map(|interface| shown(interface.mtu)).collect();
+    let mtu: Vec<String> = nic.interfaces.iter().map(|interface| or_dash(interface.mtu)).collect();
     let or_none = |text: String| if text.is_empty() { "-".to_owned() } else { text };
     vec![
         nic.name.clone(),
@@ -407,9 +419,9 @@ fn row(nic: &Nic, port: &Port) -> Vec<String> {
         or_none(port.rate.clone()),
         or_none(interfaces.join(" ")),
         or_none(mtu.join(" ")),
-        or_none(port.ipv4().join(" ")),
-        shown(nic.pci.as_ref()),
-        shown(nic.numa),
-        shown(nic.firmware.as_ref()),
+        or_none(port.ipv4_addresses().join(" ")),
+        or_dash(nic.pci.as_ref()),
+        or_dash(nic.numa),
+        or_dash(nic.firmware.as_ref()),
     ]
 }

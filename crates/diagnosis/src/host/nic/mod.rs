@@ -6,10 +6,10 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-pub(super) use findings::{fixed_gid, judge, prove, sections};
+pub(super) use findings::{fixed_gid, judge_nics, nic_sections, prove_nics};
 
 use super::counters::Counter;
-use super::files::{driver, names, number, text};
+use super::files::{driver_of_device, names_in_folder, read_number, read_text};
 use super::pci::{self, PcieLink};
 
 /// Largest number of entries read from a port's table of addresses.
@@ -123,7 +123,7 @@ impl Nic {
 
     /// Returns the speed of the fastest active port in Gbit/s.
     pub fn rate(&self) -> Option<f64> {
-        self.ports.iter().filter(|port| port.is_active()).filter_map(Port::gigabits).reduce(f64::max)
+        self.ports.iter().filter(|port| port.is_active()).filter_map(Port::gigabits_per_s).reduce(f64::max)
     }
 }
 
@@ -134,55 +134,55 @@ impl Port {
     }
 
     /// Returns the speed in Gbit/s.
-    pub fn gigabits(&self) -> Option<f64> {
+    pub fn gigabits_per_s(&self) -> Option<f64> {
         self.rate.split_whitespace().next()?.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0)
     }
 
     /// Returns the IPv4 addresses of RoCE version 2.
-    pub fn ipv4(&self) -> Vec<String> {
-        self.gids.iter().filter(|gid| gid.kind == "RoCE v2").filter_map(Gid::ipv4).collect()
+    pub fn ipv4_addresses(&self) -> Vec<String> {
+        self.gids.iter().filter(|gid| gid.kind == "RoCE v2").filter_map(Gid::ipv4_address).collect()
     }
 }
 
 impl Gid {
     /// Returns the IPv4 address mapped into this one.
-    pub fn ipv4(&self) -> Option<String> {
+    pub fn ipv4_address(&self) -> Option<String> {
         let address: std::net::Ipv6Addr = self.address.parse().ok()?;
         address.to_ipv4_mapped().map(|address| address.to_string())
     }
 }
 
 /// Reads the devices below `root`.
-pub(crate) fn read(root: &Path) -> Vec<Nic> {
+pub(crate) fn read_nics(root: &Path) -> Vec<Nic> {
     let class = root.join("sys/class/infiniband");
-    names(&class).into_iter().map(|name| nic(root, &class.join(&name), name)).collect()
+    names_in_folder(&class).into_iter().map(|name| read_nic(root, &class.join(&name), name)).collect()
 }
 
-fn nic(root: &Path, folder: &Path, name: String) -> Nic {
+fn read_nic(root: &Path, folder: &Path, name: String) -> Nic {
     let device = folder.join("device");
     let ports = folder.join("ports");
-    let mut ports: Vec<Port> = names(&ports)
+    let mut ports: Vec<Port> = names_in_folder(&ports)
         .into_iter()
-        .filter_map(|number| Some(port(&ports.join(&number), number.parse().ok()?)))
+        .filter_map(|number| Some(read_port(&ports.join(&number), number.parse().ok()?)))
         .collect();
     ports.sort_by_key(|port| port.number);
-    let interfaces = names(&device.join("net"));
+    let interfaces = names_in_folder(&device.join("net"));
     Nic {
-        driver: driver(&device),
-        firmware: text(&folder.join("fw_ver")),
-        board: text(&folder.join("board_id")).filter(|text| !text.is_empty()),
+        driver: driver_of_device(&device),
+        firmware: read_text(&folder.join("fw_ver")),
+        board: read_text(&folder.join("board_id")).filter(|text| !text.is_empty()),
         pci: pci::bus_id(&device),
         // The kernel writes -1 for none.
-        numa: number(&device.join("numa_node")),
+        numa: read_number(&device.join("numa_node")),
         pcie: PcieLink::read(&device),
-        interfaces: interfaces.into_iter().map(|name| interface(root, name)).collect(),
+        interfaces: interfaces.into_iter().map(|name| read_interface(root, name)).collect(),
         ports,
         name,
     }
 }
 
-fn port(folder: &Path, number: u32) -> Port {
-    let read = |file: &str| text(&folder.join(file)).unwrap_or_default();
+fn read_port(folder: &Path, number: u32) -> Port {
+    let read = |file: &str| read_text(&folder.join(file)).unwrap_or_default();
     // `4: ACTIVE`
     let word = |file: &str| {
         let text = read(file);
@@ -194,19 +194,19 @@ fn port(folder: &Path, number: u32) -> Port {
         physical: word("phys_state"),
         rate: read("rate"),
         link_layer: read("link_layer"),
-        gids: gids(folder),
+        gids: read_gids(folder),
     }
 }
 
-fn gids(port: &Path) -> Vec<Gid> {
+fn read_gids(port: &Path) -> Vec<Gid> {
     let table = port.join("gids");
-    let entries = names(&table).into_iter().take(MOST_GIDS).filter_map(|index| {
-        let address = text(&table.join(&index))?;
+    let entries = names_in_folder(&table).into_iter().take(MOST_GIDS).filter_map(|index| {
+        let address = read_text(&table.join(&index))?;
         let used = address.bytes().any(|digit| !matches!(digit, b'0' | b':'));
         used.then(|| Gid {
             index: index.parse().unwrap_or_default(),
             address,
-            kind: text(&port.join("gid_attrs/types").join(&index)).unwrap_or_default(),
+            kind: read_text(&port.join("gid_attrs/types").join(&index)).unwrap_or_default(),
         })
     });
     // The prefix of InfiniBand and RoCE without an identifier: no address.
@@ -214,25 +214,25 @@ fn gids(port: &Path) -> Vec<Gid> {
 }
 
 /// Reads an interface of the network.
-pub(crate) fn interface(root: &Path, name: String) -> Interface {
+pub(crate) fn read_interface(root: &Path, name: String) -> Interface {
     let folder = root.join("sys/class/net").join(&name);
     Interface {
-        mtu: number(&folder.join("mtu")),
-        state: text(&folder.join("operstate")),
+        mtu: read_number(&folder.join("mtu")),
+        state: read_text(&folder.join("operstate")),
         // -1 if it is unknown.
-        speed: number(&folder.join("speed")),
+        speed: read_number(&folder.join("speed")),
         name,
     }
 }
 
 /// Reads the counters of errors and of retransmissions.
-pub(super) fn counters(root: &Path) -> Vec<Counter> {
+pub(super) fn read_all_counters(root: &Path) -> Vec<Counter> {
     let class = root.join("sys/class/infiniband");
     let mut all = Vec::new();
-    for name in names(&class) {
+    for name in names_in_folder(&class) {
         let folder = class.join(&name);
         read_counters(&folder.join("hw_counters"), &name, &mut all);
-        for port in names(&folder.join("ports")) {
+        for port in names_in_folder(&folder.join("ports")) {
             for group in ["counters", "hw_counters"] {
                 let folder = folder.join("ports").join(&port).join(group);
                 read_counters(&folder, &format!("{name} port {port}"), &mut all);
@@ -243,9 +243,9 @@ pub(super) fn counters(root: &Path) -> Vec<Counter> {
 }
 
 fn read_counters(folder: &Path, device: &str, all: &mut Vec<Counter>) {
-    for name in names(folder) {
-        if findings::counter(&name).is_some()
-            && let Some(value) = number(&folder.join(&name))
+    for name in names_in_folder(folder) {
+        if findings::meaning_of_counter(&name).is_some()
+            && let Some(value) = read_number(&folder.join(&name))
         {
             all.push(Counter::new(device, name, value));
         }
@@ -256,11 +256,11 @@ fn read_counters(folder: &Path, device: &str, all: &mut Vec<Counter>) {
 mod tests {
     use super::*;
     use crate::finding::Severity;
-    use crate::host::counters::complete;
+    use crate::host::counters::complete_counters;
     use crate::host::sample::Machine;
 
     fn roce(mtu: u32) -> Machine {
-        Machine::new().roce("mlx5_0", "0000:19:00.0", "eth1", mtu, Some("c000:0201")).roce(
+        Machine::new().with_roce("mlx5_0", "0000:19:00.0", "eth1", mtu, Some("c000:0201")).with_roce(
             "mlx5_1",
             "0000:3b:00.0",
             "eth2",
@@ -271,23 +271,24 @@ mod tests {
 
     #[test]
     fn a_device_is_read_with_its_interface_addresses_and_place() {
-        let nic = &read(roce(9000).root())[0];
+        let nic = &read_nics(roce(9000).root())[0];
         assert_eq!((nic.kind(), nic.pci.as_deref(), nic.rate()), ("RoCE", Some("0000:19:00.0"), Some(200.0)));
         assert_eq!((nic.interfaces[0].name.as_str(), nic.interfaces[0].mtu), ("eth1", Some(9000)));
         assert_eq!(nic.ports[0].physical, "LinkUp");
-        assert_eq!(nic.ports[0].ipv4(), ["192.0.2.1"]);
+        assert_eq!(nic.ports[0].ipv4_addresses(), ["192.0.2.1"]);
         assert_eq!(nic.ports[0].gids.iter().map(|gid| gid.index).collect::<Vec<_>>(), [0, 2]);
     }
 
     #[test]
     fn growth_of_counters_a_small_mtu_and_a_slow_port_are_found() {
         let machine = roce(1500)
-            .roce("mlx5_2", "0000:5d:00.0", "eth3", 1500, Some("c000:0203"))
-            .file("sys/class/infiniband/mlx5_2/ports/1/rate", "100 Gb/sec (4X EDR)\n");
-        let mut first = counters(machine.root());
-        let machine = machine.file("sys/class/infiniband/mlx5_1/ports/1/hw_counters/packet_seq_err", "10\n");
-        complete(&mut first, &counters(machine.root()));
-        let findings = judge(&read(machine.root()), &first, None, false);
+            .with_roce("mlx5_2", "0000:5d:00.0", "eth3", 1500, Some("c000:0203"))
+            .with_file("sys/class/infiniband/mlx5_2/ports/1/rate", "100 Gb/sec (4X EDR)\n");
+        let mut first = read_all_counters(machine.root());
+        let machine =
+            machine.with_file("sys/class/infiniband/mlx5_1/ports/1/hw_counters/packet_seq_err", "10\n");
+        complete_counters(&mut first, &read_all_counters(machine.root()));
+        let findings = judge_nics(&read_nics(machine.root()), &first, None, false);
         let told: Vec<(&str, Severity, &str)> = findings
             .iter()
             .map(|finding| (finding.rule.as_str(), finding.severity, finding.diagnosis.as_str()))
@@ -308,9 +309,12 @@ mod tests {
     #[test]
     fn a_fixed_entry_of_the_gid_table_must_have_an_address_of_roce_v2() {
         let machine = roce(9000)
-            .file("sys/class/infiniband/mlx5_1/ports/1/gids/3", "fe80:0000:0000:0000:0000:0000:0000:0007\n")
-            .file("sys/class/infiniband/mlx5_1/ports/1/gid_attrs/types/3", "IB/RoCE v1\n");
-        let nics = read(machine.root());
+            .with_file(
+                "sys/class/infiniband/mlx5_1/ports/1/gids/3",
+                "fe80:0000:0000:0000:0000:0000:0000:0007\n",
+            )
+            .with_file("sys/class/infiniband/mlx5_1/ports/1/gid_attrs/types/3", "IB/RoCE v1\n");
+        let nics = read_nics(machine.root());
         let told = |index: &str| {
             let environment = [("NCCL_IB_GID_INDEX".to_owned(), index.to_owned())];
             fixed_gid(&nics, &environment).map(|finding| (finding.severity, finding.diagnosis))
@@ -330,11 +334,11 @@ mod tests {
     #[test]
     fn counters_that_do_not_grow_are_no_fault() {
         let machine = roce(9000);
-        let mut first = counters(machine.root());
-        complete(&mut first, &counters(machine.root()));
-        assert_eq!(judge(&read(machine.root()), &first, None, false), []);
+        let mut first = read_all_counters(machine.root());
+        complete_counters(&mut first, &read_all_counters(machine.root()));
+        assert_eq!(judge_nics(&read_nics(machine.root()), &first, None, false), []);
         assert_eq!(
-            prove(&read(machine.root()), &first),
+            prove_nics(&read_nics(machine.root()), &first),
             [
                 "2 RoCE ports active at 200 Gb/sec (4X HDR)",
                 "2 error counters of the network devices did not grow"

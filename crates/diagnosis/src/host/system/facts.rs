@@ -2,10 +2,10 @@
 
 use super::System;
 use crate::examination::{Body, Section};
-use crate::words::{shown, sized};
+use crate::words::{or_dash, size_text};
 
 /// Returns the table of the facts.
-pub(crate) fn section(system: &System) -> Section {
+pub(crate) fn system_section(system: &System) -> Section {
     let limits = &system.limits;
     let or_unlimited = |value: Option<u64>, text: &dyn Fn(u64) -> String| match value {
         _ if !limits.known => "-".to_owned(),
@@ -25,17 +25,17 @@ pub(crate) fn section(system: &System) -> Section {
                 .collect::<Vec<_>>()
                 .join(" "),
         ),
-        ("virtual machine", shown(system.virtual_machine.map(|is| if is { "yes" } else { "no" }))),
-        ("container", shown(system.container.as_ref())),
-        ("kernel", shown(system.kernel.as_ref())),
-        ("processors", format!("{} of {}", shown(system.allowed_processors), shown(system.processors))),
+        ("virtual machine", or_dash(system.virtual_machine.map(|is| if is { "yes" } else { "no" }))),
+        ("container", or_dash(system.container.as_ref())),
+        ("kernel", or_dash(system.kernel.as_ref())),
+        ("processors", format!("{} of {}", or_dash(system.allowed_processors), or_dash(system.processors))),
         ("NUMA nodes", system.numa_nodes.to_string()),
         (
             "memory",
             format!(
                 "{} available of {}",
-                shown(system.available.map(sized)),
-                shown(system.memory.map(sized))
+                or_dash(system.available.map(size_text)),
+                or_dash(system.memory.map(size_text))
             ),
         ),
         (
@@ -50,25 +50,29 @@ pub(crate) fn section(system: &System) -> Section {
         ),
         (
             "nvidia_peermem, gdrdrv",
-            format!("{}, {}", loaded(system.driver.peermem), loaded(system.driver.gdrdrv)),
+            format!("{}, {}", loaded_text(system.driver.peermem), loaded_text(system.driver.gdrdrv)),
         ),
-        ("locked memory", or_unlimited(limits.locked_memory, &sized)),
-        ("stack", or_unlimited(limits.stack, &sized)),
+        ("locked memory", or_unlimited(limits.locked_memory, &size_text)),
+        ("stack", or_unlimited(limits.stack, &size_text)),
         ("open files", or_unlimited(limits.open_files, &plain)),
         ("processes", or_unlimited(limits.processes, &plain)),
         (
             "/dev/shm",
-            format!("{} free of {}", shown(system.shm.free.map(sized)), shown(system.shm.size.map(sized))),
+            format!(
+                "{} free of {}",
+                or_dash(system.shm.free.map(size_text)),
+                or_dash(system.shm.size.map(size_text))
+            ),
         ),
         (
             "huge pages",
-            shown(
+            or_dash(
                 system
                     .huge_pages
-                    .map(|(total, free, size)| format!("{free} free of {total}, {} each", sized(size))),
+                    .map(|(total, free, size)| format!("{free} free of {total}, {} each", size_text(size))),
             ),
         ),
-        ("memory of the control group", shown(system.group.memory.map(sized))),
+        ("memory of the control group", or_dash(system.group.memory.map(size_text))),
         ("IOMMU", if modes.is_empty() { "-".to_owned() } else { modes.join(", ") }),
     ];
     let facts = facts.into_iter().filter(|(_, value)| !value.is_empty() && value != "-");
@@ -78,6 +82,6 @@ pub(crate) fn section(system: &System) -> Section {
     }
 }
 
-fn loaded(is: bool) -> &'static str {
+fn loaded_text(is: bool) -> &'static str {
     if is { "loaded" } else { "not loaded" }
 }

@@ -4,7 +4,7 @@ use super::super::gpu::Gpus;
 use super::super::nic::Nic;
 use super::System;
 use crate::finding::{Finding, Severity};
-use crate::words::{counted, join_list, sized};
+use crate::words::{counted, join_list, size_text};
 
 /// NVIDIA's advice on limits, settings of containers, ACS and GPUDirect.
 const TROUBLESHOOTING: &str =
@@ -34,7 +34,7 @@ const PROCESSORS: usize = 2;
 const MEMORY: u64 = 4 << 30;
 
 /// Returns findings about the system, if relevant to its GPUs and network devices.
-pub(crate) fn judge(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
+pub(crate) fn judge_system(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
     let mut findings = Vec::new();
     // Jobs do not use a device without a link.
     if nics.iter().any(Nic::is_up) {
@@ -43,12 +43,12 @@ pub(crate) fn judge(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> 
         findings.extend(huge_pages(system, nics));
     }
     findings.extend(shared_memory(system, gpus.devices.len()));
-    findings.extend(stale(system));
-    findings.extend(limits(system, gpus.devices.len(), nics.iter().any(Nic::is_up)));
-    findings.extend(group(system, gpus.devices.len()));
-    findings.extend(settings(system, gpus));
-    if gpus.any() {
-        findings.extend(acs(system));
+    findings.extend(find_stale_files(system));
+    findings.extend(judge_limits(system, gpus.devices.len(), nics.iter().any(Nic::is_up)));
+    findings.extend(judge_control_group(system, gpus.devices.len()));
+    findings.extend(judge_settings(system, gpus));
+    if gpus.has_gpus() {
+        findings.extend(find_acs_redirection(system));
         findings.extend(gpu_direct(system, gpus, nics));
         findings.extend(multi_node_nvlink(system, gpus));
     }
@@ -65,26 +65,30 @@ pub(crate) fn prove_host_memory(system: &System) -> Result<Option<String>, Strin
     if !system.limits.known {
         return Err(unknown("the limits of this process cannot be read (/proc/self/limits)"));
     }
-    Ok((free >= LEAST_SHARED)
-        .then(|| format!("host memory: {} available, {} free in /dev/shm", sized(available), sized(free))))
+    Ok((free >= LEAST_SHARED).then(|| {
+        format!("host memory: {} available, {} free in /dev/shm", size_text(available), size_text(free))
+    }))
 }
 
 /// Returns the finding about insufficient `/dev/shm` for ranks over host memory.
 pub(crate) fn judge_host_memory(system: &System) -> Option<Finding> {
     let free = system.shm.free.filter(|free| *free < LEAST_SHARED)?;
-    let size = system.shm.size.map_or_else(String::new, |size| format!(" of {}", sized(size)));
-    let text =
-        format!("/dev/shm has {} free{size}; ranks of one host need {}", sized(free), sized(LEAST_SHARED));
+    let size = system.shm.size.map_or_else(String::new, |size| format!(" of {}", size_text(size)));
+    let text = format!(
+        "/dev/shm has {} free{size}; ranks of one host need {}",
+        size_text(free),
+        size_text(LEAST_SHARED)
+    );
     Some(
         Finding::new("host-memory-shm-small", Severity::Degraded, text)
-            .cause("ranks of one host exchange data there, and fail or use the network when it is full")
-            .remedy(enlarge_shared(system)),
+            .with_cause("ranks of one host exchange data there, and fail or use the network when it is full")
+            .with_remedy(enlarge_shared(system)),
     )
 }
 
 /// Returns the remedy of a small `/dev/shm`.
 fn enlarge_shared(system: &System) -> String {
-    give(
+    choose_remedy(
         system,
         "start the container with --shm-size=8g, or --ipc=host",
         "mount an emptyDir with medium: Memory at /dev/shm",
@@ -92,7 +96,7 @@ fn enlarge_shared(system: &System) -> String {
     )
 }
 
-fn give(system: &System, docker: &str, kubernetes: &str, host: &str) -> String {
+fn choose_remedy(system: &System, docker: &str, kubernetes: &str, host: &str) -> String {
     match system.container.as_deref() {
         Some("Kubernetes") => kubernetes,
         Some(_) => docker,
@@ -102,7 +106,7 @@ fn give(system: &System, docker: &str, kubernetes: &str, host: &str) -> String {
 }
 
 fn verbs_files(system: &System) -> Option<Finding> {
-    let remedy = give(
+    let remedy = choose_remedy(
         system,
         "start the container with --device=/dev/infiniband",
         "request the device in the pod's limits: vpc.amazonaws.com/efa, or the RDMA device plugin's resource",
@@ -115,8 +119,8 @@ fn verbs_files(system: &System) -> Option<Finding> {
                 Severity::Broken,
                 "RDMA devices are visible, and there is no /dev/infiniband/uverbs*",
             )
-            .cause("programs reach RDMA devices through these files")
-            .remedy(remedy),
+            .with_cause("programs reach RDMA devices through these files")
+            .with_remedy(remedy),
         );
     }
     (!system.refused_files.is_empty()).then(|| {
@@ -125,7 +129,7 @@ fn verbs_files(system: &System) -> Option<Finding> {
             Severity::Broken,
             format!("/dev/infiniband files cannot be opened: {}", join_list(&system.refused_files)),
         )
-        .remedy(format!("{remedy}; ls -l /dev/infiniband"))
+        .with_remedy(format!("{remedy}; ls -l /dev/infiniband"))
     })
 }
 
@@ -136,10 +140,10 @@ fn locked_memory(system: &System) -> Option<Finding> {
         Finding::new(
             "memlock",
             severity,
-            format!("this process may lock {} of memory (ulimit -l)", sized(bytes)),
+            format!("this process may lock {} of memory (ulimit -l)", size_text(bytes)),
         )
-        .cause("RDMA locks the memory that it registers; NCCL fails with: Cannot allocate memory")
-        .remedy(give(
+        .with_cause("RDMA locks the memory that it registers; NCCL fails with: Cannot allocate memory")
+        .with_remedy(choose_remedy(
             system,
             "start the container with --ulimit memlock=-1:-1",
             "LimitMEMLOCK=infinity for the container runtime on the node, or the capability IPC_LOCK for \
@@ -147,7 +151,7 @@ fn locked_memory(system: &System) -> Option<Finding> {
             "memlock unlimited in /etc/security/limits.conf; LimitMEMLOCK=infinity for slurmd and other \
                  services",
         ))
-        .source(TROUBLESHOOTING),
+        .with_source(TROUBLESHOOTING),
     )
 }
 
@@ -158,11 +162,13 @@ fn huge_pages(system: &System, nics: &[Nic]) -> Option<Finding> {
         Finding::new(
             "huge-pages-used-up",
             Severity::Advice,
-            format!("all {total} huge pages of {} are in use", sized(size)),
+            format!("all {total} huge pages of {} are in use", size_text(size)),
         )
-        .cause("libfabric's EFA provider takes its buffers from huge pages, and falls back to common ones")
-        .remedy("sysctl vm.nr_hugepages=5128, or FI_EFA_USE_HUGE_PAGE=0")
-        .source("vm.nr_hugepages of AWS's EFA installer; libfabric fi_efa(7), FI_EFA_USE_HUGE_PAGE")
+        .with_cause(
+            "libfabric's EFA provider takes its buffers from huge pages, and falls back to common ones",
+        )
+        .with_remedy("sysctl vm.nr_hugepages=5128, or FI_EFA_USE_HUGE_PAGE=0")
+        .with_source("vm.nr_hugepages of AWS's EFA installer; libfabric fi_efa(7), FI_EFA_USE_HUGE_PAGE")
     })
 }
 
@@ -175,8 +181,8 @@ fn shared_memory(system: &System, gpus: usize) -> Option<Finding> {
                 if gpus > 0 { Severity::Degraded } else { Severity::Advice },
                 "there is no /dev/shm",
             )
-            .cause("processes of one host exchange data there")
-            .remedy(remedy),
+            .with_cause("processes of one host exchange data there")
+            .with_remedy(remedy),
         );
     };
     let severity = match free {
@@ -186,14 +192,20 @@ fn shared_memory(system: &System, gpus: usize) -> Option<Finding> {
         _ => return None,
     };
     Some(
-        Finding::new("shm-small", severity, format!("/dev/shm has {} free of {}", sized(free), sized(size)))
-            .cause("NCCL's processes of one host exchange data there, and fail with: No space left on device")
-            .remedy(remedy)
-            .source(TROUBLESHOOTING),
+        Finding::new(
+            "shm-small",
+            severity,
+            format!("/dev/shm has {} free of {}", size_text(free), size_text(size)),
+        )
+        .with_cause(
+            "NCCL's processes of one host exchange data there, and fail with: No space left on device",
+        )
+        .with_remedy(remedy)
+        .with_source(TROUBLESHOOTING),
     )
 }
 
-fn stale(system: &System) -> Option<Finding> {
+fn find_stale_files(system: &System) -> Option<Finding> {
     let stale = system.shm.stale.as_ref().filter(|stale| !stale.names.is_empty())?;
     let fills = system.shm.size.is_some_and(|size| stale.bytes > size / 2);
     let severity = if fills { Severity::Degraded } else { Severity::Advice };
@@ -205,16 +217,16 @@ fn stale(system: &System) -> Option<Finding> {
             format!(
                 "{} in /dev/shm ({}) that no process{where_to} uses: {}",
                 counted(stale.names.len(), "file of NCCL"),
-                sized(stale.bytes),
+                size_text(stale.bytes),
                 join_list(&stale.names)
             ),
         )
-        .cause("a job was killed before it removed them")
-        .remedy("when no job runs here: rm /dev/shm/nccl-*"),
+        .with_cause("a job was killed before it removed them")
+        .with_remedy("when no job runs here: rm /dev/shm/nccl-*"),
     )
 }
 
-fn limits(system: &System, gpus: usize, has_network: bool) -> Vec<Finding> {
+fn judge_limits(system: &System, gpus: usize, has_network: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     let limits = &system.limits;
     if !limits.known {
@@ -225,11 +237,11 @@ fn limits(system: &System, gpus: usize, has_network: bool) -> Vec<Finding> {
         let severity = if files < LEAST_FILES { Severity::Degraded } else { Severity::Advice };
         findings.push(
             Finding::new("open-files", severity, format!("this process may open {files} files (ulimit -n)"))
-                .cause(
+                .with_cause(
                     "a rank opens files for each peer and device: 144 ranks with 16 contexts of the network \
                      each need more than 32768; without, they fail with: Too many open files",
                 )
-                .remedy(give(
+                .with_remedy(choose_remedy(
                     system,
                     "start the container with --ulimit nofile=1048576:1048576",
                     "LimitNOFILE=1048576 for the container runtime on the node",
@@ -246,26 +258,26 @@ fn limits(system: &System, gpus: usize, has_network: bool) -> Vec<Finding> {
                 Severity::Advice,
                 format!("this user may have {processes} processes and threads (ulimit -u)"),
             )
-            .cause("NCCL and the framework start many threads per GPU")
-            .remedy("nproc unlimited in /etc/security/limits.conf"),
+            .with_cause("NCCL and the framework start many threads per GPU")
+            .with_remedy("nproc unlimited in /etc/security/limits.conf"),
         );
     }
     if limits.unlimited_stack {
         findings.push(
             Finding::new("stack-unlimited", Severity::Advice, "the stack is unlimited (ulimit -s unlimited)")
-                .cause("before NCCL 2.28 its threads then get a stack of 2 MiB, and may crash")
-                .remedy("ulimit -s 8192, or NCCL 2.28 and later")
-                .source(TROUBLESHOOTING),
+                .with_cause("before NCCL 2.28 its threads then get a stack of 2 MiB, and may crash")
+                .with_remedy("ulimit -s 8192, or NCCL 2.28 and later")
+                .with_source(TROUBLESHOOTING),
         );
     }
     findings
 }
 
-fn group(system: &System, gpus: usize) -> Vec<Finding> {
+fn judge_control_group(system: &System, gpus: usize) -> Vec<Finding> {
     let mut findings = Vec::new();
     let group = &system.group;
     let remedy = |what: &str| {
-        give(
+        choose_remedy(
             system,
             &format!("start the container with a larger {what}"),
             &format!("raise the {what} in the pod's limits"),
@@ -276,8 +288,8 @@ fn group(system: &System, gpus: usize) -> Vec<Finding> {
     if let Some(left) = left.filter(|left| *left < GROUP_PROCESSES * gpus.max(1) as u64) {
         findings.push(
             Finding::new("pids-limit", Severity::Degraded, format!("the control group has room for {left} more processes and threads"))
-                .cause("NCCL and the framework start many threads per GPU, and fail with: Resource temporarily unavailable")
-                .remedy(remedy("number of processes (--pids-limit)")),
+                .with_cause("NCCL and the framework start many threads per GPU, and fail with: Resource temporarily unavailable")
+                .with_remedy(remedy("number of processes (--pids-limit)")),
         );
     }
     if let Some(processors) = group.processors.filter(|processors| *processors < (PROCESSORS * gpus) as f64) {
@@ -290,8 +302,8 @@ fn group(system: &System, gpus: usize) -> Vec<Finding> {
                     counted(gpus, "GPU")
                 ),
             )
-            .cause("each rank needs a processor for itself and one for NCCL's network thread")
-            .remedy(remedy("quota of processors (--cpus)")),
+            .with_cause("each rank needs a processor for itself and one for NCCL's network thread")
+            .with_remedy(remedy("quota of processors (--cpus)")),
         );
     }
     if let Some(bytes) = group.memory.filter(|bytes| gpus > 0 && *bytes < gpus as u64 * MEMORY) {
@@ -299,10 +311,10 @@ fn group(system: &System, gpus: usize) -> Vec<Finding> {
             Finding::new(
                 "memory-limit",
                 Severity::Degraded,
-                format!("the control group may use {} for {}", sized(bytes), counted(gpus, "GPU")),
+                format!("the control group may use {} for {}", size_text(bytes), counted(gpus, "GPU")),
             )
-            .cause("CUDA and NCCL take some GiB of host memory per GPU; files in /dev/shm count as well")
-            .remedy(remedy("memory (--memory)")),
+            .with_cause("CUDA and NCCL take some GiB of host memory per GPU; files in /dev/shm count as well")
+            .with_remedy(remedy("memory (--memory)")),
         );
     }
     if let (Some(allowed), Some(all)) = (system.allowed_processors, system.processors)
@@ -315,27 +327,27 @@ fn group(system: &System, gpus: usize) -> Vec<Finding> {
                 Severity::Advice,
                 format!("this process may use {allowed} of {all} processors"),
             )
-            .cause("a launcher binds each rank, or the container or job was given these")
-            .remedy("mpirun --bind-to none, or more processors per task (srun --cpus-per-task)"),
+            .with_cause("a launcher binds each rank, or the container or job was given these")
+            .with_remedy("mpirun --bind-to none, or more processors per task (srun --cpus-per-task)"),
         );
     }
     findings
 }
 
-fn settings(system: &System, gpus: &Gpus) -> Vec<Finding> {
+fn judge_settings(system: &System, gpus: &Gpus) -> Vec<Finding> {
     let mut findings = Vec::new();
     if system.services.remove_ipc == Some(true) && system.services.systemd {
         findings.push(
             Finding::new("remove-ipc", Severity::Advice, "systemd removes a user's files in /dev/shm when the user's last session ends (RemoveIPC=yes)")
-                .cause("a job of that user, which still runs, loses its shared memory")
-                .remedy("RemoveIPC=no in /etc/systemd/logind.conf; systemctl restart systemd-logind"),
+                .with_cause("a job of that user, which still runs, loses its shared memory")
+                .with_remedy("RemoveIPC=no in /etc/systemd/logind.conf; systemctl restart systemd-logind"),
         );
     }
-    if gpus.any() && system.may_lack_numa() {
+    if gpus.has_gpus() && system.may_lack_numa() {
         findings.push(
             Finding::new("numa-in-container", Severity::Advice, "this container may not choose NUMA nodes (no capability SYS_NICE)")
-                .cause("NCCL 2.24 and later allocate host memory by NUMA node (cuMem), and fall back or fail without")
-                .remedy(give(
+                .with_cause("NCCL 2.24 and later allocate host memory by NUMA node (cuMem), and fall back or fail without")
+                .with_remedy(choose_remedy(
                     system,
                     "start the container with --cap-add SYS_NICE, or set NCCL_CUMEM_HOST_ENABLE=0",
                     "add the capability SYS_NICE to the pod, or set NCCL_CUMEM_HOST_ENABLE=0",
@@ -350,7 +362,7 @@ fn settings(system: &System, gpus: &Gpus) -> Vec<Finding> {
                 Severity::Degraded,
                 "a parameter of the driver switches NVLink off (NvLinkDisable: 1)",
             )
-            .remedy("look for NVreg_NvLinkDisable in /etc/modprobe.d, and load the module without it"),
+            .with_remedy("look for NVreg_NvLinkDisable in /etc/modprobe.d, and load the module without it"),
         );
     }
     findings
@@ -358,7 +370,7 @@ fn settings(system: &System, gpus: &Gpus) -> Vec<Finding> {
 
 /// Returns findings about redirection by bridges on bare metal. A virtual machine needs it, and cannot change
 /// it.
-fn acs(system: &System) -> Vec<Finding> {
+fn find_acs_redirection(system: &System) -> Vec<Finding> {
     let mut findings = Vec::new();
     if system.virtual_machine != Some(false) || system.container.is_some() && !system.root {
         return findings;
@@ -366,7 +378,7 @@ fn acs(system: &System) -> Vec<Finding> {
     let places: Vec<&str> = system
         .bridges
         .iter()
-        .filter(|bridge| bridge.redirects())
+        .filter(|bridge| bridge.redirects_traffic())
         .map(|bridge| bridge.bus_id.as_str())
         .collect();
     if !places.is_empty() {
@@ -376,20 +388,22 @@ fn acs(system: &System) -> Vec<Finding> {
                 Severity::Degraded,
                 format!("PCI access control (ACS) redirects peer-to-peer traffic at {}", join_list(&places)),
             )
-            .cause("traffic among GPUs and network devices goes up to the root complex, slower or not at all")
-            .remedy("turn ACS off in the BIOS, or per bridge: setpci -s BRIDGE ECAP_ACS+0x6.w=0000")
-            .source(TROUBLESHOOTING),
+            .with_cause(
+                "traffic among GPUs and network devices goes up to the root complex, slower or not at all",
+            )
+            .with_remedy("turn ACS off in the BIOS, or per bridge: setpci -s BRIDGE ECAP_ACS+0x6.w=0000")
+            .with_source(TROUBLESHOOTING),
         );
     }
-    if system.iommu.translates() {
+    if system.iommu.translates_addresses() {
         findings.push(
             Finding::new(
                 "iommu-translates",
                 Severity::Advice,
                 "the IOMMU translates the addresses of devices",
             )
-            .cause("peer-to-peer traffic between PCIe devices may be slower, or be refused")
-            .remedy("turn the IOMMU off in the BIOS, or iommu=pt on the kernel's command line"),
+            .with_cause("peer-to-peer traffic between PCIe devices may be slower, or be refused")
+            .with_remedy("turn the IOMMU off in the BIOS, or iommu=pt on the kernel's command line"),
         );
     }
     findings
@@ -408,15 +422,17 @@ fn gpu_direct(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
                 Severity::Degraded,
                 "network devices cannot access the memory of GPUs (GPUDirect RDMA)",
             )
-            .cause("nvidia_peermem is not loaded, and DMA-BUF needs the open kernel module and Linux 5.12")
-            .remedy("modprobe nvidia-peermem, or install the open kernel module of the driver")
-            .source(TROUBLESHOOTING),
+            .with_cause(
+                "nvidia_peermem is not loaded, and DMA-BUF needs the open kernel module and Linux 5.12",
+            )
+            .with_remedy("modprobe nvidia-peermem, or install the open kernel module of the driver")
+            .with_source(TROUBLESHOOTING),
         );
     }
     let blackwell = gpus.devices.iter().any(super::super::gpu::Gpu::is_grace_blackwell);
     if blackwell
         && !nics.is_empty()
-        && driver.major().is_some_and(|major| major < 595)
+        && driver.major_version().is_some_and(|major| major < 595)
         && driver.topology_check_override == Some(false)
     {
         findings.push(
@@ -426,9 +442,9 @@ fn gpu_direct(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
                 "the driver refuses DMA-BUF to network devices on Grace-Blackwell \
                  (GrdmaPciTopoCheckOverride: 0)",
             )
-            .cause("before driver 595 its check of the PCI topology fails there, and NCCL uses sockets")
-            .remedy("options nvidia NVreg_GrdmaPciTopoCheckOverride=1 in /etc/modprobe.d, then load the module again")
-            .source("NVIDIA AICR, requirements of its NCCL checks on GB200"),
+            .with_cause("before driver 595 its check of the PCI topology fails there, and NCCL uses sockets")
+            .with_remedy("options nvidia NVreg_GrdmaPciTopoCheckOverride=1 in /etc/modprobe.d, then load the module again")
+            .with_source("NVIDIA AICR, requirements of its NCCL checks on GB200"),
         );
     }
     findings
@@ -444,8 +460,8 @@ fn multi_node_nvlink(system: &System, gpus: &Gpus) -> Vec<Finding> {
     if system.services.imex_channels == 0 {
         findings.push(
             Finding::new("no-imex-channel", Severity::Degraded, "the GPUs are in a fabric of several hosts, and there is no IMEX channel")
-                .cause("without /dev/nvidia-caps-imex-channels/channel0 NVLink ends at the host; CUDA fails with error 800")
-                .remedy(give(
+                .with_cause("without /dev/nvidia-caps-imex-channels/channel0 NVLink ends at the host; CUDA fails with error 800")
+                .with_remedy(choose_remedy(
                     system,
                     "start the container with --device=/dev/nvidia-caps-imex-channels/channel0",
                     "give the pod a ComputeDomain (resourceClaims)",
@@ -460,7 +476,7 @@ fn multi_node_nvlink(system: &System, gpus: &Gpus) -> Vec<Finding> {
                 Severity::Degraded,
                 "the GPUs are in a fabric of several hosts, and the IMEX daemon does not run",
             )
-            .remedy("systemctl enable --now nvidia-imex; nvidia-imex-ctl -N shows all hosts"),
+            .with_remedy("systemctl enable --now nvidia-imex; nvidia-imex-ctl -N shows all hosts"),
         );
     }
     findings
@@ -473,7 +489,7 @@ fn at_least(kernel: Option<&str>, wanted: (u32, u32)) -> bool {
 }
 
 /// Returns sentences about invisible facts of the system.
-pub(crate) fn unseen(system: &System, gpus: &Gpus) -> Vec<String> {
+pub(crate) fn list_unseen(system: &System, gpus: &Gpus) -> Vec<String> {
     let mut unseen = Vec::new();
     if system.shm.stale.is_none() && system.shm.files > 0 {
         unseen.push(format!(
@@ -481,7 +497,7 @@ pub(crate) fn unseen(system: &System, gpus: &Gpus) -> Vec<String> {
             counted(system.shm.files, "file of NCCL")
         ));
     }
-    if gpus.any() && !system.bridges.is_empty() && system.bridges.iter().any(|bridge| !bridge.readable) {
+    if gpus.has_gpus() && !system.bridges.is_empty() && system.bridges.iter().any(|bridge| !bridge.readable) {
         unseen.push("PCI access control (ACS) of bridges: root can read it".to_owned());
     }
     if !system.limits.known {

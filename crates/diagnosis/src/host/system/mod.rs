@@ -13,13 +13,13 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-pub(super) use facts::section;
-pub(super) use findings::{judge, judge_host_memory, prove_host_memory, unseen};
+pub(super) use facts::system_section;
+pub(super) use findings::{judge_host_memory, judge_system, list_unseen, prove_host_memory};
 pub use pci::{Bridge, Iommu};
 pub use services::{Driver, Services};
 pub use shm::{SharedMemory, Stale};
 
-use super::files::{field, names, text};
+use super::files::{names_in_folder, read_text, value_of_field};
 use super::limits::{ControlGroup, Limits};
 use super::rdma::Host;
 
@@ -98,19 +98,20 @@ impl System {
 }
 
 /// Reads the system below `root`. `service` is the value of [`super::rdma::SERVICE`].
-pub(super) fn read(root: &Path, service: Option<&OsStr>) -> System {
-    let read = |file: &str| text(&root.join(file)).filter(|text| !text.is_empty());
-    let rdma = Host::look(root, service);
+pub(super) fn read_system(root: &Path, service: Option<&OsStr>) -> System {
+    let read = |file: &str| read_text(&root.join(file)).filter(|text| !text.is_empty());
+    let rdma = Host::read_host(root, service);
     let status = read("proc/self/status").unwrap_or_default();
     let memory = read("proc/meminfo").unwrap_or_default();
-    let bytes =
-        |name: &str| Some(field(&memory, name)?.strip_suffix(" kB")?.trim().parse::<u64>().ok()? << 10);
-    let count = |name: &str| field(&memory, name)?.parse().ok();
+    let bytes = |name: &str| {
+        Some(value_of_field(&memory, name)?.strip_suffix(" kB")?.trim().parse::<u64>().ok()? << 10)
+    };
+    let count = |name: &str| value_of_field(&memory, name)?.parse().ok();
     let dmi = |file: &str| read(&format!("sys/devices/virtual/dmi/id/{file}"));
     let processors = read("sys/devices/system/cpu/online").as_deref().and_then(count_in_list);
     // Machines with a device tree have no DMI.
     let model = || read("proc/device-tree/model").map(|text| text.trim_end_matches('\0').to_owned());
-    let nodes = names(&root.join("sys/devices/system/node"));
+    let nodes = names_in_folder(&root.join("sys/devices/system/node"));
     System {
         name: read("proc/sys/kernel/hostname").unwrap_or_default(),
         kernel: read("proc/sys/kernel/osrelease"),
@@ -120,13 +121,13 @@ pub(super) fn read(root: &Path, service: Option<&OsStr>) -> System {
         product: dmi("product_name").or_else(model),
         virtual_machine: virtual_machine(root),
         container: rdma.container.map(str::to_owned),
-        root: field(&status, "Uid").and_then(|ids| ids.split_whitespace().nth(1)) == Some("0"),
-        capabilities: field(&status, "CapEff")
+        root: value_of_field(&status, "Uid").and_then(|ids| ids.split_whitespace().nth(1)) == Some("0"),
+        capabilities: value_of_field(&status, "CapEff")
             .and_then(|bits| u64::from_str_radix(bits, 16).ok())
             .unwrap_or(0),
-        filtered: field(&status, "Seccomp") == Some("2"),
+        filtered: value_of_field(&status, "Seccomp") == Some("2"),
         processors,
-        allowed_processors: field(&status, "Cpus_allowed_list").and_then(count_in_list),
+        allowed_processors: value_of_field(&status, "Cpus_allowed_list").and_then(count_in_list),
         numa_nodes: nodes.iter().filter(|name| name.strip_prefix("node").is_some_and(is_number)).count(),
         memory: bytes("MemTotal"),
         available: bytes("MemAvailable"),
@@ -138,7 +139,7 @@ pub(super) fn read(root: &Path, service: Option<&OsStr>) -> System {
         verbs_files: rdma.has_uverbs(),
         refused_files: rdma.refused.iter().map(|file| format!("{} ({})", file.name, file.error)).collect(),
         iommu: Iommu::read(root),
-        bridges: pci::bridges(root),
+        bridges: pci::read_bridges(root),
         driver: Driver::read(root),
         services: Services::read(root),
     }
@@ -162,11 +163,11 @@ fn count_in_list(text: &str) -> Option<usize> {
 /// Returns true for QEMU, or if the processor has the flag of a hypervisor. Returns `None` without flags:
 /// only processors of x86 have them.
 pub(crate) fn virtual_machine(root: &Path) -> Option<bool> {
-    let vendor = text(&root.join("sys/devices/virtual/dmi/id/sys_vendor")).unwrap_or_default();
+    let vendor = read_text(&root.join("sys/devices/virtual/dmi/id/sys_vendor")).unwrap_or_default();
     if vendor == "QEMU" {
         return Some(true);
     }
-    let processors = text(&root.join("proc/cpuinfo"))?;
+    let processors = read_text(&root.join("proc/cpuinfo"))?;
     let flags = processors.lines().find(|line| line.starts_with("flags"))?;
     Some(flags.split_whitespace().any(|flag| flag == "hypervisor"))
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::files::{field, names, text};
+use super::super::files::{names_in_folder, read_text, value_of_field};
 use super::has_module;
 
 /// NVIDIA's kernel driver.
@@ -41,10 +41,10 @@ pub struct Services {
 
 impl Driver {
     pub(super) fn read(root: &Path) -> Self {
-        let line = text(&root.join("proc/driver/nvidia/version")).unwrap_or_default();
+        let line = read_text(&root.join("proc/driver/nvidia/version")).unwrap_or_default();
         let line = line.lines().next().unwrap_or_default();
-        let parameters = text(&root.join("proc/driver/nvidia/params")).unwrap_or_default();
-        let number = |name: &str| field(&parameters, name)?.parse::<u64>().ok();
+        let parameters = read_text(&root.join("proc/driver/nvidia/params")).unwrap_or_default();
+        let number = |name: &str| value_of_field(&parameters, name)?.parse::<u64>().ok();
         let version =
             line.split_whitespace().find(|word| word.contains('.') && word.split('.').all(super::is_number));
         Self {
@@ -58,7 +58,7 @@ impl Driver {
     }
 
     /// Returns the first number of the version.
-    pub fn major(&self) -> Option<u32> {
+    pub fn major_version(&self) -> Option<u32> {
         self.version.as_deref()?.split('.').next()?.parse().ok()
     }
 }
@@ -66,20 +66,20 @@ impl Driver {
 impl Services {
     pub(super) fn read(root: &Path) -> Self {
         let processes = root.join("proc");
-        let commands: Vec<String> = names(&processes)
+        let commands: Vec<String> = names_in_folder(&processes)
             .iter()
             .filter(|name| super::is_number(name))
-            .filter_map(|process| text(&processes.join(process).join("comm")))
+            .filter_map(|process| read_text(&processes.join(process).join("comm")))
             .collect();
         // The kernel keeps 15 letters.
         let runs =
             |name: &str| commands.iter().any(|command| command.starts_with(&name[..name.len().min(15)]));
-        let channels = names(&root.join("dev/nvidia-caps-imex-channels"));
+        let channels = names_in_folder(&root.join("dev/nvidia-caps-imex-channels"));
         Self {
             fabric_manager: runs("nv-fabricmanager"),
             imex: runs("nvidia-imex"),
             imex_channels: channels.iter().filter(|name| name.starts_with("channel")).count(),
-            systemd: text(&processes.join("1/comm")).as_deref() == Some("systemd"),
+            systemd: read_text(&processes.join("1/comm")).as_deref() == Some("systemd"),
             remove_ipc: remove_ipc(root),
         }
     }
@@ -88,10 +88,10 @@ impl Services {
 /// Returns the last `RemoveIPC=` of systemd-logind's files.
 fn remove_ipc(root: &Path) -> Option<bool> {
     let folder = root.join("etc/systemd/logind.conf.d");
-    let parts = names(&folder).into_iter().map(|name| folder.join(name));
+    let parts = names_in_folder(&folder).into_iter().map(|name| folder.join(name));
     let files = [root.join("etc/systemd/logind.conf")].into_iter().chain(parts);
     let mut last = None;
-    for text in files.filter_map(|file| text(&file)) {
+    for text in files.filter_map(|file| read_text(&file)) {
         for line in text.lines() {
             if let Some(value) = line.trim().strip_prefix("RemoveIPC=") {
                 last = Some(matches!(value.trim(), "yes" | "true" | "1" | "on"));

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::files::names;
+use super::super::files::names_in_folder;
 
 /// `/dev/shm`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,8 +37,8 @@ impl SharedMemory {
         let sizes = rustix::fs::statvfs(&folder).ok();
         let bytes = |blocks: u64, size: u64| blocks.saturating_mul(size);
         let files: Vec<String> =
-            names(&folder).into_iter().filter(|name| name.starts_with("nccl-")).collect();
-        let mapped = if files.is_empty() { Some(HashSet::new()) } else { mapped(root) };
+            names_in_folder(&folder).into_iter().filter(|name| name.starts_with("nccl-")).collect();
+        let mapped = if files.is_empty() { Some(HashSet::new()) } else { files_in_use(root) };
         let stale = mapped.map(|mapped| {
             let names: Vec<String> = files.iter().filter(|name| !mapped.contains(*name)).cloned().collect();
             let size = |name: &String| fs::metadata(folder.join(name)).map_or(0, |file| file.blocks() * 512);
@@ -54,11 +54,11 @@ impl SharedMemory {
 }
 
 /// Returns the names of NCCL's files mapped or held open by processes, or `None` if a process hides them.
-fn mapped(root: &Path) -> Option<HashSet<String>> {
+fn files_in_use(root: &Path) -> Option<HashSet<String>> {
     const PREFIX: &str = "/dev/shm/";
     let mut found = HashSet::new();
     let folder = root.join("proc");
-    for process in names(&folder).into_iter().filter(|name| super::is_number(name)) {
+    for process in names_in_folder(&folder).into_iter().filter(|name| super::is_number(name)) {
         let folder = folder.join(process);
         match fs::read_to_string(folder.join("maps")) {
             Ok(maps) => {

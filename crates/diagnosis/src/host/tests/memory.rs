@@ -17,7 +17,7 @@ fn memory_host() -> Facts {
 fn a_host_without_gpus_is_healthy_for_host_memory_alone() {
     let mut lost = memory_host();
     lost.gpus.problem = Some(Problem::NoLibrary("NVML is not installed".to_owned()));
-    lost.gpus.lost.push(Lost { index: 0, error: "GPU is lost".to_owned() });
+    lost.gpus.lost.push(LostGpu { index: 0, error: "GPU is lost".to_owned() });
     for facts in [memory_host(), lost] {
         assert_ne!(examined(std::slice::from_ref(&facts)).health(), Health::Healthy);
         let examination = examine_for_host_memory(std::slice::from_ref(&facts), &Rules::default());
@@ -43,7 +43,7 @@ fn kernel_message(rule: Option<&str>, text: &str) -> KernelMessage {
 fn faults_of_gpus_and_nccl_do_not_matter_to_host_memory() {
     let mut facts = memory_host();
     let driver = Library {
-        kind: Kind::Driver,
+        kind: LibraryKind::Driver,
         name: "libcuda.so.1".to_owned(),
         file: "/opt/libcuda.so.570.1".to_owned(),
         ..library("570.1.0", "aa")
@@ -67,7 +67,7 @@ fn faults_of_gpus_and_nccl_do_not_matter_to_host_memory() {
     let text = "Memory failure: 0x1234: recovery action for dirty page: Failed";
     facts.messages.kinds.push(kernel_message(Some("host-memory-uncorrected"), text));
     let libfabric = |build: &str| Library {
-        kind: Kind::Libfabric,
+        kind: LibraryKind::Libfabric,
         name: "libfabric.so.1".to_owned(),
         ..library("2.1.0", build)
     };

@@ -13,7 +13,7 @@ const DEFAULT_PORT: u16 = 28028;
 ///
 /// # Errors
 /// The reason why the host's name has no address.
-pub(super) fn resolve(text: &str) -> io::Result<Vec<SocketAddr>> {
+pub(super) fn resolve_address(text: &str) -> io::Result<Vec<SocketAddr>> {
     let text = text.trim();
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
     if let Ok(address) = bare.parse::<IpAddr>() {
@@ -36,13 +36,13 @@ mod tests {
 
     #[test]
     fn an_address_has_a_port_or_the_default_one() {
-        let first = |text| resolve(text).unwrap()[0].to_string();
+        let first = |text| resolve_address(text).unwrap()[0].to_string();
         assert_eq!(first("127.0.0.1:5"), "127.0.0.1:5");
         assert_eq!(first("[::1]:7"), "[::1]:7");
         assert_eq!(first("::1"), "[::1]:28028");
         assert_eq!(first("[::1]"), "[::1]:28028");
         assert_eq!(first("192.0.2.3"), "192.0.2.3:28028");
-        assert!(resolve("127.0.0.1:99999").is_err());
-        assert!(resolve("").is_err());
+        assert!(resolve_address("127.0.0.1:99999").is_err());
+        assert!(resolve_address("").is_err());
     }
 }

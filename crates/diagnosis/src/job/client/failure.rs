@@ -8,7 +8,7 @@ use crate::job::malformed::Malformed;
 
 /// Reason why a connection gave no answer.
 #[derive(Debug)]
-pub enum Failure {
+pub enum ClientFailure {
     /// The name of the host has no address.
     Unresolved(io::Error),
     /// No connection was accepted.
@@ -29,7 +29,7 @@ pub enum Failure {
     OtherJobs(Vec<String>),
 }
 
-impl Failure {
+impl ClientFailure {
     /// Returns true if another process at the same address may answer.
     pub(super) fn may_pass(&self) -> bool {
         matches!(self, Self::Silent(_) | Self::Stalled(_) | Self::Closed(_))
@@ -67,7 +67,7 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for ClientFailure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unresolved(error) => write!(formatter, "the address cannot be found: {error}"),
@@ -82,7 +82,9 @@ impl fmt::Display for Failure {
             Self::Stalled(bytes) => write!(formatter, "the answer stopped after {bytes} bytes"),
             Self::Closed(bytes) => write!(formatter, "the connection was closed after {bytes} bytes"),
             Self::TooLong(limit) => write!(formatter, "the answer is longer than {limit} bytes"),
-            Self::Unexpected(reply) => write!(formatter, "the reply is not that of RAS: `{}`", shown(reply)),
+            Self::Unexpected(reply) => {
+                write!(formatter, "the reply is not that of RAS: `{}`", shown_text(reply))
+            }
             Self::Malformed(fault) => write!(formatter, "the answer cannot be read: {fault}"),
             Self::OtherJobs(jobs) => {
                 write!(formatter, "only other jobs answer: {}", jobs.join("; "))
@@ -91,9 +93,9 @@ impl fmt::Display for Failure {
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for ClientFailure {}
 
 /// Returns the beginning of a text, without control characters of a terminal.
-fn shown(text: &str) -> String {
+fn shown_text(text: &str) -> String {
     text.chars().take(60).flat_map(char::escape_debug).collect()
 }

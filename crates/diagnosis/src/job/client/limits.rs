@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Limits of the questions to RAS.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ClientLimits {
     /// Time limit of a process of the job for another process, in seconds.
     pub timeout_s: u32,
     /// Time for a connection to be accepted.
@@ -25,7 +25,7 @@ pub struct Limits {
     pub total: Duration,
 }
 
-impl Default for Limits {
+impl Default for ClientLimits {
     fn default() -> Self {
         Self {
             timeout_s: 5,
@@ -41,9 +41,9 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
+impl ClientLimits {
     /// Returns the time for the answer.
-    pub(super) fn answer(&self) -> Duration {
+    pub(super) fn time_for_answer(&self) -> Duration {
         self.slack.saturating_add(Duration::from_secs(u64::from(self.timeout_s)))
     }
 }

@@ -15,8 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub use address::DEFAULT_ADDRESS;
-pub use failure::Failure;
-pub use limits::Limits;
+pub use failure::ClientFailure;
+pub use limits::ClientLimits;
 pub use protocol::Request;
 
 use super::answer;
@@ -32,7 +32,7 @@ pub struct Client {
     /// The address to ask, `host:port`.
     pub address: String,
     /// The limits.
-    pub limits: Limits,
+    pub limits: ClientLimits,
 }
 
 /// An answer with the circumstances.
@@ -59,7 +59,7 @@ pub struct Tries {
 #[derive(Debug)]
 pub struct Unanswered {
     /// The last reason.
-    pub failure: Failure,
+    pub failure: ClientFailure,
     /// The connections.
     pub tries: Tries,
 }
@@ -69,20 +69,22 @@ impl Client {
     ///
     /// # Errors
     /// [`Unanswered`] if nothing listens, no answer can be read, or all answers are about other jobs.
-    pub fn poll(&self, accept: &dyn Fn(&Status) -> bool) -> Result<Poll, Unanswered> {
+    pub fn poll_job(&self, accept: &dyn Fn(&Status) -> bool) -> Result<Poll, Unanswered> {
         let begin = Instant::now();
         let mut tries = Tries::default();
         let mut others: Vec<String> = Vec::new();
         loop {
-            let introduced = match self.introduce(&mut tries) {
+            let introduced = match self.introduce_client(&mut tries) {
                 Ok(introduced) => introduced,
-                Err(failure) => return Err(Unanswered { failure: last(failure, others), tries }),
+                Err(failure) => {
+                    return Err(Unanswered { failure: failure_to_report(failure, others), tries });
+                }
             };
-            let failure = match self.ask(introduced) {
+            let failure = match self.ask_process(introduced) {
                 Ok(status) if accept(&status) => return Ok(Poll { status, at: Instant::now(), tries }),
                 Ok(status) => {
                     tries.others += 1;
-                    let other = describe(&status);
+                    let other = describe_job(&status);
                     if !others.contains(&other) {
                         others.push(other);
                     }
@@ -97,8 +99,8 @@ impl Client {
             let is_late = begin.elapsed() >= self.limits.total;
             if is_late || tries.silent >= self.limits.silent || tries.others >= self.limits.others {
                 let failure = match failure {
-                    Some(failure) => last(failure, others),
-                    None => Failure::OtherJobs(others),
+                    Some(failure) => failure_to_report(failure, others),
+                    None => ClientFailure::OtherJobs(others),
                 };
                 return Err(Unanswered { failure, tries });
             }
@@ -107,14 +109,17 @@ impl Client {
 
     /// Opens connections until a process answers the introduction. Closes the other connections, and counts
     /// the unanswered ones.
-    fn introduce(&self, tries: &mut Tries) -> Result<TcpStream, Failure> {
+    fn introduce_client(&self, tries: &mut Tries) -> Result<TcpStream, ClientFailure> {
         let mut open: Vec<Introduction> = Vec::new();
-        let mut failure = Failure::Silent(self.limits.reply);
+        let mut failure = ClientFailure::Silent(self.limits.reply);
         let mut unopened = self.limits.silent;
         let mut next = Instant::now();
         loop {
             if unopened > 0 && (open.is_empty() || Instant::now() >= next) {
-                match self.connect().and_then(|stream| Introduction::start(stream, &self.limits)) {
+                match self
+                    .connect_to_address()
+                    .and_then(|stream| Introduction::start_introduction(stream, &self.limits))
+                {
                     Ok(introduction) => open.push(introduction),
                     // The open ones may be answered.
                     Err(_) if !open.is_empty() => {}
@@ -129,11 +134,11 @@ impl Client {
             }
             let mut index = 0;
             while let Some(introduction) = open.get(index) {
-                match introduction.look() {
+                match introduction.has_answer() {
                     Ok(true) => {
                         // The earlier ones have had more time.
                         tries.silent = tries.silent.saturating_add(u32::try_from(index).unwrap_or(u32::MAX));
-                        return open.swap_remove(index).finish();
+                        return open.swap_remove(index).into_connection();
                     }
                     Ok(false) => index += 1,
                     Err(reason) => {
@@ -153,13 +158,13 @@ impl Client {
     }
 
     /// Asks one process.
-    fn ask(&self, introduced: TcpStream) -> Result<Status, Failure> {
-        let (bytes, format) = protocol::ask(introduced, &self.limits)?;
-        answer::parse(&bytes, format).map_err(Failure::Malformed)
+    fn ask_process(&self, introduced: TcpStream) -> Result<Status, ClientFailure> {
+        let (bytes, format) = protocol::ask_status(introduced, &self.limits)?;
+        answer::parse_answer(&bytes, format).map_err(ClientFailure::Malformed)
     }
 
-    fn connect(&self) -> Result<TcpStream, Failure> {
-        let addresses = address::resolve(&self.address).map_err(Failure::Unresolved)?;
+    fn connect_to_address(&self) -> Result<TcpStream, ClientFailure> {
+        let addresses = address::resolve_address(&self.address).map_err(ClientFailure::Unresolved)?;
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         for address in addresses {
             match TcpStream::connect_timeout(&address, self.limits.connect) {
@@ -167,18 +172,18 @@ impl Client {
                 Err(error) => last = error,
             }
         }
-        Err(Failure::NotListening(last))
+        Err(ClientFailure::NotListening(last))
     }
 }
 
 /// Returns the reason for the report: other jobs with answers, or the last failure.
-fn last(failure: Failure, others: Vec<String>) -> Failure {
-    if others.is_empty() { failure } else { Failure::OtherJobs(others) }
+fn failure_to_report(failure: ClientFailure, others: Vec<String>) -> ClientFailure {
+    if others.is_empty() { failure } else { ClientFailure::OtherJobs(others) }
 }
 
 /// Describes a job in a few words.
-pub fn describe(status: &Status) -> String {
-    let pids: Vec<String> = status.pids().into_iter().take(4).map(|pid| pid.to_string()).collect();
+pub fn describe_job(status: &Status) -> String {
+    let pids: Vec<String> = status.process_ids().into_iter().take(4).map(|pid| pid.to_string()).collect();
     let communicators: Vec<String> =
         status.communicators.iter().take(2).map(|each| each.identity.to_string()).collect();
     match (pids.is_empty(), communicators.is_empty()) {

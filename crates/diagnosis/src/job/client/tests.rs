@@ -6,10 +6,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Client, Failure, Limits};
+use super::{Client, ClientFailure, ClientLimits};
 use crate::job::status::{Format, Status};
 use crate::job::tests::fixture;
-use crate::job::watch::{Selection, watch};
+use crate::job::watch::{Selection, watch_job};
 
 /// Behaviour of the server on one connection.
 #[derive(Clone)]
@@ -97,7 +97,7 @@ fn json(name: &str) -> Script {
 }
 
 fn client(address: &str) -> Client {
-    let limits = Limits {
+    let limits = ClientLimits {
         reply: Duration::from_millis(300),
         join: Duration::from_secs(60),
         slack: Duration::from_millis(300),
@@ -105,7 +105,7 @@ fn client(address: &str) -> Client {
         bytes: 1 << 20,
         silent: 3,
         others: 4,
-        ..Limits::default()
+        ..ClientLimits::default()
     };
     Client { address: address.to_owned(), limits }
 }
@@ -114,7 +114,11 @@ fn client(address: &str) -> Client {
 fn patient(address: &str) -> Client {
     Client {
         address: address.to_owned(),
-        limits: Limits { reply: Duration::from_secs(60), join: Duration::from_secs(60), ..Limits::default() },
+        limits: ClientLimits {
+            reply: Duration::from_secs(60),
+            join: Duration::from_secs(60),
+            ..ClientLimits::default()
+        },
     }
 }
 
@@ -125,7 +129,7 @@ fn any(_: &Status) -> bool {
 #[test]
 fn json_is_asked_for_and_nothing_else_is_sent() {
     let (address, lines) = serve(vec![json("2.30.7-ok.1.json")]);
-    let poll = patient(&address).poll(&any).unwrap();
+    let poll = patient(&address).poll_job(&any).unwrap();
     assert_eq!(poll.status.communicators[0].ranks.len(), 2);
     let lines = lines.recv().unwrap();
     assert_eq!(lines, ["CLIENT PROTOCOL 2", "TIMEOUT 5", "SET FORMAT json", "STATUS"]);
@@ -134,7 +138,7 @@ fn json_is_asked_for_and_nothing_else_is_sent() {
 #[test]
 fn a_library_without_json_is_asked_for_text() {
     let (address, lines) = serve(vec![Script::Answer(false, fixture("2.24.3-late.txt"))]);
-    let poll = patient(&address).poll(&any).unwrap();
+    let poll = patient(&address).poll_job(&any).unwrap();
     assert_eq!(poll.status.format, Format::Text);
     assert_eq!(poll.status.communicators[0].ranks.len(), 16);
     assert_eq!(lines.recv().unwrap().last().unwrap(), "VERBOSE STATUS");
@@ -143,7 +147,7 @@ fn a_library_without_json_is_asked_for_text() {
 #[test]
 fn a_connection_without_an_answer_is_tried_again() {
     let (address, _lines) = serve(vec![Script::Close, Script::Close, json("2.28.9-killed.json")]);
-    let poll = patient(&address).poll(&any).unwrap();
+    let poll = patient(&address).poll_job(&any).unwrap();
     assert_eq!((poll.tries.silent, poll.status.repaired), (2, true));
 }
 
@@ -158,7 +162,7 @@ fn one_process_that_answers_is_found_among_stopped_ones_that_accept() {
     client.limits.join = Duration::from_millis(20);
     client.limits.silent = 100;
     let begin = Instant::now();
-    let poll = client.poll(&any).unwrap();
+    let poll = client.poll_job(&any).unwrap();
     assert_eq!(poll.status.communicators[0].ranks.len(), 2);
     assert_eq!(poll.tries.silent, 5);
     assert!(begin.elapsed() < client.limits.reply, "it waited for a silent one");
@@ -168,11 +172,15 @@ fn one_process_that_answers_is_found_among_stopped_ones_that_accept() {
 fn silent_connections_are_waited_for_together() {
     let address = serve_together(vec![Script::Silence; 8]);
     let mut client = patient(&address);
-    client.limits =
-        Limits { reply: Duration::from_secs(2), join: Duration::from_millis(1), silent: 8, ..client.limits };
+    client.limits = ClientLimits {
+        reply: Duration::from_secs(2),
+        join: Duration::from_millis(1),
+        silent: 8,
+        ..client.limits
+    };
     let begin = Instant::now();
-    let unanswered = client.poll(&any).unwrap_err();
-    assert!(matches!(unanswered.failure, Failure::Silent(_)), "{}", unanswered.failure);
+    let unanswered = client.poll_job(&any).unwrap_err();
+    assert!(matches!(unanswered.failure, ClientFailure::Silent(_)), "{}", unanswered.failure);
     assert_eq!(unanswered.tries.silent, 8);
     assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
 }
@@ -181,8 +189,8 @@ fn silent_connections_are_waited_for_together() {
 fn a_server_that_says_nothing_is_given_up() {
     let (address, _lines) = serve(vec![Script::Silence; 3]);
     let begin = Instant::now();
-    let unanswered = client(&address).poll(&any).unwrap_err();
-    assert!(matches!(unanswered.failure, Failure::Silent(_)), "{}", unanswered.failure);
+    let unanswered = client(&address).poll_job(&any).unwrap_err();
+    assert!(matches!(unanswered.failure, ClientFailure::Silent(_)), "{}", unanswered.failure);
     assert_eq!(unanswered.tries.silent, 3);
     assert!(begin.elapsed() >= Duration::from_millis(900));
     assert!(unanswered.failure.advice().contains("ss -ltnp"));
@@ -191,30 +199,34 @@ fn a_server_that_says_nothing_is_given_up() {
 #[test]
 fn an_answer_that_stalls_is_given_up() {
     let (address, _lines) = serve(vec![Script::Stall(b"{ \"nccl".to_vec()); 3]);
-    let unanswered = client(&address).poll(&any).unwrap_err();
-    assert!(matches!(unanswered.failure, Failure::Stalled(_) | Failure::Silent(_)), "{}", unanswered.failure);
+    let unanswered = client(&address).poll_job(&any).unwrap_err();
+    assert!(
+        matches!(unanswered.failure, ClientFailure::Stalled(_) | ClientFailure::Silent(_)),
+        "{}",
+        unanswered.failure
+    );
 }
 
 #[test]
 fn a_flood_ends_at_the_limit() {
     let (address, _lines) = serve(vec![Script::Flood]);
-    let unanswered = patient(&address).poll(&any).unwrap_err();
-    assert!(matches!(unanswered.failure, Failure::Unexpected(_)), "{}", unanswered.failure);
+    let unanswered = patient(&address).poll_job(&any).unwrap_err();
+    assert!(matches!(unanswered.failure, ClientFailure::Unexpected(_)), "{}", unanswered.failure);
 
     let (address, _lines) = serve(vec![Script::Answer(true, vec![b' '; 3 << 20])]);
     let mut client = patient(&address);
     client.limits.bytes = 1 << 20;
-    let unanswered = client.poll(&any).unwrap_err();
-    assert!(matches!(unanswered.failure, Failure::TooLong(_)), "{}", unanswered.failure);
+    let unanswered = client.poll_job(&any).unwrap_err();
+    assert!(matches!(unanswered.failure, ClientFailure::TooLong(_)), "{}", unanswered.failure);
 }
 
 #[test]
 fn another_program_at_the_port_is_told() {
     let (address, _lines) = serve(vec![Script::Reply(b"HTTP/1.1 400 Bad Request\r\n\x1b[31m\r\n")]);
-    let unanswered = patient(&address).poll(&any).unwrap_err();
+    let unanswered = patient(&address).poll_job(&any).unwrap_err();
     assert_eq!(unanswered.failure.to_string(), "the reply is not that of RAS: `HTTP/1.1 400 Bad Request`");
     let (address, _lines) = serve(vec![Script::Answer(true, b"{}".to_vec())]);
-    let unanswered = patient(&address).poll(&any).unwrap_err();
+    let unanswered = patient(&address).poll_job(&any).unwrap_err();
     assert!(
         unanswered.failure.to_string().contains("missing field `nccl_version`"),
         "{}",
@@ -225,8 +237,8 @@ fn another_program_at_the_port_is_told() {
 #[test]
 fn nothing_that_listens_is_told_at_once() {
     // No program may listen at the first port.
-    let unanswered = patient("127.0.0.1:1").poll(&any).unwrap_err();
-    assert!(matches!(unanswered.failure, Failure::NotListening(_)), "{}", unanswered.failure);
+    let unanswered = patient("127.0.0.1:1").poll_job(&any).unwrap_err();
+    assert!(matches!(unanswered.failure, ClientFailure::NotListening(_)), "{}", unanswered.failure);
     assert!(unanswered.failure.advice().contains("older than 2.24"));
 }
 
@@ -239,7 +251,7 @@ fn another_job_that_answers_is_asked_past() {
         json("2.30.7-ok.2.json"),
     ]);
     let selection = Selection { pid: Some(4543), communicator: None };
-    let watch = watch(&patient(&address), &selection, Duration::ZERO, &mut |_| ()).unwrap();
+    let watch = watch_job(&patient(&address), &selection, Duration::ZERO, &mut |_| ()).unwrap();
     let second = watch.second.unwrap();
     assert_eq!((watch.first.tries.others, second.tries.others), (1, 1));
     assert_eq!(second.status.communicators[0].ranks[0].counts["AllReduce"], 4422);
@@ -249,7 +261,7 @@ fn another_job_that_answers_is_asked_past() {
 fn the_second_answer_is_about_the_same_job_without_a_selection() {
     let (address, _lines) =
         serve(vec![json("2.30.7-ok.1.json"), json("2.30.7-absent.json"), json("2.30.7-ok.2.json")]);
-    let watch = watch(&patient(&address), &Selection::default(), Duration::ZERO, &mut |_| ()).unwrap();
+    let watch = watch_job(&patient(&address), &Selection::default(), Duration::ZERO, &mut |_| ()).unwrap();
     assert_eq!(watch.second.unwrap().tries.others, 1);
 }
 
@@ -258,7 +270,7 @@ fn only_other_jobs_are_named() {
     let (address, _lines) = serve(vec![json("2.30.7-absent.json"); 4]);
     let mut client = patient(&address);
     client.limits.others = 4;
-    let unanswered = client.poll(&|_| false).unwrap_err();
+    let unanswered = client.poll_job(&|_| false).unwrap_err();
     let text = unanswered.failure.to_string();
     assert_eq!(text, "only other jobs answer: communicator 0xb67645b31b895d33 with processes 4857, 4858");
 }

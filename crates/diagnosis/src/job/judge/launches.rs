@@ -3,17 +3,19 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::progress::{Member, Progress, Standstill, counts_text, groups, member, standstill};
+use super::progress::{
+    LaunchProgress, RankMember, Standstill, counts_text, find_standstill, group_by_counts, member_of,
+};
 use super::words::RankNames;
 use crate::finding::{Evidence, Finding, Severity};
-use crate::job::status::{Communicator, Format, Status};
-use crate::words::{join_list, plural, sentence};
+use crate::job::status::{Format, JobCommunicator, Status};
+use crate::words::{capitalize, join_list, plural};
 
 const SOURCE: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html";
 
 /// Conclusions from the counts.
 #[derive(Debug, Default)]
-pub(super) struct Conclusions {
+pub(super) struct CountConclusions {
     /// The findings.
     pub findings: Vec<Finding>,
     /// Sentence that proves operations on all ranks.
@@ -23,21 +25,21 @@ pub(super) struct Conclusions {
 }
 
 /// Concludes from the counts of two answers.
-pub(super) fn conclude(
+pub(super) fn conclude_from_counts(
     first: &Status,
     last: &Status,
     interval: Duration,
     rank_names: &RankNames<'_>,
-) -> Conclusions {
-    let progress = Progress::between(first, last);
+) -> CountConclusions {
+    let progress = LaunchProgress::between_answers(first, last);
     let seconds = format!("{:.1} s", interval.as_secs_f64());
     let stands: Vec<Standstill<'_>> = last
         .communicators
         .iter()
         .filter(|communicator| progress.is_still(communicator) && is_unchanged(first, last, communicator))
-        .filter_map(standstill)
+        .filter_map(find_standstill)
         .collect();
-    let mut conclusions = Conclusions::default();
+    let mut conclusions = CountConclusions::default();
     if progress.has_restarted {
         let text =
             "Communicators were destroyed or made anew between the answers: their counts are not comparable.";
@@ -46,13 +48,13 @@ pub(super) fn conclude(
     let is_certain = last.format == Format::Json || last.communicator_count() == 1;
     let (reported, followers) = sort_out(&stands);
     for (stand, roots) in reported {
-        conclusions.findings.push(finding(stand, &roots, &seconds, is_certain, rank_names));
+        conclusions.findings.push(build_finding(stand, &roots, &seconds, is_certain, rank_names));
     }
     if conclusions.findings.is_empty() && !stands.is_empty() {
-        conclusions.findings.push(circle(&stands, &seconds, rank_names));
+        conclusions.findings.push(describe_circle(&stands, &seconds, rank_names));
     }
     append_followers(&mut conclusions.findings, &followers);
-    conclusions.findings.extend(unnamed(first, last));
+    conclusions.findings.extend(find_unnamed_differences(first, last));
     if conclusions.findings.is_empty() {
         judge_progress(&mut conclusions, &progress, last, &seconds, rank_names);
     }
@@ -60,9 +62,11 @@ pub(super) fn conclude(
 }
 
 /// Checks that a communicator of a text answer had the same differences before: the text shows nothing else.
-fn is_unchanged(first: &Status, last: &Status, communicator: &Communicator) -> bool {
+fn is_unchanged(first: &Status, last: &Status, communicator: &JobCommunicator) -> bool {
     last.format == Format::Json
-        || first.find(&communicator.identity).is_some_and(|before| groups(before) == groups(communicator))
+        || first
+            .find_communicator(&communicator.identity)
+            .is_some_and(|before| group_by_counts(before) == group_by_counts(communicator))
 }
 
 /// Separates the communicators in which the job waits for a rank from communicators waiting as a consequence.
@@ -74,10 +78,10 @@ fn sort_out<'a, 'b>(
         stands.iter().enumerate().map(|(index, stand)| (stand, root_ranks(stands, index))).collect();
     // First come communicators with only awaited ranks behind, the smallest first.
     candidates.sort_by_key(|(stand, roots)| (roots.len() != stand.behind.len(), stand.communicator.size));
-    let mut named: BTreeSet<Member> = BTreeSet::new();
+    let mut named: BTreeSet<RankMember> = BTreeSet::new();
     let (mut reported, mut followers) = (Vec::new(), Vec::new());
     for (stand, roots) in candidates {
-        let awaited: BTreeSet<Member> = members(stand, &roots).into_iter().collect();
+        let awaited: BTreeSet<RankMember> = members_of_ranks(stand, &roots).into_iter().collect();
         if stand.is_conflict || !awaited.is_subset(&named) {
             named.extend(awaited);
             reported.push((stand, roots));
@@ -90,34 +94,34 @@ fn sort_out<'a, 'b>(
 
 /// Returns the awaited ranks: ranks behind that do not wait in another communicator.
 fn root_ranks(stands: &[Standstill<'_>], index: usize) -> Vec<u32> {
-    let waiting: BTreeSet<Member> = stands
+    let waiting: BTreeSet<RankMember> = stands
         .iter()
         .enumerate()
         .filter(|(other, _)| *other != index)
-        .flat_map(|(_, stand)| members(stand, &stand.ahead))
+        .flat_map(|(_, stand)| members_of_ranks(stand, &stand.ahead))
         .collect();
     let stand = &stands[index];
     let is_root = |number: &&u32| {
         stand
             .communicator
             .rank(**number)
-            .is_none_or(|rank| !waiting.contains(&member(stand.communicator, rank)))
+            .is_none_or(|rank| !waiting.contains(&member_of(stand.communicator, rank)))
     };
     stand.behind.iter().filter(is_root).copied().collect()
 }
 
-fn members(stand: &Standstill<'_>, numbers: &[u32]) -> Vec<Member> {
+fn members_of_ranks(stand: &Standstill<'_>, numbers: &[u32]) -> Vec<RankMember> {
     let ranks = numbers.iter().filter_map(|number| stand.communicator.rank(*number));
-    ranks.map(|rank| member(stand.communicator, rank)).collect()
+    ranks.map(|rank| member_of(stand.communicator, rank)).collect()
 }
 
-fn names(stand: &Standstill<'_>, numbers: &[u32], rank_names: &RankNames<'_>) -> Vec<String> {
+fn names_of_ranks(stand: &Standstill<'_>, numbers: &[u32], rank_names: &RankNames<'_>) -> Vec<String> {
     let place = |number: u32| stand.communicator.rank(number).and_then(|rank| rank.place.as_ref());
     numbers.iter().map(|&number| rank_names.name(stand.communicator, number, place(number))).collect()
 }
 
 /// Returns the finding about ranks that have not arrived, or called other operations.
-fn finding(
+fn build_finding(
     stand: &Standstill<'_>,
     roots: &[u32],
     seconds: &str,
@@ -125,7 +129,7 @@ fn finding(
     rank_names: &RankNames<'_>,
 ) -> Finding {
     let size = stand.communicator.size;
-    let within = rank_names.within(&stand.communicator.identity, size);
+    let within = rank_names.within_communicator(&stand.communicator.identity, size);
     let still = format!("no rank launched anything in {seconds}");
     let is_minority = stand.behind.len() * 2 <= size as usize;
     let ahead_count = stand.ahead.len();
@@ -140,27 +144,27 @@ fn finding(
         )
     } else if is_minority {
         let root_count = roots.len();
-        let roots = join_list(&names(stand, roots, rank_names));
+        let roots = join_list(&names_of_ranks(stand, roots, rank_names));
         let has = plural(root_count, "has", "have");
         (
             "job-not-arrived",
             if is_certain { Severity::Broken } else { Severity::Unknown },
             format!(
                 "{} {has} not launched {awaited}{within}, which {ahead_count} {} for, and {still}.",
-                sentence(&roots),
+                capitalize(&roots),
                 plural(ahead_count, "rank launched and waits", "ranks launched and wait"),
             ),
             "It is busy or blocked outside of NCCL (loading data, a checkpoint, an exception), or it waits \
              for an earlier operation.",
         )
     } else {
-        let ahead = join_list(&names(stand, &stand.ahead, rank_names));
+        let ahead = join_list(&names_of_ranks(stand, &stand.ahead, rank_names));
         (
             "job-few-ahead",
             Severity::Unknown,
             format!(
                 "{} {} launched {awaited}{within}, which {} of {size} ranks have not, and {still}.",
-                sentence(&ahead),
+                capitalize(&ahead),
                 plural(ahead_count, "has", "have"),
                 stand.behind.len(),
             ),
@@ -171,12 +175,17 @@ fn finding(
     let mut finding = Finding::new(rule, severity, diagnosis);
     finding.cause = Some(cause.to_owned());
     let suspects = if stand.is_conflict || !is_minority { &stand.ahead } else { roots };
-    complete(&mut finding, stand, suspects, rank_names);
+    complete_finding(&mut finding, stand, suspects, rank_names);
     finding
 }
 
 /// Adds remedy, ranks, hosts and evidence.
-fn complete(finding: &mut Finding, stand: &Standstill<'_>, suspects: &[u32], rank_names: &RankNames<'_>) {
+fn complete_finding(
+    finding: &mut Finding,
+    stand: &Standstill<'_>,
+    suspects: &[u32],
+    rank_names: &RankNames<'_>,
+) {
     let places = suspects.iter().filter_map(|number| stand.communicator.rank(*number)?.place.as_ref());
     let places: Vec<_> = places.filter(|place| place.pid >= 0).collect();
     let (pid, host) = match places.first() {
@@ -192,13 +201,13 @@ fn complete(finding: &mut Finding, stand: &Standstill<'_>, suspects: &[u32], ran
         .iter()
         .filter_map(|&number| {
             let place = stand.communicator.rank(number).and_then(|rank| rank.place.as_ref());
-            rank_names.number(stand.communicator, number, place)
+            rank_names.number_in_largest(stand.communicator, number, place)
         })
         .collect();
     finding.ranks.sort_unstable();
     finding.hosts =
         places.iter().map(|place| place.host.clone()).collect::<BTreeSet<_>>().into_iter().collect();
-    for (counts, numbers) in groups(stand.communicator).into_iter().take(8) {
+    for (counts, numbers) in group_by_counts(stand.communicator).into_iter().take(8) {
         let who = match numbers[..] {
             [one] => format!("Rank {one}"),
             _ => format!("{} ranks", numbers.len()),
@@ -223,11 +232,11 @@ fn complete(finding: &mut Finding, stand: &Standstill<'_>, suspects: &[u32], ran
 }
 
 /// Returns the finding about communicators with all late ranks waiting in another one.
-fn circle(stands: &[Standstill<'_>], seconds: &str, rank_names: &RankNames<'_>) -> Finding {
+fn describe_circle(stands: &[Standstill<'_>], seconds: &str, rank_names: &RankNames<'_>) -> Finding {
     let each: Vec<String> = stands
         .iter()
         .map(|stand| {
-            let behind = join_list(&names(stand, &stand.behind, rank_names));
+            let behind = join_list(&names_of_ranks(stand, &stand.behind, rank_names));
             format!("communicator {} waits for {behind}", stand.communicator.identity)
         })
         .collect();
@@ -243,7 +252,7 @@ fn circle(stands: &[Standstill<'_>], seconds: &str, rank_names: &RankNames<'_>) 
     finding.cause =
         Some("Ranks call the operations of different communicators in different orders.".to_owned());
     if let Some(stand) = stands.first() {
-        complete(&mut finding, stand, &stand.behind, rank_names);
+        complete_finding(&mut finding, stand, &stand.behind, rank_names);
     }
     finding
 }
@@ -268,13 +277,13 @@ fn append_followers(findings: &mut [Finding], followers: &[&Standstill<'_>]) {
 }
 
 /// Returns findings about differences without named ranks in a text answer.
-fn unnamed(first: &Status, last: &Status) -> Vec<Finding> {
+fn find_unnamed_differences(first: &Status, last: &Status) -> Vec<Finding> {
     let lasting = last.communicators.iter().filter(|now| {
-        let before = first.find(&now.identity);
+        let before = first.find_communicator(&now.identity);
         !now.unnamed_differences.is_empty()
             && before.is_some_and(|before| before.unnamed_differences == now.unnamed_differences)
     });
-    let finding = |communicator: &Communicator| {
+    let finding = |communicator: &JobCommunicator| {
         let mut finding = Finding::new(
             "job-counts-differ",
             Severity::Unknown,
@@ -298,14 +307,14 @@ fn unnamed(first: &Status, last: &Status) -> Vec<Finding> {
 
 /// Judges ranks without differences: they run, they stand, or some of them do.
 fn judge_progress(
-    conclusions: &mut Conclusions,
-    progress: &Progress,
+    conclusions: &mut CountConclusions,
+    progress: &LaunchProgress,
     last: &Status,
     seconds: &str,
     rank_names: &RankNames<'_>,
 ) {
     let total = progress.launched.len();
-    let moving = progress.moving();
+    let moving = progress.count_moving();
     let is_complete = last.communicators.iter().all(|each| each.missing_count == 0);
     let is_known = last.format == Format::Json
         || rank_names.largest.is_some_and(|each| each.ranks.len() == each.size as usize);
@@ -318,7 +327,7 @@ fn judge_progress(
         return;
     }
     if total == 0 || last.format == Format::Text {
-        conclusions.findings.extend(hidden(last));
+        conclusions.findings.extend(find_missing_counts(last));
         return;
     }
     let mut finding = if !progress.unknown.is_empty() {
@@ -326,7 +335,7 @@ fn judge_progress(
     } else if moving == 0 {
         no_progress(last, total, seconds, rank_names)
     } else {
-        partly(progress, last, seconds, rank_names)
+        describe_partial_progress(progress, last, seconds, rank_names)
     };
     finding.remedy = Some(
         "Look at the stacks of some ranks, `py-spy dump --pid PID` (in `synchronize` or `wait`: stuck \
@@ -338,7 +347,7 @@ fn judge_progress(
     conclusions.findings.push(finding);
 }
 
-fn growth_unknown(progress: &Progress, total: usize, seconds: &str) -> Finding {
+fn growth_unknown(progress: &LaunchProgress, total: usize, seconds: &str) -> Finding {
     let count = progress.unknown.len();
     let mut finding = Finding::new(
         "job-growth-unknown",
@@ -375,14 +384,19 @@ fn no_progress(last: &Status, total: usize, seconds: &str, rank_names: &RankName
     finding
 }
 
-fn partly(progress: &Progress, last: &Status, seconds: &str, rank_names: &RankNames<'_>) -> Finding {
+fn describe_partial_progress(
+    progress: &LaunchProgress,
+    last: &Status,
+    seconds: &str,
+    rank_names: &RankNames<'_>,
+) -> Finding {
     let mut still = BTreeSet::new();
     let mut numbers = BTreeSet::new();
     for communicator in &last.communicators {
         for rank in &communicator.ranks {
-            if progress.launched.get(&member(communicator, rank)).is_some_and(|launched| *launched == 0) {
+            if progress.launched.get(&member_of(communicator, rank)).is_some_and(|launched| *launched == 0) {
                 still.insert(rank_names.name(communicator, rank.rank, rank.place.as_ref()));
-                numbers.extend(rank_names.number(communicator, rank.rank, rank.place.as_ref()));
+                numbers.extend(rank_names.number_in_largest(communicator, rank.rank, rank.place.as_ref()));
             }
         }
     }
@@ -390,10 +404,10 @@ fn partly(progress: &Progress, last: &Status, seconds: &str, rank_names: &RankNa
     let mut finding = Finding::new(
         "job-partly-still",
         Severity::Unknown,
-        sentence(&format!(
+        capitalize(&format!(
             "{} launched nothing in {seconds}, while {} of {} ranks did.",
             join_list(&names),
-            progress.moving(),
+            progress.count_moving(),
             progress.launched.len()
         )),
     );
@@ -403,7 +417,7 @@ fn partly(progress: &Progress, last: &Status, seconds: &str, rank_names: &RankNa
 }
 
 /// Returns the finding about a text answer without counts.
-fn hidden(last: &Status) -> Option<Finding> {
+fn find_missing_counts(last: &Status) -> Option<Finding> {
     let count = last.communicator_count();
     if count == 0 {
         let mut finding = Finding::new(

@@ -4,22 +4,26 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::words::RankNames;
 use crate::finding::{Action, Evidence, Finding, Severity};
-use crate::job::status::{Absence, Communicator, REMOTE_ERROR, Rank, State, Status};
-use crate::words::{join_list, plural, sentence};
+use crate::job::status::{Absence, JobCommunicator, REMOTE_ERROR, Rank, State, Status};
+use crate::words::{capitalize, join_list, plural};
 
 const SOURCE: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html";
 
 /// Finds dead and silent processes, errors, and communicators that are not ready. `first` is the earlier
 /// answer.
-pub(super) fn find(first: Option<&Status>, last: &Status, rank_names: &RankNames<'_>) -> Vec<Finding> {
-    let mut findings = absent(first, last, rank_names);
-    errors(last, rank_names, &mut findings);
+pub(super) fn find_failed_members(
+    first: Option<&Status>,
+    last: &Status,
+    rank_names: &RankNames<'_>,
+) -> Vec<Finding> {
+    let mut findings = find_absent_processes(first, last, rank_names);
+    add_reported_errors(last, rank_names, &mut findings);
     for communicator in &last.communicators {
-        let before = first.and_then(|first| first.find(&communicator.identity));
+        let before = first.and_then(|first| first.find_communicator(&communicator.identity));
         findings.extend(find_unfinished_ranks(before, communicator, rank_names));
-        findings.extend(left(before, communicator, rank_names));
+        findings.extend(find_ranks_that_left(before, communicator, rank_names));
     }
-    findings.extend(ending(last, rank_names, &findings));
+    findings.extend(find_ending_communicators(last, rank_names, &findings));
     findings
 }
 
@@ -34,24 +38,25 @@ struct AbsentProcess {
 }
 
 /// The key is host and process. For ranks without a known place, it is communicator and rank.
-type Key = (String, i64);
+type ProcessKey = (String, i64);
 
-fn absent(first: Option<&Status>, last: &Status, rank_names: &RankNames<'_>) -> Vec<Finding> {
+fn find_absent_processes(first: Option<&Status>, last: &Status, rank_names: &RankNames<'_>) -> Vec<Finding> {
     let now = absent_processes(last, rank_names);
     let before = first.map(|first| absent_processes(first, rank_names));
     let mut findings = Vec::new();
     for (absence, rule) in
         [(Absence::Dead, "job-process-dead"), (Absence::Unresponsive, "job-process-silent")]
     {
-        let each: Vec<(&Key, &AbsentProcess)> =
+        let each: Vec<(&ProcessKey, &AbsentProcess)> =
             now.iter().filter(|(_, process)| process.absence == absence).collect();
-        let unnamed = unnamed(last, absence).saturating_sub(u32::try_from(each.len()).unwrap_or(u32::MAX));
+        let unnamed =
+            count_unnamed(last, absence).saturating_sub(u32::try_from(each.len()).unwrap_or(u32::MAX));
         if each.is_empty() && unnamed == 0 {
             continue;
         }
         let is_lasting = absence == Absence::Dead
             || before.as_ref().is_some_and(|before| match each.is_empty() {
-                true => first.is_some_and(|first| self::unnamed(first, absence) > 0),
+                true => first.is_some_and(|first| self::count_unnamed(first, absence) > 0),
                 false => each.iter().any(|(key, _)| before.contains_key(*key)),
             });
         let severity = if is_lasting { Severity::Broken } else { Severity::Unknown };
@@ -61,7 +66,7 @@ fn absent(first: Option<&Status>, last: &Status, rank_names: &RankNames<'_>) -> 
 }
 
 /// Returns the number of processes counted by a text answer.
-fn unnamed(status: &Status, absence: Absence) -> u32 {
+fn count_unnamed(status: &Status, absence: Absence) -> u32 {
     match absence {
         Absence::Dead => status.dead.count,
         _ => status.silent.count,
@@ -72,7 +77,7 @@ fn absence_finding(
     rule: &str,
     severity: Severity,
     absence: Absence,
-    each: &[(&Key, &AbsentProcess)],
+    each: &[(&ProcessKey, &AbsentProcess)],
     unnamed: u32,
 ) -> Finding {
     let mut names: Vec<String> = each.iter().map(|(_, process)| process.title()).collect();
@@ -90,7 +95,7 @@ fn absence_finding(
         (_, Severity::Broken) => format!("{} not answer the other processes", plural(count, "does", "do")),
         _ => "did not answer the other processes once".to_owned(),
     };
-    let mut finding = Finding::new(rule, severity, sentence(&format!("{} {said}.", join_list(&names))));
+    let mut finding = Finding::new(rule, severity, capitalize(&format!("{} {said}.", join_list(&names))));
     finding.cause = Some(match absence {
         Absence::Dead => "The process has ended (killed, out of memory, an exception), or its host is unreachable.",
         _ => "The process has ended or is stopped (SIGSTOP, debugger, frozen container), or its host is overloaded.",
@@ -149,8 +154,8 @@ impl AbsentProcess {
     }
 }
 
-fn absent_processes(status: &Status, rank_names: &RankNames<'_>) -> BTreeMap<Key, AbsentProcess> {
-    let mut found: BTreeMap<Key, AbsentProcess> = BTreeMap::new();
+fn absent_processes(status: &Status, rank_names: &RankNames<'_>) -> BTreeMap<ProcessKey, AbsentProcess> {
+    let mut found: BTreeMap<ProcessKey, AbsentProcess> = BTreeMap::new();
     for (processes, absence) in [(&status.dead, Absence::Dead), (&status.silent, Absence::Unresponsive)] {
         for process in &processes.named {
             found.entry((process.host.clone(), process.pid)).or_insert_with(|| AbsentProcess {
@@ -180,7 +185,7 @@ fn absent_processes(status: &Status, rank_names: &RankNames<'_>) -> BTreeMap<Key
                 names: BTreeSet::new(),
             });
             process.absence = process.absence.min(rank.absence);
-            if let Some(number) = rank_names.number(communicator, rank.rank, place) {
+            if let Some(number) = rank_names.number_in_largest(communicator, rank.rank, place) {
                 process.ranks.insert(number);
                 process.names.insert(name);
             }
@@ -191,8 +196,8 @@ fn absent_processes(status: &Status, rank_names: &RankNames<'_>) -> BTreeMap<Key
 
 /// Adds errors reported by ranks. The error of a rank with a failed peer is evidence of that failure, not
 /// another cause.
-fn errors(last: &Status, rank_names: &RankNames<'_>, findings: &mut Vec<Finding>) {
-    let mut by_error: BTreeMap<(bool, &str), Vec<(&Communicator, &Rank)>> = BTreeMap::new();
+fn add_reported_errors(last: &Status, rank_names: &RankNames<'_>, findings: &mut Vec<Finding>) {
+    let mut by_error: BTreeMap<(bool, &str), Vec<(&JobCommunicator, &Rank)>> = BTreeMap::new();
     for communicator in &last.communicators {
         for rank in &communicator.ranks {
             for (is_init, error) in [(true, &rank.init_error), (false, &rank.async_error)] {
@@ -214,7 +219,7 @@ fn errors(last: &Status, rank_names: &RankNames<'_>, findings: &mut Vec<Finding>
             root.severity = Severity::Broken;
             root.evidence.push(Evidence {
                 place: "RAS".to_owned(),
-                text: sentence(&text),
+                text: capitalize(&text),
                 ..Evidence::default()
             });
             continue;
@@ -223,7 +228,7 @@ fn errors(last: &Status, rank_names: &RankNames<'_>, findings: &mut Vec<Finding>
             true => ("job-init-error", "while the communicator was made"),
             false => ("job-async-error", "in a running communicator"),
         };
-        let mut finding = Finding::new(rule, Severity::Broken, sentence(&format!("{text} {when}.")));
+        let mut finding = Finding::new(rule, Severity::Broken, capitalize(&format!("{text} {when}.")));
         finding.cause = Some(cause_of(error).to_owned());
         finding.remedy = Some(
             "Look at the first WARN line in the log of these ranks (`nccl-bench doctor log FILE`); without \
@@ -233,13 +238,13 @@ fn errors(last: &Status, rank_names: &RankNames<'_>, findings: &mut Vec<Finding>
         let numbers: BTreeSet<u32> = ranks
             .iter()
             .filter_map(|(communicator, rank)| {
-                rank_names.number(communicator, rank.rank, rank.place.as_ref())
+                rank_names.number_in_largest(communicator, rank.rank, rank.place.as_ref())
             })
             .collect();
         finding.ranks = numbers.into_iter().collect();
-        finding.hosts = hosts(ranks.iter().map(|(_, rank)| *rank));
+        finding.hosts = hosts_of_ranks(ranks.iter().map(|(_, rank)| *rank));
         finding.evidence =
-            vec![Evidence { place: "RAS".to_owned(), text: sentence(&text), ..Evidence::default() }];
+            vec![Evidence { place: "RAS".to_owned(), text: capitalize(&text), ..Evidence::default() }];
         finding.occurrences = ranks.len() as u64;
         finding.source = Some(SOURCE.to_owned());
         findings.push(finding);
@@ -258,7 +263,7 @@ fn cause_of(error: &str) -> &'static str {
     }
 }
 
-fn hosts<'a>(ranks: impl Iterator<Item = &'a Rank>) -> Vec<String> {
+fn hosts_of_ranks<'a>(ranks: impl Iterator<Item = &'a Rank>) -> Vec<String> {
     let hosts: BTreeSet<String> =
         ranks.filter_map(|rank| rank.place.as_ref()).map(|place| place.host.clone()).collect();
     hosts.into_iter().collect()
@@ -266,11 +271,11 @@ fn hosts<'a>(ranks: impl Iterator<Item = &'a Rank>) -> Vec<String> {
 
 /// Finds a communicator not ready in both answers, and names the ranks outside it.
 fn find_unfinished_ranks(
-    before: Option<&Communicator>,
-    now: &Communicator,
+    before: Option<&JobCommunicator>,
+    now: &JobCommunicator,
     rank_names: &RankNames<'_>,
 ) -> Option<Finding> {
-    let waiting = |communicator: &Communicator| -> BTreeSet<u32> {
+    let waiting = |communicator: &JobCommunicator| -> BTreeSet<u32> {
         let ranks = communicator.ranks.iter();
         let waiting = ranks.filter(|rank| rank.state == Some(State::Init) && rank.init_error.is_none());
         waiting.map(|rank| rank.rank).collect()
@@ -297,20 +302,24 @@ fn find_unfinished_ranks(
     finding.ranks = now
         .missing
         .iter()
-        .filter_map(|rank| rank_names.number(now, rank.rank, rank.place.as_ref()))
+        .filter_map(|rank| rank_names.number_in_largest(now, rank.rank, rank.place.as_ref()))
         .collect();
     finding.source = Some(SOURCE.to_owned());
     Some(finding)
 }
 
 /// Returns the names of ranks whose process answers without the communicator.
-fn not_members(communicator: &Communicator, rank_names: &RankNames<'_>) -> Vec<String> {
+fn not_members(communicator: &JobCommunicator, rank_names: &RankNames<'_>) -> Vec<String> {
     let missing = communicator.missing.iter().filter(|rank| rank.absence == Absence::NotAMember);
     missing.map(|rank| rank_names.name(communicator, rank.rank, rank.place.as_ref())).collect()
 }
 
 /// Finds ranks outside a communicator in use by its other ranks.
-fn left(before: Option<&Communicator>, now: &Communicator, rank_names: &RankNames<'_>) -> Option<Finding> {
+fn find_ranks_that_left(
+    before: Option<&JobCommunicator>,
+    now: &JobCommunicator,
+    rank_names: &RankNames<'_>,
+) -> Option<Finding> {
     let is_used = now.ranks.iter().any(|rank| rank.state == Some(State::Running));
     let is_ending =
         now.ranks.iter().any(|rank| matches!(rank.state, Some(State::Finalize | State::Abort | State::Init)));
@@ -322,7 +331,7 @@ fn left(before: Option<&Communicator>, now: &Communicator, rank_names: &RankName
     let mut finding = Finding::new(
         "job-rank-left",
         Severity::Unknown,
-        sentence(&format!(
+        capitalize(&format!(
             "{} {} not in communicator {} of {} ranks, which the other ranks still have.",
             join_list(&names),
             plural(names.len(), "is", "are"),
@@ -338,7 +347,7 @@ fn left(before: Option<&Communicator>, now: &Communicator, rank_names: &RankName
 }
 
 /// Finds aborted or destroyed communicators.
-fn ending(last: &Status, rank_names: &RankNames<'_>, others: &[Finding]) -> Vec<Finding> {
+fn find_ending_communicators(last: &Status, rank_names: &RankNames<'_>, others: &[Finding]) -> Vec<Finding> {
     let in_state = |wanted: State| -> Vec<String> {
         let all = last.communicators.iter().flat_map(|communicator| {
             let ranks = communicator.ranks.iter().filter(move |rank| rank.state == Some(wanted));
@@ -353,7 +362,7 @@ fn ending(last: &Status, rank_names: &RankNames<'_>, others: &[Finding]) -> Vec<
         let severity = if is_cascade { Severity::Advice } else { Severity::Unknown };
         let text =
             format!("{} {} called ncclCommAbort.", join_list(&aborted), plural(aborted.len(), "has", "have"));
-        let mut finding = Finding::new("job-aborted", severity, sentence(&text));
+        let mut finding = Finding::new("job-aborted", severity, capitalize(&text));
         finding.cause = Some(
             "The program ends the job after an error, a timeout of a watchdog, or on purpose.".to_owned(),
         );
@@ -367,7 +376,7 @@ fn ending(last: &Status, rank_names: &RankNames<'_>, others: &[Finding]) -> Vec<
             join_list(&ending),
             plural(ending.len(), "is", "are")
         );
-        findings.push(Finding::new("job-ending", Severity::Advice, sentence(&text)));
+        findings.push(Finding::new("job-ending", Severity::Advice, capitalize(&text)));
     }
     findings
 }

@@ -8,7 +8,7 @@ mod words;
 
 use serde_json::json;
 
-use super::client::{Failure, Unanswered};
+use super::client::{ClientFailure, Unanswered};
 use super::status::Status;
 use super::watch::{Selection, Watch};
 use crate::examination::Examination;
@@ -17,15 +17,16 @@ use crate::words::plural;
 use words::RankNames;
 
 /// Judges a job by two answers.
-pub fn examine(watch: &Watch) -> Examination {
+pub fn examine_job(watch: &Watch) -> Examination {
     let mut examination = Examination::new("job");
-    let last = &watch.last().status;
+    let last = &watch.last_answer().status;
     let rank_names = RankNames::new(last);
     let first = watch.second.is_ok().then_some(&watch.first.status);
-    examination.findings = members::find(first, last, &rank_names);
+    examination.findings = members::find_failed_members(first, last, &rank_names);
     match &watch.second {
         Ok(_) => {
-            let conclusions = launches::conclude(&watch.first.status, last, watch.interval(), &rank_names);
+            let conclusions =
+                launches::conclude_from_counts(&watch.first.status, last, watch.interval(), &rank_names);
             // Ranks stand still after the loss of another one: only the lost rank is the cause.
             let is_explained =
                 examination.findings.iter().any(|finding| finding.severity == Severity::Broken);
@@ -36,24 +37,24 @@ pub fn examine(watch: &Watch) -> Examination {
             examination.proof.extend(conclusions.proof);
             examination.unseen.extend(conclusions.unseen);
         }
-        Err(unanswered) => examination.findings.push(ended(unanswered)),
+        Err(unanswered) => examination.findings.push(describe_ended_job(unanswered)),
     }
-    examination.unseen.extend(unseen(watch, last));
-    examination.sections = tables::sections(watch, &rank_names);
+    examination.unseen.extend(list_unseen(watch, last));
+    examination.sections = tables::job_sections(watch, &rank_names);
     examination.facts = json!({
         "address": watch.address,
         "interval_s": watch.second.is_ok().then(|| watch.interval().as_secs_f64()),
-        "connections_without_answer": tables::tries(watch).silent,
-        "answers_about_other_jobs": tables::tries(watch).others,
+        "connections_without_answer": tables::count_tries(watch).silent,
+        "answers_about_other_jobs": tables::count_tries(watch).others,
         "first": watch.first.status,
         "second": watch.second.as_ref().ok().map(|poll| &poll.status),
     });
-    examination.sort();
+    examination.sort_findings();
     examination
 }
 
 /// Returns the examination of a job without an answer. It names the process in `selection`.
-pub fn unanswered(address: &str, selection: &Selection, unanswered: &Unanswered) -> Examination {
+pub fn examine_unanswered(address: &str, selection: &Selection, unanswered: &Unanswered) -> Examination {
     let process = selection.pid.map_or_else(String::new, |pid| format!(" about the job of process {pid}"));
     let mut examination = Examination::new("job");
     let mut finding = Finding::new(
@@ -77,7 +78,7 @@ pub fn unanswered(address: &str, selection: &Selection, unanswered: &Unanswered)
 }
 
 /// Returns the finding about a job without a second answer.
-fn ended(unanswered: &Unanswered) -> Finding {
+fn describe_ended_job(unanswered: &Unanswered) -> Finding {
     let mut finding = Finding::new(
         "job-second-answer-missing",
         Severity::Unknown,
@@ -85,8 +86,8 @@ fn ended(unanswered: &Unanswered) -> Finding {
     );
     finding.cause = Some(
         match unanswered.failure {
-            Failure::NotListening(_) | Failure::Closed(_) => "The job has ended.",
-            Failure::OtherJobs(_) => "Several jobs run on this host, and another one answers now.",
+            ClientFailure::NotListening(_) | ClientFailure::Closed(_) => "The job has ended.",
+            ClientFailure::OtherJobs(_) => "Several jobs run on this host, and another one answers now.",
             _ => "The process that answers now is stopped or hangs.",
         }
         .to_owned(),
@@ -96,7 +97,7 @@ fn ended(unanswered: &Unanswered) -> Finding {
 }
 
 /// Returns sentences about facts invisible to RAS.
-fn unseen(watch: &Watch, last: &Status) -> Vec<String> {
+fn list_unseen(watch: &Watch, last: &Status) -> Vec<String> {
     let mut unseen = vec![
         "RAS counts operations that were launched, not those that finished: data and speed are not \
          seen."
@@ -108,7 +109,7 @@ fn unseen(watch: &Watch, last: &Status) -> Vec<String> {
          RAS."
             .to_owned(),
     ];
-    let tries = tables::tries(watch);
+    let tries = tables::count_tries(watch);
     if tries.silent > 0 {
         unseen.push(format!(
             "{} {} to {} {} accepted and not answered: a process that listens there may be stopped.",

@@ -4,35 +4,35 @@ use super::progress::counts_text;
 use super::words::RankNames;
 use crate::examination::{Body, Section};
 use crate::job::client::Tries;
-use crate::job::status::{Communicator, Rank, RankPlace, Status};
+use crate::job::status::{JobCommunicator, Rank, RankPlace, Status};
 use crate::job::watch::Watch;
 
 /// Largest number of printed rows of a table. The JSON has all.
 const MOST_ROWS: usize = 64;
 
 /// Returns the sections of the report.
-pub(super) fn sections(watch: &Watch, rank_names: &RankNames<'_>) -> Vec<Section> {
+pub(super) fn job_sections(watch: &Watch, rank_names: &RankNames<'_>) -> Vec<Section> {
     let first = watch.second.is_ok().then_some(&watch.first.status);
-    let last = &watch.last().status;
-    let mut sections = vec![summary(watch, last)];
+    let last = &watch.last_answer().status;
+    let mut sections = vec![summarize_job(watch, last)];
     if !last.communicators.is_empty() {
-        sections.push(communicators(first, last));
+        sections.push(communicator_table(first, last));
     }
     if let Some(largest) = rank_names.largest {
-        sections.push(ranks(first, largest));
+        sections.push(rank_table(first, largest));
     }
     sections
 }
 
-fn summary(watch: &Watch, last: &Status) -> Section {
+fn summarize_job(watch: &Watch, last: &Status) -> Section {
     let mut facts =
         vec![("address".to_owned(), watch.address.clone()), ("NCCL".to_owned(), last.nccl_version.clone())];
     let mut add = |name: &str, value: String| facts.push((name.to_owned(), value));
     if let Some(runtime) = last.cuda_runtime {
-        add("CUDA runtime", cuda(runtime));
+        add("CUDA runtime", format_cuda_version(runtime));
     }
     if let Some(driver) = last.cuda_driver {
-        add("CUDA of the driver", cuda(driver));
+        add("CUDA of the driver", format_cuda_version(driver));
     }
     add(
         "answer",
@@ -51,7 +51,7 @@ fn summary(watch: &Watch, last: &Status) -> Section {
     if last.timeouts > 0 {
         add("timeouts while collecting", last.timeouts.to_string());
     }
-    let Tries { silent, others } = tries(watch);
+    let Tries { silent, others } = count_tries(watch);
     if silent > 0 {
         add("connections without an answer", silent.to_string());
     }
@@ -63,7 +63,7 @@ fn summary(watch: &Watch, last: &Status) -> Section {
 }
 
 /// Returns the connections without a useful answer, of both questions.
-pub(super) fn tries(watch: &Watch) -> Tries {
+pub(super) fn count_tries(watch: &Watch) -> Tries {
     let second = match &watch.second {
         Ok(poll) => &poll.tries,
         Err(unanswered) => &unanswered.tries,
@@ -73,25 +73,25 @@ pub(super) fn tries(watch: &Watch) -> Tries {
 }
 
 /// Formats a CUDA version: `12.9` for 12090.
-fn cuda(version: i64) -> String {
+fn format_cuda_version(version: i64) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
-fn communicators(first: Option<&Status>, last: &Status) -> Section {
+fn communicator_table(first: Option<&Status>, last: &Status) -> Section {
     let columns = ["communicator", "ranks", "without data", "state", "launched, least", "launched, most"];
-    let mut sorted: Vec<&Communicator> = last.communicators.iter().collect();
+    let mut sorted: Vec<&JobCommunicator> = last.communicators.iter().collect();
     sorted.sort_by_key(|each| std::cmp::Reverse(each.size));
     let rows = sorted.into_iter().take(MOST_ROWS).map(|communicator| {
         let mut states: Vec<String> =
             communicator.ranks.iter().filter_map(|rank| rank.state).map(|state| state.to_string()).collect();
         states.sort();
         states.dedup();
-        let before = first.and_then(|first| first.find(&communicator.identity));
+        let before = first.and_then(|first| first.find_communicator(&communicator.identity));
         let extreme = |pick: fn(&[u64]) -> Option<u64>| {
-            let of = |communicator: &Communicator| {
-                pick(&communicator.ranks.iter().map(Rank::launched).collect::<Vec<_>>())
+            let of = |communicator: &JobCommunicator| {
+                pick(&communicator.ranks.iter().map(Rank::launched_operations).collect::<Vec<_>>())
             };
-            arrow(before.and_then(of), of(communicator))
+            arrow_text(before.and_then(of), of(communicator))
         };
         vec![
             communicator.identity.to_string(),
@@ -102,11 +102,11 @@ fn communicators(first: Option<&Status>, last: &Status) -> Section {
             extreme(|counts| counts.iter().max().copied()),
         ]
     });
-    table("Communicators", &columns, rows.collect())
+    build_table("Communicators", &columns, rows.collect())
 }
 
 /// Returns `5 → 7`, or one number without a change.
-fn arrow(before: Option<u64>, now: Option<u64>) -> String {
+fn arrow_text(before: Option<u64>, now: Option<u64>) -> String {
     match (before, now) {
         (Some(before), Some(now)) if before != now => format!("{before} → {now}"),
         (_, Some(now)) => now.to_string(),
@@ -114,9 +114,9 @@ fn arrow(before: Option<u64>, now: Option<u64>) -> String {
     }
 }
 
-fn ranks(first: Option<&Status>, largest: &Communicator) -> Section {
+fn rank_table(first: Option<&Status>, largest: &JobCommunicator) -> Section {
     let columns = ["rank", "host", "process", "GPU", "state", "launched", "operations"];
-    let before = first.and_then(|first| first.find(&largest.identity));
+    let before = first.and_then(|first| first.find_communicator(&largest.identity));
     let row = |rank: u32, place: Option<&RankPlace>, rest: [String; 3]| {
         let place = place.map_or_else(Default::default, |place| {
             [place.host.clone(), place.pid.to_string(), place.nvml_dev.to_string()]
@@ -129,18 +129,19 @@ fn ranks(first: Option<&Status>, largest: &Communicator) -> Section {
     let present = largest.ranks.iter().map(|rank| {
         let errors = rank.init_error.iter().chain(&rank.async_error).cloned();
         let state = rank.state.map(|state| state.to_string()).into_iter().chain(errors);
-        let earlier = before.and_then(|before| before.rank(rank.rank)).map(Rank::launched);
-        let (state, launched) = (state.collect::<Vec<_>>().join(", "), arrow(earlier, Some(rank.launched())));
+        let earlier = before.and_then(|before| before.rank(rank.rank)).map(Rank::launched_operations);
+        let (state, launched) =
+            (state.collect::<Vec<_>>().join(", "), arrow_text(earlier, Some(rank.launched_operations())));
         row(rank.rank, rank.place.as_ref(), [state, launched, counts_text(&rank.counts)])
     });
     // Absent ranks come first, to be in the table of a large job.
     let mut rows: Vec<(u32, Vec<String>)> = missing.chain(present).take(MOST_ROWS).collect();
     rows.sort_by_key(|(rank, _)| *rank);
     let title = format!("Ranks of communicator {}", largest.identity);
-    table(&title, &columns, rows.into_iter().map(|(_, row)| row).collect())
+    build_table(&title, &columns, rows.into_iter().map(|(_, row)| row).collect())
 }
 
-fn table(title: &str, columns: &[&str], rows: Vec<Vec<String>>) -> Section {
+fn build_table(title: &str, columns: &[&str], rows: Vec<Vec<String>>) -> Section {
     let columns = columns.iter().map(|column| (*column).to_owned()).collect();
     Section { title: title.to_owned(), body: Body::Table { columns, rows } }
 }

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::job::status::{Communicator, Identity, RankPlace, Status};
+use crate::job::status::{Identity, JobCommunicator, RankPlace, Status};
 
 /// Numbers of the ranks in the largest communicator, used as names of the ranks in all communicators.
 #[derive(Debug)]
 pub(super) struct RankNames<'a> {
     /// The largest communicator.
-    pub largest: Option<&'a Communicator>,
+    pub largest: Option<&'a JobCommunicator>,
     numbers: BTreeMap<&'a RankPlace, u32>,
     has_several: bool,
 }
@@ -26,9 +26,9 @@ impl<'a> RankNames<'a> {
     }
 
     /// Returns the number of a rank in the largest communicator.
-    pub(super) fn number(
+    pub(super) fn number_in_largest(
         &self,
-        communicator: &Communicator,
+        communicator: &JobCommunicator,
         rank: u32,
         place: Option<&RankPlace>,
     ) -> Option<u32> {
@@ -37,8 +37,13 @@ impl<'a> RankNames<'a> {
     }
 
     /// Returns `rank 1 (GPU 0, process 4858 on 192.0.2.2)`.
-    pub(super) fn name(&self, communicator: &Communicator, rank: u32, place: Option<&RankPlace>) -> String {
-        let number = self.number(communicator, rank, place);
+    pub(super) fn name(
+        &self,
+        communicator: &JobCommunicator,
+        rank: u32,
+        place: Option<&RankPlace>,
+    ) -> String {
+        let number = self.number_in_largest(communicator, rank, place);
         let name = match number {
             Some(number) => format!("rank {number}"),
             None => format!("rank {rank} of communicator {}", communicator.identity),
@@ -50,7 +55,7 @@ impl<'a> RankNames<'a> {
     }
 
     /// Returns ` in communicator 0x12 of 4 ranks`, or nothing for a single communicator.
-    pub(super) fn within(&self, identity: &Identity, size: u32) -> String {
+    pub(super) fn within_communicator(&self, identity: &Identity, size: u32) -> String {
         if self.has_several { format!(" in communicator {identity} of {size} ranks") } else { String::new() }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::dump::Entry;
+use super::dump::CollectiveEntry;
 use super::groups::GroupRecord;
 
 /// Operations with the same number of input elements on all ranks. Sizes of other operations may differ: of
@@ -20,7 +20,7 @@ const EQUAL_INPUTS: [&str; 8] = [
 
 /// A property of a collective. It must be the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Property {
+pub(super) enum CallProperty {
     /// The operation.
     Operation,
     /// The number of elements.
@@ -30,7 +30,7 @@ pub(super) enum Property {
 }
 
 /// Writes a property of an operation.
-type Shown = fn(&Entry) -> String;
+type Shown = fn(&CollectiveEntry) -> String;
 
 /// A collective called by ranks with different arguments.
 #[derive(Debug)]
@@ -40,14 +40,14 @@ pub(super) struct Mismatch {
     /// Its operation, on the first rank.
     pub operation: String,
     /// The property that differs.
-    pub property: Property,
+    pub property: CallProperty,
     /// The ranks by value, most ranks first.
     pub values: Vec<(String, Vec<u32>)>,
 }
 
 /// Finds the first collective of a group called by ranks with different arguments.
 pub(super) fn first_mismatch(group: &GroupRecord<'_>) -> Option<Mismatch> {
-    let mut by_sequence: BTreeMap<i64, Vec<(u32, &[&Entry])>> = BTreeMap::new();
+    let mut by_sequence: BTreeMap<i64, Vec<(u32, &[&CollectiveEntry])>> = BTreeMap::new();
     for (&rank, record) in &group.records {
         for (&sequence, entries) in &record.collectives {
             by_sequence.entry(sequence).or_default().push((rank, entries));
@@ -55,14 +55,15 @@ pub(super) fn first_mismatch(group: &GroupRecord<'_>) -> Option<Mismatch> {
     }
     by_sequence.into_iter().find_map(|(sequence, calls)| {
         let operation = name(calls.first()?.1.first()?).to_owned();
-        let properties: [(Property, Shown); 3] = [
-            (Property::Operation, |entry| name(entry).to_owned()),
-            (Property::Size, size),
-            (Property::Type, |entry| entry.input_dtypes.join(", ")),
+        let properties: [(CallProperty, Shown); 3] = [
+            (CallProperty::Operation, |entry| name(entry).to_owned()),
+            (CallProperty::Size, shapes_text),
+            (CallProperty::Type, |entry| entry.input_dtypes.join(", ")),
         ];
         properties.into_iter().find_map(|(property, value)| {
-            let is_comparable = property == Property::Operation || EQUAL_INPUTS.contains(&operation.as_str());
-            let same = |entries: &[&Entry]| key(entries, property);
+            let is_comparable =
+                property == CallProperty::Operation || EQUAL_INPUTS.contains(&operation.as_str());
+            let same = |entries: &[&CollectiveEntry]| comparison_key(entries, property);
             if !is_comparable || calls.iter().all(|(_, entries)| same(entries) == same(calls[0].1)) {
                 return None;
             }
@@ -80,16 +81,16 @@ pub(super) fn first_mismatch(group: &GroupRecord<'_>) -> Option<Mismatch> {
 }
 
 /// Returns the operation without the name of the library: `all_reduce`.
-pub(super) fn name(entry: &Entry) -> &str {
+pub(super) fn name(entry: &CollectiveEntry) -> &str {
     entry.profiling_name.split_once(':').map_or(entry.profiling_name.as_str(), |(_, name)| name)
 }
 
 /// Returns a text for comparison: equal properties have equal texts.
-fn key(entries: &[&Entry], property: Property) -> String {
-    let one = |entry: &&Entry| match property {
-        Property::Operation => name(entry).to_owned(),
+fn comparison_key(entries: &[&CollectiveEntry], property: CallProperty) -> String {
+    let one = |entry: &&CollectiveEntry| match property {
+        CallProperty::Operation => name(entry).to_owned(),
         // NCCL sees the number of elements, not the shape.
-        Property::Size => {
+        CallProperty::Size => {
             let elements = entry.input_sizes.iter().map(|dimensions| {
                 dimensions
                     .iter()
@@ -98,13 +99,13 @@ fn key(entries: &[&Entry], property: Property) -> String {
             });
             elements.collect::<Vec<_>>().join(",")
         }
-        Property::Type => entry.input_dtypes.join(","),
+        CallProperty::Type => entry.input_dtypes.join(","),
     };
     entries.iter().map(one).collect::<Vec<_>>().join(";")
 }
 
 /// Returns the shapes: `[1024, 2]`.
-fn size(entry: &Entry) -> String {
+fn shapes_text(entry: &CollectiveEntry) -> String {
     let shapes: Vec<String> = entry.input_sizes.iter().map(|dimensions| format!("{dimensions:?}")).collect();
     if shapes.is_empty() { "no input".to_owned() } else { shapes.join(", ") }
 }

@@ -28,18 +28,18 @@ pub struct Dump {
     pub comm_lib_version: Option<String>,
     /// The process groups by name.
     #[serde(default)]
-    pub pg_config: BTreeMap<String, Group>,
+    pub pg_config: BTreeMap<String, ProcessGroup>,
     /// Progress of the process groups, by their number in this process.
     #[serde(default)]
-    pub pg_status: BTreeMap<String, Progress>,
+    pub pg_status: BTreeMap<String, GroupProgress>,
     /// The operations, oldest first. JSON without operations lacks them.
     #[serde(default)]
-    pub entries: Vec<Entry>,
+    pub entries: Vec<CollectiveEntry>,
 }
 
 /// A process group.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Group {
+pub struct ProcessGroup {
     /// Description: `default_pg`.
     #[serde(default)]
     pub desc: String,
@@ -50,7 +50,7 @@ pub struct Group {
 
 /// Progress of a process group in one rank: sequence numbers of collectives, -1 for none.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Progress {
+pub struct GroupProgress {
     /// The last one called by the program.
     #[serde(default = "none", deserialize_with = "number")]
     pub last_enqueued_collective: i64,
@@ -67,20 +67,20 @@ fn none() -> i64 {
 fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Number {
+    enum NumberOrText {
         Number(i64),
         Text(String),
     }
 
-    match Number::deserialize(deserializer)? {
-        Number::Number(number) => Ok(number),
-        Number::Text(text) => text.parse().map_err(D::Error::custom),
+    match NumberOrText::deserialize(deserializer)? {
+        NumberOrText::Number(number) => Ok(number),
+        NumberOrText::Text(text) => text.parse().map_err(D::Error::custom),
     }
 }
 
 /// An operation.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Entry {
+pub struct CollectiveEntry {
     /// Number of the record, from 0. Old records are overwritten.
     #[serde(default)]
     pub record_id: u64,
@@ -139,17 +139,17 @@ impl From<String> for EntryState {
 ///
 /// # Errors
 /// The reason why the file cannot be read.
-pub fn read(path: &Path) -> Result<Dump, Malformed> {
-    parse(&input::read(path, LARGEST_FILE).map_err(Malformed::new)?)
+pub fn read_dump(path: &Path) -> Result<Dump, Malformed> {
+    parse_dump(&input::read_regular_file(path, LARGEST_FILE).map_err(Malformed::new)?)
 }
 
 /// Reads a dump from bytes.
 ///
 /// # Errors
 /// The reason why it cannot be read.
-pub fn parse(bytes: &[u8]) -> Result<Dump, Malformed> {
+pub fn parse_dump(bytes: &[u8]) -> Result<Dump, Malformed> {
     if pickle::is_pickle(bytes) {
-        return pickle::read(bytes);
+        return pickle::read_pickle(bytes);
     }
     if bytes.is_empty() {
         return Err(Malformed::new("the file is empty: the process ended while it wrote the dump"));
@@ -181,7 +181,7 @@ pub fn rank_of(path: &Path) -> Option<u32> {
 }
 
 /// Returns the ranks of a group, from `[0, 1]`.
-pub(super) fn ranks(text: &str) -> Vec<u32> {
+pub(super) fn parse_ranks(text: &str) -> Vec<u32> {
     text.split(|character: char| !character.is_ascii_digit())
         .filter_map(|number| number.parse().ok())
         .collect()
@@ -189,7 +189,7 @@ pub(super) fn ranks(text: &str) -> Vec<u32> {
 
 /// Keeps the first frame outside of PyTorch.
 fn location<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
-    struct Frames;
+    struct FirstFrame;
 
     #[derive(Deserialize)]
     struct Frame {
@@ -199,7 +199,7 @@ fn location<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>
         line: i64,
     }
 
-    impl<'de> Visitor<'de> for Frames {
+    impl<'de> Visitor<'de> for FirstFrame {
         type Value = Option<String>;
 
         fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -222,5 +222,5 @@ fn location<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>
         }
     }
 
-    deserializer.deserialize_any(Frames)
+    deserializer.deserialize_any(FirstFrame)
 }

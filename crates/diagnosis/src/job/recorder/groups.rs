@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::dump::{Dump, Entry, EntryState, ranks};
+use super::dump::{CollectiveEntry, Dump, EntryState, parse_ranks};
 
 /// The collectives of a process group.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct GroupRecord<'a> {
 #[derive(Debug, Default)]
 pub(super) struct RankRecord<'a> {
     /// The operations by sequence number. Coalesced ones have the same number.
-    pub collectives: BTreeMap<i64, Vec<&'a Entry>>,
+    pub collectives: BTreeMap<i64, Vec<&'a CollectiveEntry>>,
     /// Sequence number of the program's last call of a collective, or `None` if the dump does not contain it.
     pub last: Option<i64>,
 }
@@ -44,7 +44,7 @@ impl GroupRecord<'_> {
 
 impl RankRecord<'_> {
     /// Returns sequence number and operation of the first incomplete collective.
-    pub(super) fn first_open(&self) -> Option<(i64, &Entry)> {
+    pub(super) fn first_open(&self) -> Option<(i64, &CollectiveEntry)> {
         self.collectives.iter().find_map(|(sequence, entries)| {
             let open = entries.iter().find(|entry| entry.state != EntryState::Completed)?;
             Some((*sequence, *open))
@@ -60,11 +60,11 @@ impl RankRecord<'_> {
 }
 
 /// Sorts the operations of all dumps by process group.
-pub(super) fn collect(dumps: &BTreeMap<u32, Dump>) -> Vec<GroupRecord<'_>> {
+pub(super) fn collect_groups(dumps: &BTreeMap<u32, Dump>) -> Vec<GroupRecord<'_>> {
     let mut groups: BTreeMap<(String, String), GroupRecord<'_>> = BTreeMap::new();
     for (&rank, dump) in dumps {
         for (name, group) in &dump.pg_config {
-            let members: BTreeSet<u32> = ranks(&group.ranks).into_iter().collect();
+            let members: BTreeSet<u32> = parse_ranks(&group.ranks).into_iter().collect();
             // A rank also lists groups without itself as a member.
             if !members.is_empty() && !members.contains(&rank) {
                 continue;

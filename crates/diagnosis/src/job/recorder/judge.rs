@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::compare::{Mismatch, Property, first_mismatch, name};
+use super::compare::{CallProperty, Mismatch, first_mismatch, name};
 use super::dump::{Dump, EntryState};
 use super::groups::GroupRecord;
 use crate::finding::{Evidence, Finding, Severity};
-use crate::words::{ranks as ranks_in_words, sentence};
+use crate::words::{capitalize, ranks_in_words};
 
 const SOURCE: &str = "https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html";
 
 /// Conclusions from dumps.
 #[derive(Debug, Default)]
-pub(super) struct Conclusions {
+pub(super) struct DumpConclusions {
     /// The findings.
     pub findings: Vec<Finding>,
     /// Sentence that proves the completion of all recorded operations.
@@ -22,15 +22,18 @@ pub(super) struct Conclusions {
 }
 
 /// Concludes from the collectives of all groups.
-pub(super) fn conclude(groups: &[GroupRecord<'_>], dumps: &BTreeMap<u32, Dump>) -> Conclusions {
-    let mut conclusions = Conclusions::default();
+pub(super) fn conclude_from_groups(
+    groups: &[GroupRecord<'_>],
+    dumps: &BTreeMap<u32, Dump>,
+) -> DumpConclusions {
+    let mut conclusions = DumpConclusions::default();
     let mut late = Vec::new();
     for group in groups {
         if let Some(mismatch) = first_mismatch(group) {
             conclusions.findings.push(mismatch_finding(group, &mismatch));
         } else if let Some(absence) = not_arrived(group) {
             late.push((group, absence));
-        } else if let Some(finding) = stuck(group) {
+        } else if let Some(finding) = find_stuck_collective(group) {
             conclusions.findings.push(finding);
         }
     }
@@ -48,13 +51,13 @@ pub(super) fn conclude(groups: &[GroupRecord<'_>], dumps: &BTreeMap<u32, Dump>) 
                 text: format!("as a consequence: {}", finding.diagnosis),
                 ..Evidence::default()
             }),
-            None => conclusions.findings.push(circle(finding)),
+            None => conclusions.findings.push(mark_circle(finding)),
         }
     }
     conclusions.findings.extend(point_to_point(dumps));
     absent_dumps(groups, &mut conclusions);
     if conclusions.findings.is_empty() && conclusions.unseen.is_empty() {
-        conclusions.proof = proof(groups, dumps.len());
+        conclusions.proof = state_proof(groups, dumps.len());
     }
     conclusions
 }
@@ -66,20 +69,20 @@ fn mismatch_finding(group: &GroupRecord<'_>, mismatch: &Mismatch) -> Finding {
     let each = each.join("; ");
     let title = group.title();
     let diagnosis = match property {
-        Property::Operation => {
+        CallProperty::Operation => {
             format!("Ranks called different operations as collective {sequence} of {title}: {each}.")
         }
-        Property::Size => {
+        CallProperty::Size => {
             format!("Ranks called {operation} {sequence} of {title} with different sizes: {each}.")
         }
-        Property::Type => {
+        CallProperty::Type => {
             format!("Ranks called {operation} {sequence} of {title} with different data types: {each}.")
         }
     };
     let mut finding = Finding::new("recorder-mismatch", Severity::Broken, diagnosis);
     finding.cause = Some(
         match property {
-            Property::Operation => "A branch of the program depends on the rank, so that ranks call other collectives.",
+            CallProperty::Operation => "A branch of the program depends on the rank, so that ranks call other collectives.",
             _ => "The ranks pass different tensors: an uneven last batch, a parameter that only some ranks have.",
         }
         .to_owned(),
@@ -94,7 +97,7 @@ fn mismatch_finding(group: &GroupRecord<'_>, mismatch: &Mismatch) -> Finding {
     let suspects = values.iter().skip(usize::from(!is_even)).flat_map(|(_, ranks)| ranks);
     finding.ranks = suspects.copied().collect::<BTreeSet<_>>().into_iter().collect();
     for (value, ranks) in values.iter().take(8) {
-        finding.evidence.extend(ranks.first().map(|&rank| place(group, rank, *sequence, value)));
+        finding.evidence.extend(ranks.first().map(|&rank| cite_place(group, rank, *sequence, value)));
     }
     finding.source = Some(SOURCE.to_owned());
     finding
@@ -149,7 +152,7 @@ fn absence_finding(group: &GroupRecord<'_>, absent: &Absent, groups: &[GroupReco
     let mut finding = Finding::new(
         "recorder-not-arrived",
         Severity::Broken,
-        sentence(&format!(
+        capitalize(&format!(
             "{} {has} not called {operation} {sequence} of {}, in which {} {wait}.",
             ranks_in_words(&roots),
             group.title(),
@@ -172,16 +175,16 @@ fn absence_finding(group: &GroupRecord<'_>, absent: &Absent, groups: &[GroupReco
             true => "called, and not complete",
             false => "called",
         };
-        finding.evidence.push(place(group, rank, last, &format!("last collective {last} {state}")));
+        finding.evidence.push(cite_place(group, rank, last, &format!("last collective {last} {state}")));
     }
-    finding.evidence.extend(waiting.first().map(|&rank| place(group, rank, *sequence, "waits")));
+    finding.evidence.extend(waiting.first().map(|&rank| cite_place(group, rank, *sequence, "waits")));
     finding.ranks = roots;
     finding.source = Some(SOURCE.to_owned());
     finding
 }
 
 /// Changes the finding about a group with late ranks waiting in other groups that wait for them.
-fn circle(mut finding: Finding) -> Finding {
+fn mark_circle(mut finding: Finding) -> Finding {
     finding.rule = "recorder-circle".to_owned();
     finding.diagnosis.push_str(" These wait in another group at the same time.");
     finding.cause = Some("Ranks call the collectives of different groups in different orders.".to_owned());
@@ -189,7 +192,7 @@ fn circle(mut finding: Finding) -> Finding {
 }
 
 /// Finds an incomplete collective called by all ranks with a dump.
-fn stuck(group: &GroupRecord<'_>) -> Option<Finding> {
+fn find_stuck_collective(group: &GroupRecord<'_>) -> Option<Finding> {
     let (sequence, operation) = group
         .records
         .values()
@@ -233,7 +236,7 @@ fn stuck(group: &GroupRecord<'_>) -> Option<Finding> {
     } else {
         let (has, verb) = if absent.len() == 1 { ("has", "it") } else { ("have", "one of them") };
         finding.rule = "recorder-dump-missing".to_owned();
-        finding.diagnosis.push_str(&format!(" {} {has} no dump.", sentence(&ranks_in_words(&absent))));
+        finding.diagnosis.push_str(&format!(" {} {has} no dump.", capitalize(&ranks_in_words(&absent))));
         finding.cause = Some(format!(
             "Probably {verb} ended before the dump was written (an exception, a crash), and the others wait \
              for it; or the file was not given."
@@ -242,7 +245,7 @@ fn stuck(group: &GroupRecord<'_>) -> Option<Finding> {
             Some("Look at the end of the log of these ranks, and give their dumps if they exist.".to_owned());
         finding.ranks = absent;
     }
-    finding.evidence.extend(open.first().map(|&rank| place(group, rank, sequence, "not complete")));
+    finding.evidence.extend(open.first().map(|&rank| cite_place(group, rank, sequence, "not complete")));
     finding.source = Some(SOURCE.to_owned());
     Some(finding)
 }
@@ -282,18 +285,18 @@ fn point_to_point(dumps: &BTreeMap<u32, Dump>) -> Option<Finding> {
 }
 
 /// Reports the absent dumps, if no finding does.
-fn absent_dumps(groups: &[GroupRecord<'_>], conclusions: &mut Conclusions) {
+fn absent_dumps(groups: &[GroupRecord<'_>], conclusions: &mut DumpConclusions) {
     let absent: BTreeSet<u32> = groups.iter().flat_map(GroupRecord::without_dump).collect();
     let absent: Vec<u32> = absent.into_iter().collect();
     if !absent.is_empty() {
         let has = if absent.len() == 1 { "has" } else { "have" };
         let text =
             format!("{} {has} no dump: not given, or ended before it was written.", ranks_in_words(&absent));
-        conclusions.unseen.push(sentence(&text));
+        conclusions.unseen.push(capitalize(&text));
     }
 }
 
-fn proof(groups: &[GroupRecord<'_>], dumps: usize) -> Option<String> {
+fn state_proof(groups: &[GroupRecord<'_>], dumps: usize) -> Option<String> {
     let count: usize = groups
         .iter()
         .filter_map(|group| group.records.values().map(|record| record.collectives.len()).max())
@@ -307,7 +310,7 @@ fn proof(groups: &[GroupRecord<'_>], dumps: usize) -> Option<String> {
 }
 
 /// Returns the place of a collective in the program.
-fn place(group: &GroupRecord<'_>, rank: u32, sequence: i64, text: &str) -> Evidence {
+fn cite_place(group: &GroupRecord<'_>, rank: u32, sequence: i64, text: &str) -> Evidence {
     let entry = group.records.get(&rank).and_then(|record| record.collectives.get(&sequence)?.first());
     let location = entry.and_then(|entry| entry.location.clone());
     Evidence {

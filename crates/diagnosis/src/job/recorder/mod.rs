@@ -24,13 +24,13 @@ const MOST_ROWS: usize = 64;
 /// Reads dumps, and judges them. Dumps of several jobs are not judged.
 ///
 /// The rank of a dump is in the file's name.
-pub fn examine(paths: &[PathBuf]) -> Examination {
+pub fn examine_dumps(paths: &[PathBuf]) -> Examination {
     let mut files: BTreeMap<u32, Vec<&Path>> = BTreeMap::new();
     let mut unread = Vec::new();
     for path in paths {
         match dump::rank_of(path) {
             Some(rank) => files.entry(rank).or_default().push(path),
-            None => unread.push(unreadable(
+            None => unread.push(describe_unreadable_dump(
                 path,
                 &Malformed::new("its name has no rank; name it like `nccl_trace_rank_3`"),
             )),
@@ -42,29 +42,29 @@ pub fn examine(paths: &[PathBuf]) -> Examination {
     }
     let mut dumps: BTreeMap<u32, Dump> = BTreeMap::new();
     for (rank, path) in files.iter().filter_map(|(rank, same)| Some((*rank, *same.first()?))) {
-        match dump::read(path) {
+        match dump::read_dump(path) {
             Ok(dump) => _ = dumps.insert(rank, dump),
-            Err(fault) => unread.push(unreadable(path, &fault)),
+            Err(fault) => unread.push(describe_unreadable_dump(path, &fault)),
         }
     }
-    if let Some(difference) = worlds(&dumps) {
+    if let Some(difference) = describe_several_jobs(&dumps) {
         return several_jobs(difference);
     }
-    let mut examination = judge(&dumps);
+    let mut examination = judge_dumps(&dumps);
     examination.findings.extend(unread);
-    examination.sort();
+    examination.sort_findings();
     examination
 }
 
 /// Describes dumps with different groups of all ranks, or with a group that lacks the rank of the dump.
-fn worlds(dumps: &BTreeMap<u32, Dump>) -> Option<String> {
+fn describe_several_jobs(dumps: &BTreeMap<u32, Dump>) -> Option<String> {
     let mut worlds = dumps.iter().filter_map(|(rank, dump)| {
         let world = dump.pg_config.values().find(|group| group.desc == "default_pg")?;
         Some((*rank, world.ranks.as_str()))
     });
     let (first, ranks) = worlds.next()?;
     let (other, others) = worlds.find(|(_, others)| *others != ranks)?;
-    let count = |text| dump::ranks(text).len();
+    let count = |text| dump::parse_ranks(text).len();
     Some(format!(
         "the dump of rank {first} is of a job with {} ranks, that of rank {other} of a job with {}",
         count(ranks),
@@ -91,10 +91,10 @@ fn several_jobs(difference: String) -> Examination {
 }
 
 /// Judges the dumps of ranks.
-pub fn judge(dumps: &BTreeMap<u32, Dump>) -> Examination {
+pub fn judge_dumps(dumps: &BTreeMap<u32, Dump>) -> Examination {
     let mut examination = Examination::new("job");
-    let groups = groups::collect(dumps);
-    let conclusions = judge::conclude(&groups, dumps);
+    let groups = groups::collect_groups(dumps);
+    let conclusions = judge::conclude_from_groups(&groups, dumps);
     examination.findings = conclusions.findings;
     examination.proof = conclusions.proof.into_iter().collect();
     examination.unseen = conclusions.unseen;
@@ -102,12 +102,12 @@ pub fn judge(dumps: &BTreeMap<u32, Dump>) -> Examination {
         .unseen
         .push("The dumps are of the time when they were written; operations before the oldest record are not in them.".to_owned());
     examination.sections = vec![dumps_section(dumps), groups_section(&groups)];
-    examination.facts = facts(dumps, &groups);
-    examination.sort();
+    examination.facts = facts_as_json(dumps, &groups);
+    examination.sort_findings();
     examination
 }
 
-fn unreadable(path: &Path, fault: &Malformed) -> Finding {
+fn describe_unreadable_dump(path: &Path, fault: &Malformed) -> Finding {
     let mut finding = Finding::new(
         "recorder-unreadable",
         Severity::Unknown,
@@ -135,7 +135,7 @@ fn dumps_section(dumps: &BTreeMap<u32, Dump>) -> Section {
             dump.entries.len().to_string(),
         ]
     });
-    table("Dumps", &["rank", "version", "NCCL", "operations"], rows.collect())
+    build_table("Dumps", &["rank", "version", "NCCL", "operations"], rows.collect())
 }
 
 fn groups_section(groups: &[GroupRecord<'_>]) -> Section {
@@ -159,15 +159,15 @@ fn groups_section(groups: &[GroupRecord<'_>]) -> Section {
         );
     }
     rows.truncate(MOST_ROWS);
-    table("Collectives", &["group", "rank", "last called", "first not complete"], rows)
+    build_table("Collectives", &["group", "rank", "last called", "first not complete"], rows)
 }
 
-fn table(title: &str, columns: &[&str], rows: Vec<Vec<String>>) -> Section {
+fn build_table(title: &str, columns: &[&str], rows: Vec<Vec<String>>) -> Section {
     let columns = columns.iter().map(|column| (*column).to_owned()).collect();
     Section { title: title.to_owned(), body: Body::Table { columns, rows } }
 }
 
-fn facts(dumps: &BTreeMap<u32, Dump>, groups: &[GroupRecord<'_>]) -> serde_json::Value {
+fn facts_as_json(dumps: &BTreeMap<u32, Dump>, groups: &[GroupRecord<'_>]) -> serde_json::Value {
     let dumps: Vec<_> = dumps
         .iter()
         .map(|(rank, dump)| {

@@ -26,8 +26,8 @@ pub(super) fn is_pickle(bytes: &[u8]) -> bool {
 ///
 /// # Errors
 /// The first operation without a plain value, or the missing field.
-pub(super) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Malformed> {
-    let mut machine = Machine {
+pub(super) fn read_pickle<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Malformed> {
+    let mut machine = PickleMachine {
         bytes,
         at: 0,
         values: Vec::new(),
@@ -35,7 +35,8 @@ pub(super) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Malformed> {
         marks: Vec::new(),
         memo: BTreeMap::new(),
     };
-    let root = machine.run().map_err(|fault| Malformed::new(format!("{fault} (byte {})", machine.at)))?;
+    let root =
+        machine.run_to_end().map_err(|fault| Malformed::new(format!("{fault} (byte {})", machine.at)))?;
     let visits = Cell::new(MOST_VISITS);
     let reference = Reference { values: &machine.values, index: root, visits: &visits };
     T::deserialize(reference).map_err(Malformed::new)
@@ -43,7 +44,7 @@ pub(super) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Malformed> {
 
 /// A value. Its parts are indices of other values.
 #[derive(Debug)]
-enum Value<'a> {
+enum PickleValue<'a> {
     None,
     Bool(bool),
     Integer(i64),
@@ -54,10 +55,10 @@ enum Value<'a> {
 }
 
 /// Stack machine for a pickle.
-struct Machine<'a> {
+struct PickleMachine<'a> {
     bytes: &'a [u8],
     at: usize,
-    values: Vec<Value<'a>>,
+    values: Vec<PickleValue<'a>>,
     stack: Vec<usize>,
     marks: Vec<usize>,
     memo: BTreeMap<u32, usize>,
@@ -66,79 +67,79 @@ struct Machine<'a> {
 /// A fault in a pickle.
 type PickleError = String;
 
-impl<'a> Machine<'a> {
+impl<'a> PickleMachine<'a> {
     /// Runs to the end, and returns the index of the result.
-    fn run(&mut self) -> Result<usize, PickleError> {
+    fn run_to_end(&mut self) -> Result<usize, PickleError> {
         loop {
-            let operation = self.byte()?;
+            let operation = self.take_byte()?;
             match operation {
-                b'.' => return self.pop(),
-                0x80 => _ = self.byte()?,
-                0x95 => _ = self.take(8)?,
+                b'.' => return self.pop_index(),
+                0x80 => _ = self.take_byte()?,
+                0x95 => _ = self.take_bytes(8)?,
                 b'(' => self.marks.push(self.stack.len()),
                 b'q' => {
-                    let index = u32::from(self.byte()?);
-                    self.remember(index)?;
+                    let index = u32::from(self.take_byte()?);
+                    self.remember_value(index)?;
                 }
                 b'r' => {
-                    let index = self.unsigned()?;
-                    self.remember(index)?;
+                    let index = self.take_unsigned()?;
+                    self.remember_value(index)?;
                 }
                 0x94 => {
                     let index = u32::try_from(self.memo.len()).map_err(|_| "too many values".to_owned())?;
-                    self.remember(index)?;
+                    self.remember_value(index)?;
                 }
                 b'h' => {
-                    let index = u32::from(self.byte()?);
-                    self.recall(index)?;
+                    let index = u32::from(self.take_byte()?);
+                    self.recall_value(index)?;
                 }
                 b'j' => {
-                    let index = self.unsigned()?;
-                    self.recall(index)?;
+                    let index = self.take_unsigned()?;
+                    self.recall_value(index)?;
                 }
-                _ if self.collect(operation)? => {}
+                _ if self.run_collection_operation(operation)? => {}
                 _ => {
-                    let value = self.value(operation)?;
-                    self.push(value);
+                    let value = self.read_plain_value(operation)?;
+                    self.push_value(value);
                 }
             }
         }
     }
 
     /// Runs an operation for a list or a dictionary. Returns false for another operation.
-    fn collect(&mut self, operation: u8) -> Result<bool, PickleError> {
+    fn run_collection_operation(&mut self, operation: u8) -> Result<bool, PickleError> {
         match operation {
             b'a' => {
-                let item = self.pop()?;
-                self.append(vec![item])?;
+                let item = self.pop_index()?;
+                self.append_items(vec![item])?;
             }
             b'e' => {
                 let items = self.since_mark()?;
-                self.append(items)?;
+                self.append_items(items)?;
             }
             b's' => {
-                let value = self.pop()?;
-                let key = self.pop()?;
-                self.insert(&[key, value])?;
+                let value = self.pop_index()?;
+                let key = self.pop_index()?;
+                self.insert_items(&[key, value])?;
             }
             b'u' => {
                 let items = self.since_mark()?;
-                self.insert(&items)?;
+                self.insert_items(&items)?;
             }
             b't' | b'l' => {
                 let items = self.since_mark()?;
-                self.push(Value::List(items));
+                self.push_value(PickleValue::List(items));
             }
             b'd' => {
                 let items = self.since_mark()?;
-                self.push(Value::Dictionary(Vec::new()));
-                self.insert(&items)?;
+                self.push_value(PickleValue::Dictionary(Vec::new()));
+                self.insert_items(&items)?;
             }
             0x85..=0x87 => {
                 let count = usize::from(operation - 0x84);
                 let first = self.stack.len().checked_sub(count).ok_or("a tuple without its parts")?;
                 let items = self.stack.split_off(first);
-                self.push(Value::List(items));
+                self.push_value(PickleValue::List(items));
             }
             _ => return Ok(false),
         }
@@ -146,35 +147,35 @@ impl<'a> Machine<'a> {
     }
 
     /// Reads a plain value.
-    fn value(&mut self, operation: u8) -> Result<Value<'a>, PickleError> {
+    fn read_plain_value(&mut self, operation: u8) -> Result<PickleValue<'a>, PickleError> {
         Ok(match operation {
-            b'N' => Value::None,
-            0x88 => Value::Bool(true),
-            0x89 => Value::Bool(false),
-            b'}' => Value::Dictionary(Vec::new()),
-            b']' | b')' => Value::List(Vec::new()),
-            b'J' => Value::Integer(i64::from(self.unsigned()?.cast_signed())),
-            b'K' => Value::Integer(i64::from(self.byte()?)),
-            b'M' => Value::Integer(i64::from(self.byte()?) | i64::from(self.byte()?) << 8),
+            b'N' => PickleValue::None,
+            0x88 => PickleValue::Bool(true),
+            0x89 => PickleValue::Bool(false),
+            b'}' => PickleValue::Dictionary(Vec::new()),
+            b']' | b')' => PickleValue::List(Vec::new()),
+            b'J' => PickleValue::Integer(i64::from(self.take_unsigned()?.cast_signed())),
+            b'K' => PickleValue::Integer(i64::from(self.take_byte()?)),
+            b'M' => PickleValue::Integer(i64::from(self.take_byte()?) | i64::from(self.take_byte()?) << 8),
             0x8a => {
-                let length = self.byte()?;
-                Value::Integer(self.long(usize::from(length))?)
+                let length = self.take_byte()?;
+                PickleValue::Integer(self.read_long(usize::from(length))?)
             }
             b'G' => {
-                let bytes = <[u8; 8]>::try_from(self.take(8)?).map_err(|_| "the file ends early")?;
-                Value::Float(f64::from_be_bytes(bytes))
+                let bytes = <[u8; 8]>::try_from(self.take_bytes(8)?).map_err(|_| "the file ends early")?;
+                PickleValue::Float(f64::from_be_bytes(bytes))
             }
             b'X' | b'T' => {
-                let length = self.unsigned()?;
-                self.text(u64::from(length))?
+                let length = self.take_unsigned()?;
+                self.read_text(u64::from(length))?
             }
             0x8c | b'U' => {
-                let length = self.byte()?;
-                self.text(u64::from(length))?
+                let length = self.take_byte()?;
+                self.read_text(u64::from(length))?
             }
             0x8d => {
-                let bytes = <[u8; 8]>::try_from(self.take(8)?).map_err(|_| "the file ends early")?;
-                self.text(u64::from_le_bytes(bytes))?
+                let bytes = <[u8; 8]>::try_from(self.take_bytes(8)?).map_err(|_| "the file ends early")?;
+                self.read_text(u64::from_le_bytes(bytes))?
             }
             other => {
                 return Err(format!(
@@ -185,8 +186,8 @@ impl<'a> Machine<'a> {
     }
 
     /// Reads an integer of at most 8 bytes in two's complement, lowest byte first.
-    fn long(&mut self, length: usize) -> Result<i64, PickleError> {
-        let bytes = self.take(length)?;
+    fn read_long(&mut self, length: usize) -> Result<i64, PickleError> {
+        let bytes = self.take_bytes(length)?;
         let mut whole = match bytes.last() {
             Some(0x80..) => [0xff; 8],
             _ => [0; 8],
@@ -195,33 +196,33 @@ impl<'a> Machine<'a> {
         Ok(i64::from_le_bytes(whole))
     }
 
-    fn text(&mut self, length: u64) -> Result<Value<'a>, PickleError> {
+    fn read_text(&mut self, length: u64) -> Result<PickleValue<'a>, PickleError> {
         let length = usize::try_from(length).map_err(|_| "the file ends early")?;
-        Ok(Value::Text(String::from_utf8_lossy(self.take(length)?)))
+        Ok(PickleValue::Text(String::from_utf8_lossy(self.take_bytes(length)?)))
     }
 
-    fn take(&mut self, length: usize) -> Result<&'a [u8], PickleError> {
+    fn take_bytes(&mut self, length: usize) -> Result<&'a [u8], PickleError> {
         let end = self.at.checked_add(length).ok_or("the file ends early")?;
         let taken = self.bytes.get(self.at..end).ok_or("the file ends early")?;
         self.at = end;
         Ok(taken)
     }
 
-    fn byte(&mut self) -> Result<u8, PickleError> {
-        Ok(self.take(1)?[0])
+    fn take_byte(&mut self) -> Result<u8, PickleError> {
+        Ok(self.take_bytes(1)?[0])
     }
 
-    fn unsigned(&mut self) -> Result<u32, PickleError> {
-        let bytes = <[u8; 4]>::try_from(self.take(4)?).map_err(|_| "the file ends early")?;
+    fn take_unsigned(&mut self) -> Result<u32, PickleError> {
+        let bytes = <[u8; 4]>::try_from(self.take_bytes(4)?).map_err(|_| "the file ends early")?;
         Ok(u32::from_le_bytes(bytes))
     }
 
-    fn push(&mut self, value: Value<'a>) {
+    fn push_value(&mut self, value: PickleValue<'a>) {
         self.values.push(value);
         self.stack.push(self.values.len() - 1);
     }
 
-    fn pop(&mut self) -> Result<usize, PickleError> {
+    fn pop_index(&mut self) -> Result<usize, PickleError> {
         self.stack.pop().ok_or_else(|| "a value is missing".to_owned())
     }
 
@@ -230,32 +231,34 @@ impl<'a> Machine<'a> {
         Ok(self.stack.split_off(mark))
     }
 
-    fn remember(&mut self, index: u32) -> Result<(), PickleError> {
+    fn remember_value(&mut self, index: u32) -> Result<(), PickleError> {
         let top = *self.stack.last().ok_or("a value is missing")?;
         self.memo.insert(index, top);
         Ok(())
     }
 
-    fn recall(&mut self, index: u32) -> Result<(), PickleError> {
+    fn recall_value(&mut self, index: u32) -> Result<(), PickleError> {
         let value = *self.memo.get(&index).ok_or_else(|| format!("value {index} was not stored"))?;
         self.stack.push(value);
         Ok(())
     }
 
-    fn append(&mut self, items: Vec<usize>) -> Result<(), PickleError> {
+    fn append_items(&mut self, items: Vec<usize>) -> Result<(), PickleError> {
         let top = *self.stack.last().ok_or("a list is missing")?;
         match &mut self.values[top] {
-            Value::List(list) => list.extend(items),
+            PickleValue::List(list) => list.extend(items),
             _ => return Err("items are added to a value that is no list".to_owned()),
         }
         Ok(())
     }
 
-    fn insert(&mut self, items: &[usize]) -> Result<(), PickleError> {
+    fn insert_items(&mut self, items: &[usize]) -> Result<(), PickleError> {
         let top = *self.stack.last().ok_or("a dictionary is missing")?;
         let (pairs, []) = items.as_chunks::<2>() else { return Err("a key without a value".to_owned()) };
         match &mut self.values[top] {
-            Value::Dictionary(entries) => entries.extend(pairs.iter().map(|[key, value]| (*key, *value))),
+            PickleValue::Dictionary(entries) => {
+                entries.extend(pairs.iter().map(|[key, value]| (*key, *value)))
+            }
             _ => return Err("items are added to a value that is no dictionary".to_owned()),
         }
         Ok(())
@@ -265,7 +268,7 @@ impl<'a> Machine<'a> {
 /// A value to take out.
 #[derive(Clone, Copy)]
 struct Reference<'a> {
-    values: &'a [Value<'a>],
+    values: &'a [PickleValue<'a>],
     index: usize,
     visits: &'a Cell<usize>,
 }
@@ -278,20 +281,22 @@ impl<'de> Deserializer<'de> for Reference<'_> {
         self.visits.set(left);
         let at = |index: usize| Reference { index, ..self };
         match &self.values[self.index] {
-            Value::None => visitor.visit_unit(),
-            Value::Bool(value) => visitor.visit_bool(*value),
-            Value::Integer(value) => visitor.visit_i64(*value),
-            Value::Float(value) => visitor.visit_f64(*value),
-            Value::Text(text) => visitor.visit_str(text),
-            Value::List(items) => visitor.visit_seq(SeqDeserializer::new(items.iter().map(|&item| at(item)))),
-            Value::Dictionary(pairs) => visitor
+            PickleValue::None => visitor.visit_unit(),
+            PickleValue::Bool(value) => visitor.visit_bool(*value),
+            PickleValue::Integer(value) => visitor.visit_i64(*value),
+            PickleValue::Float(value) => visitor.visit_f64(*value),
+            PickleValue::Text(text) => visitor.visit_str(text),
+            PickleValue::List(items) => {
+                visitor.visit_seq(SeqDeserializer::new(items.iter().map(|&item| at(item))))
+            }
+            PickleValue::Dictionary(pairs) => visitor
                 .visit_map(MapDeserializer::new(pairs.iter().map(|&(key, value)| (at(key), at(value))))),
         }
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match self.values[self.index] {
-            Value::None => visitor.visit_none(),
+            PickleValue::None => visitor.visit_none(),
             _ => visitor.visit_some(self),
         }
     }
@@ -331,7 +336,7 @@ mod tests {
     fn plain_values_are_read() {
         // {'a': [1, -2, 2**40, True, None, 1.5]}, protocol 2.
         let bytes = b"\x80\x02}q\x00X\x01\x00\x00\x00aq\x01]q\x02(K\x01J\xfe\xff\xff\xff\x8a\x06\x00\x00\x00\x00\x00\x01\x88NG?\xf8\x00\x00\x00\x00\x00\x00es.";
-        let value: serde_json::Value = read(bytes).unwrap();
+        let value: serde_json::Value = read_pickle(bytes).unwrap();
         assert_eq!(value, serde_json::json!({ "a": [1, -2, 1_i64 << 40, true, null, 1.5] }));
     }
 
@@ -339,7 +344,8 @@ mod tests {
     fn classes_and_calls_are_refused() {
         // os.system('true')
         let fault =
-            read::<serde_json::Value>(b"\x80\x02cos\nsystem\nq\x00X\x04\x00\x00\x00true\x85R.").unwrap_err();
+            read_pickle::<serde_json::Value>(b"\x80\x02cos\nsystem\nq\x00X\x04\x00\x00\x00true\x85R.")
+                .unwrap_err();
         assert!(fault.to_string().contains("operation 0x63"), "{fault}");
     }
 
@@ -351,8 +357,8 @@ mod tests {
             bytes.extend([b']', b'(', b'h', index, b'h', index, b'e', b'q', index + 1]);
         }
         bytes.push(b'.');
-        assert!(read::<Vec<i64>>(&bytes).is_err());
-        assert!(read::<serde::de::IgnoredAny>(&bytes).is_ok());
+        assert!(read_pickle::<Vec<i64>>(&bytes).is_err());
+        assert!(read_pickle::<serde::de::IgnoredAny>(&bytes).is_ok());
     }
 
     #[test]
@@ -361,6 +367,6 @@ mod tests {
         bytes.extend(std::iter::repeat_n(b']', 1_000_000));
         bytes.extend(std::iter::repeat_n(b'a', 999_999));
         bytes.push(b'.');
-        assert!(read::<serde::de::IgnoredAny>(&bytes).is_ok());
+        assert!(read_pickle::<serde::de::IgnoredAny>(&bytes).is_ok());
     }
 }

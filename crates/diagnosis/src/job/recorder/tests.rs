@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::dump::{self, Dump, EntryState};
-use super::{examine, judge};
+use super::{examine_dumps, judge_dumps};
 use crate::examination::{Examination, Health};
 use crate::finding::{Finding, Severity};
 
@@ -38,16 +38,16 @@ fn json_dump(groups: &[(&str, &str, &[Call<'_>])]) -> Dump {
         }
     }
     let dump = json!({ "version": "2.10", "pg_config": config, "pg_status": {}, "entries": entries });
-    dump::parse(dump.to_string().as_bytes()).unwrap()
+    dump::parse_dump(dump.to_string().as_bytes()).unwrap()
 }
 
 fn judged(dumps: Vec<Dump>) -> Examination {
-    judge(&(0..).zip(dumps).collect::<BTreeMap<u32, Dump>>())
+    judge_dumps(&(0..).zip(dumps).collect::<BTreeMap<u32, Dump>>())
 }
 
 #[test]
 fn a_pickle_of_pytorch_is_read() {
-    let dump = dump::read(&path("absent.0")).unwrap();
+    let dump = dump::read_dump(&path("absent.0")).unwrap();
     assert_eq!(dump.comm_lib_version.as_deref(), Some("2.30.7"));
     assert_eq!(dump.pg_config["0"].ranks, "[0, 1]");
     assert_eq!(dump.pg_status["0"].last_enqueued_collective, 6);
@@ -60,7 +60,7 @@ fn a_pickle_of_pytorch_is_read() {
 
 #[test]
 fn the_rank_that_did_not_call_is_named() {
-    let examination = examine(&[path("absent.0"), path("absent.1")]);
+    let examination = examine_dumps(&[path("absent.0"), path("absent.1")]);
     let finding = only(&examination);
     assert_eq!((finding.rule.as_str(), finding.severity), ("recorder-not-arrived", Severity::Broken));
     assert_eq!(
@@ -73,7 +73,7 @@ fn the_rank_that_did_not_call_is_named() {
 
 #[test]
 fn different_sizes_are_named_with_both_values() {
-    let examination = examine(&[path("shape.0"), path("shape.1")]);
+    let examination = examine_dumps(&[path("shape.0"), path("shape.1")]);
     let finding = only(&examination);
     assert_eq!((finding.rule.as_str(), finding.severity), ("recorder-mismatch", Severity::Broken));
     assert_eq!(
@@ -86,7 +86,7 @@ fn different_sizes_are_named_with_both_values() {
 
 #[test]
 fn a_rank_without_a_dump_is_the_first_suspect() {
-    let examination = examine(&[path("order.0")]);
+    let examination = examine_dumps(&[path("order.0")]);
     let finding = only(&examination);
     assert_eq!((finding.rule.as_str(), finding.severity), ("recorder-dump-missing", Severity::Unknown));
     assert_eq!(
@@ -178,7 +178,7 @@ fn a_file_that_is_no_dump_is_told() {
     std::fs::write(&empty, b"").unwrap();
     let other = directory.path().join("notes");
     std::fs::write(&other, b"x").unwrap();
-    let examination = examine(&[empty, other, directory.path().join("rank_7")]);
+    let examination = examine_dumps(&[empty, other, directory.path().join("rank_7")]);
     let texts: Vec<&str> = examination.findings.iter().map(|finding| finding.diagnosis.as_str()).collect();
     assert!(texts[0].contains("its name has no rank"), "{texts:?}");
     assert!(texts[1].contains("the file is empty"), "{texts:?}");
@@ -217,9 +217,9 @@ fn no_mutation_of_a_dump_panics() {
                 _ => bytes.insert(at, b"(]}.eu\x85hq"[below(9)]),
             }
         }
-        if let Ok(dump) = dump::parse(&bytes) {
+        if let Ok(dump) = dump::parse_dump(&bytes) {
             readable += 1;
-            judged(vec![dump, dump::parse(&originals[1]).unwrap()]);
+            judged(vec![dump, dump::parse_dump(&originals[1]).unwrap()]);
         }
     }
     assert!(readable > 50, "{readable}");
@@ -229,12 +229,12 @@ fn no_mutation_of_a_dump_panics() {
 fn json_of_pytorch_has_texts_for_numbers_and_no_empty_list_of_operations() {
     let progress = |last: &str| json!({ "last_enqueued_collective": last, "last_started_collective": "-1", "last_completed_collective": "5" });
     let dump = |last| json!({ "version": "2.10", "comm_lib_version": "2.27.5", "pg_config": {}, "pg_status": { "0": progress(last) } });
-    let read = dump::parse(dump("7").to_string().as_bytes()).unwrap();
+    let read = dump::parse_dump(dump("7").to_string().as_bytes()).unwrap();
     assert_eq!(read.pg_status["0"].last_enqueued_collective, 7);
     assert_eq!(read.pg_status["0"].last_completed_collective, 5);
     assert!(read.entries.is_empty());
-    dump::parse(dump("many").to_string().as_bytes()).unwrap_err();
-    dump::parse(b"{}").unwrap_err();
+    dump::parse_dump(dump("many").to_string().as_bytes()).unwrap_err();
+    dump::parse_dump(b"{}").unwrap_err();
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn dumps_of_several_jobs_are_not_judged() {
         path
     };
     let rules = |paths: &[PathBuf]| {
-        let examination = examine(paths);
+        let examination = examine_dumps(paths);
         assert_eq!(examination.health(), Health::CannotTell);
         examination.findings.iter().map(|finding| finding.diagnosis.clone()).collect::<Vec<_>>()
     };
@@ -276,7 +276,7 @@ fn dumps_that_cannot_be_read_are_named_with_the_reason() {
     ] {
         let file = folder.path().join("trace_rank_0");
         std::fs::write(&file, content).unwrap();
-        let examination = examine(&[file]);
+        let examination = examine_dumps(&[file]);
         assert_eq!(examination.health(), Health::CannotTell);
         let finding = only(&examination);
         assert!(finding.rule == "recorder-unreadable" && finding.diagnosis.contains(reason), "{finding:?}");

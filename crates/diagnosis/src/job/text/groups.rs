@@ -7,7 +7,7 @@ const MOST_DERIVED: usize = 4 << 20;
 
 /// Ranks of a communicator with the same value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Group<T> {
+pub(super) struct RankGroup<T> {
     /// The value.
     pub value: T,
     /// Number of ranks.
@@ -29,8 +29,8 @@ impl Budget {
 /// Completes the one group without names: it has all ranks that are neither in another group nor absent.
 ///
 /// Returns false if the ranks of a group remain unknown.
-pub(super) fn complete<T>(
-    groups: &mut [Group<T>],
+pub(super) fn complete_groups<T>(
+    groups: &mut [RankGroup<T>],
     size: u32,
     absent: &BTreeSet<u32>,
     budget: &mut Budget,

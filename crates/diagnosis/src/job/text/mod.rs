@@ -9,30 +9,30 @@ mod line;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use groups::{Budget, Group};
-use line::{Fact, Heading, Line, Topic};
+use groups::{Budget, RankGroup};
+use line::{AnswerLine, Heading, RankFact, Topic};
 
 use super::malformed::Malformed;
 use super::status::{
-    Absence, Communicator, Format, Identity, MissingRank, Processes, Rank, RankPlace, State, Status,
+    Absence, Format, Identity, JobCommunicator, MissingRank, Processes, Rank, RankPlace, State, Status,
 };
 
 /// Reads a text answer.
 ///
 /// # Errors
 /// [`Malformed`] if the text is not an answer of RAS, or ends early.
-pub fn parse(text: &str) -> Result<Status, Malformed> {
-    let mut reader = Reader::new();
+pub fn parse_text(text: &str) -> Result<Status, Malformed> {
+    let mut reader = AnswerReader::new();
     for line in text.lines() {
-        if let Some(line) = line::read(line) {
-            reader.take(line);
+        if let Some(line) = line::read_line(line) {
+            reader.take_line(line);
         }
     }
-    reader.finish()
+    reader.into_status()
 }
 
 /// State of the reading.
-struct Reader {
+struct AnswerReader {
     status: Status,
     drafts: Vec<Draft>,
     /// Indices of the drafts by kind and hash.
@@ -41,20 +41,20 @@ struct Reader {
     current: Option<usize>,
     part: Option<Heading>,
     topic: Option<Topic>,
-    fact: Option<Fact>,
+    fact: Option<RankFact>,
     is_complete: bool,
 }
 
 /// A communicator with incomplete groups.
 struct Draft {
-    communicator: Communicator,
+    communicator: JobCommunicator,
     kind: usize,
     ranks: BTreeMap<u32, Rank>,
-    counts: BTreeMap<String, Vec<Group<u64>>>,
-    states: Vec<Group<State>>,
+    counts: BTreeMap<String, Vec<RankGroup<u64>>>,
+    states: Vec<RankGroup<State>>,
 }
 
-impl Reader {
+impl AnswerReader {
     fn new() -> Self {
         let status = Status {
             nccl_version: String::new(),
@@ -82,51 +82,51 @@ impl Reader {
         }
     }
 
-    fn take(&mut self, line: Line) {
+    fn take_line(&mut self, line: AnswerLine) {
         match line {
-            Line::Version(version) => self.status.nccl_version = version,
-            Line::Cuda(runtime, driver) => {
+            AnswerLine::Version(version) => self.status.nccl_version = version,
+            AnswerLine::Cuda(runtime, driver) => {
                 self.status.cuda_runtime = Some(runtime);
                 self.status.cuda_driver = Some(driver);
             }
-            Line::Collected(seconds) => self.status.collection_s = seconds.parse().ok(),
-            Line::Kind(kind) => self.status.kinds.push(kind),
-            Line::Heading(heading) => {
+            AnswerLine::Collected(seconds) => self.status.collection_s = seconds.parse().ok(),
+            AnswerLine::Kind(kind) => self.status.kinds.push(kind),
+            AnswerLine::Heading(heading) => {
                 self.is_complete |= heading == Heading::Warnings;
                 (self.part, self.current, self.topic, self.fact) = (Some(heading), None, None, None);
             }
-            Line::Communicator { kind, hash } => self.start(kind, hash),
-            Line::Topic(topic) => (self.topic, self.fact) = (Some(topic), None),
-            Line::Process(process) => match self.part {
+            AnswerLine::Communicator { kind, hash } => self.start_communicator(kind, hash),
+            AnswerLine::Topic(topic) => (self.topic, self.fact) = (Some(topic), None),
+            AnswerLine::Process(process) => match self.part {
                 Some(Heading::Silent) => self.status.silent.named.push(process),
                 Some(Heading::Dead) => self.status.dead.named.push(process),
                 _ => {}
             },
-            Line::DeadProcesses(count) => self.status.dead.count = count,
-            Line::SilentProcesses(count) => self.status.silent.count = count,
-            Line::MissingRanks(count) => {
+            AnswerLine::DeadProcesses(count) => self.status.dead.count = count,
+            AnswerLine::SilentProcesses(count) => self.status.silent.count = count,
+            AnswerLine::MissingRanks(count) => {
                 self.topic = Some(Topic::Incomplete);
-                if let Some(draft) = self.draft() {
+                if let Some(draft) = self.current_draft() {
                     draft.communicator.missing_count = count;
                 }
             }
-            Line::MissingList(ranks) => self.miss(ranks),
-            Line::Group(size, fact) => self.group(size, fact),
-            Line::Rank(rank, fact, place) => self.rank(rank, fact, place),
-            Line::Timeouts(count) => self.status.timeouts = count,
+            AnswerLine::MissingList(ranks) => self.note_missing_ranks(ranks),
+            AnswerLine::Group(size, fact) => self.add_group(size, fact),
+            AnswerLine::Rank(rank, fact, place) => self.add_rank(rank, fact, place),
+            AnswerLine::Timeouts(count) => self.status.timeouts = count,
         }
     }
 
-    fn draft(&mut self) -> Option<&mut Draft> {
+    fn current_draft(&mut self) -> Option<&mut Draft> {
         self.drafts.get_mut(self.current?)
     }
 
-    fn start(&mut self, kind: usize, hash: u64) {
+    fn start_communicator(&mut self, kind: usize, hash: u64) {
         let index = *self.indices.entry((kind, hash)).or_insert_with(|| {
             let size = self.status.kinds.get(kind).map_or(0, |kind| kind.size);
             let identity = Identity { hash, secondary: String::new() };
             self.drafts.push(Draft {
-                communicator: Communicator::new(identity, size),
+                communicator: JobCommunicator::new(identity, size),
                 kind,
                 ranks: BTreeMap::new(),
                 counts: BTreeMap::new(),
@@ -137,64 +137,64 @@ impl Reader {
         (self.current, self.topic, self.fact) = (Some(index), None, None);
     }
 
-    fn group(&mut self, size: u32, fact: Fact) {
+    fn add_group(&mut self, size: u32, fact: RankFact) {
         self.fact = Some(fact.clone());
         let Some(Topic::Counts(collective)) = self.topic.clone() else {
-            if let (Fact::State(state), Some(draft)) = (fact, self.draft()) {
-                draft.states.push(Group { value: state, size, named: Vec::new() });
+            if let (RankFact::State(state), Some(draft)) = (fact, self.current_draft()) {
+                draft.states.push(RankGroup { value: state, size, named: Vec::new() });
             }
             return;
         };
-        if let (Fact::Launched(count), Some(draft)) = (fact, self.draft()) {
+        if let (RankFact::Launched(count), Some(draft)) = (fact, self.current_draft()) {
             let groups = draft.counts.entry(collective).or_default();
-            groups.push(Group { value: count, size, named: Vec::new() });
+            groups.push(RankGroup { value: count, size, named: Vec::new() });
         }
     }
 
-    fn miss(&mut self, ranks: Vec<u32>) {
+    fn note_missing_ranks(&mut self, ranks: Vec<u32>) {
         let not_members = matches!(self.topic, Some(Topic::States));
         let absence = if not_members { Absence::NotAMember } else { Absence::Unresponsive };
-        if let Some(draft) = self.draft() {
+        if let Some(draft) = self.current_draft() {
             for rank in ranks {
                 draft.communicator.missing.push(MissingRank { rank, place: None, absence });
             }
         }
     }
 
-    fn rank(&mut self, number: u32, own: Option<Fact>, place: Option<RankPlace>) {
+    fn add_rank(&mut self, number: u32, own: Option<RankFact>, place: Option<RankPlace>) {
         let is_single = own.is_some();
         let fact = own.or_else(|| self.fact.clone());
         let topic = self.topic.clone();
-        let Some(draft) = self.draft() else { return };
+        let Some(draft) = self.current_draft() else { return };
         if topic == Some(Topic::Incomplete) {
             let absence = Absence::Unresponsive;
             draft.communicator.missing.push(MissingRank { rank: number, place, absence });
             return;
         }
         match (fact, topic) {
-            (Some(Fact::NotAMember), _) => {
+            (Some(RankFact::NotAMember), _) => {
                 let absence = Absence::NotAMember;
                 draft.communicator.missing.push(MissingRank { rank: number, place, absence });
             }
-            (Some(Fact::Launched(count)), Some(Topic::Counts(collective))) => {
-                draft.known(number, place);
-                add(draft.counts.entry(collective).or_default(), count, number, is_single);
+            (Some(RankFact::Launched(count)), Some(Topic::Counts(collective))) => {
+                draft.rank_of_number(number, place);
+                add_named_rank(draft.counts.entry(collective).or_default(), count, number, is_single);
             }
-            (Some(Fact::State(state)), Some(Topic::States)) => {
-                draft.known(number, place);
-                add(&mut draft.states, state, number, is_single);
+            (Some(RankFact::State(state)), Some(Topic::States)) => {
+                draft.rank_of_number(number, place);
+                add_named_rank(&mut draft.states, state, number, is_single);
             }
-            (Some(Fact::Error(error)), Some(Topic::InitErrors)) => {
-                draft.known(number, place).init_error = Some(error);
+            (Some(RankFact::Error(error)), Some(Topic::InitErrors)) => {
+                draft.rank_of_number(number, place).init_error = Some(error);
             }
-            (Some(Fact::Error(error)), Some(Topic::AsyncErrors)) => {
-                draft.known(number, place).async_error = Some(error);
+            (Some(RankFact::Error(error)), Some(Topic::AsyncErrors)) => {
+                draft.rank_of_number(number, place).async_error = Some(error);
             }
             _ => {}
         }
     }
 
-    fn finish(mut self) -> Result<Status, Malformed> {
+    fn into_status(mut self) -> Result<Status, Malformed> {
         if self.status.nccl_version.is_empty() {
             return Err(Malformed::new("no line `NCCL version`"));
         }
@@ -205,14 +205,14 @@ impl Reader {
         for mut draft in std::mem::take(&mut self.drafts) {
             self.resolve_absence(&mut draft.communicator);
             let state = self.status.kinds.get(draft.kind).map(|kind| kind.state);
-            self.status.communicators.push(draft.complete(state, &mut budget));
+            self.status.communicators.push(draft.into_communicator(state, &mut budget));
         }
         self.status.communicators.sort_by(|one, other| one.identity.cmp(&other.identity));
         Ok(self.status)
     }
 
     /// Separates ranks of dead processes from ranks of silent ones.
-    fn resolve_absence(&self, communicator: &mut Communicator) {
+    fn resolve_absence(&self, communicator: &mut JobCommunicator) {
         let only_dead = self.status.dead.count > 0 && self.status.silent.count == 0;
         for rank in &mut communicator.missing {
             let is_dead = match &rank.place {
@@ -233,7 +233,7 @@ impl Reader {
 
 impl Draft {
     /// Returns the rank of this number, with its place.
-    fn known(&mut self, number: u32, place: Option<RankPlace>) -> &mut Rank {
+    fn rank_of_number(&mut self, number: u32, place: Option<RankPlace>) -> &mut Rank {
         let rank = self.ranks.entry(number).or_insert_with(|| Rank::new(number));
         if place.is_some() {
             rank.place = place;
@@ -241,14 +241,14 @@ impl Draft {
         rank
     }
 
-    fn complete(mut self, common: Option<State>, budget: &mut Budget) -> Communicator {
+    fn into_communicator(mut self, common: Option<State>, budget: &mut Budget) -> JobCommunicator {
         let absent: BTreeSet<u32> = self.communicator.missing.iter().map(|rank| rank.rank).collect();
         let mut ranks = std::mem::take(&mut self.ranks);
         let size = self.communicator.size;
         let mut find = |number: u32, change: &dyn Fn(&mut Rank)| {
             change(ranks.entry(number).or_insert_with(|| Rank::new(number)));
         };
-        if groups::complete(&mut self.states, size, &absent, budget) {
+        if groups::complete_groups(&mut self.states, size, &absent, budget) {
             for group in &self.states {
                 group.named.iter().for_each(|&number| find(number, &|rank| rank.state = Some(group.value)));
             }
@@ -257,7 +257,7 @@ impl Draft {
             self.communicator.unnamed_states = unnamed.collect();
         }
         for (collective, groups) in &mut self.counts {
-            if !groups::complete(groups, size, &absent, budget) {
+            if !groups::complete_groups(groups, size, &absent, budget) {
                 let counts = groups.iter().map(|group| format!("{} ranks: {}", group.size, group.value));
                 let counts: Vec<String> = counts.collect();
                 self.communicator.unnamed_differences.push(format!("{collective} ({})", counts.join(", ")));
@@ -285,9 +285,9 @@ impl Draft {
 }
 
 /// Adds a named rank: to the group before it, or as a group of its own.
-fn add<T: PartialEq>(groups: &mut Vec<Group<T>>, value: T, rank: u32, is_single: bool) {
+fn add_named_rank<T: PartialEq>(groups: &mut Vec<RankGroup<T>>, value: T, rank: u32, is_single: bool) {
     match groups.last_mut() {
         Some(group) if !is_single && group.value == value => group.named.push(rank),
-        _ => groups.push(Group { value, size: 1, named: vec![rank] }),
+        _ => groups.push(RankGroup { value, size: 1, named: vec![rank] }),
     }
 }

@@ -29,7 +29,7 @@ pub(super) fn excuse_lost_store(job: &Job<'_>, found: &mut [Placed]) {
 
 /// Makes failures of the cleanup degraded if, by the log, the job had finished: all ranks completed their
 /// start and connected, no operation returned an error, and nothing else failed.
-pub(super) fn soften(job: &Job<'_>, found: &mut [Placed]) {
+pub(super) fn soften_cleanup_failures(job: &Job<'_>, found: &mut [Placed]) {
     let is = |each: &Placed, rule: &str| each.finding.rule == rule;
     let freed = found.iter().find(|each| is(each, NOT_FREED));
     let Some(writers) = freed.map(|each| each.writers.clone()) else { return };

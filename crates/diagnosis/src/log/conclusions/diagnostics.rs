@@ -16,22 +16,25 @@ use crate::log::digest::DiagnosticLine;
 const LINES: usize = 4;
 
 /// Returns one finding for each check with a report.
-pub(super) fn find(job: &Job<'_>, rules: &Rules) -> Vec<Placed> {
+pub(super) fn find_reported_checks(job: &Job<'_>, rules: &Rules) -> Vec<Placed> {
     let mut by_check: BTreeMap<&str, Vec<&DiagnosticLine>> = BTreeMap::new();
     for line in &job.digest.diagnostics {
         let is_told = || {
             let message = format!("[{}] {}", line.status, line.text);
-            rules.find(message.as_bytes(), Origin::Nccl).is_some()
+            rules.find_rule(message.as_bytes(), Origin::Nccl).is_some()
         };
         if !line.status.is_empty() && line.status != "OK" && !is_told() {
             let check = line.text.split_once(':').map_or("", |(check, _)| check);
             by_check.entry(check).or_default().push(line);
         }
     }
-    by_check.into_iter().map(|(check, lines)| Placed::derived(finding(job, check, &lines))).collect()
+    by_check
+        .into_iter()
+        .map(|(check, lines)| Placed::without_line(describe_check(job, check, &lines)))
+        .collect()
 }
 
-fn finding(job: &Job<'_>, check: &str, lines: &[&DiagnosticLine]) -> Finding {
+fn describe_check(job: &Job<'_>, check: &str, lines: &[&DiagnosticLine]) -> Finding {
     let number = |text: &str, name: &str| -> Option<u32> {
         let rest = text.split_once(name)?.1;
         rest.split(|character: char| !character.is_ascii_digit()).next()?.parse().ok()
@@ -41,7 +44,7 @@ fn finding(job: &Job<'_>, check: &str, lines: &[&DiagnosticLine]) -> Finding {
     };
     let ranks: BTreeSet<u32> = lines.iter().flat_map(named).collect();
     let hosts = ranks.iter().filter_map(|&rank| Some(job.main?.members.get(&rank)?.writer));
-    let hosts = job.hosts(hosts);
+    let hosts = job.hosts_of_writers(hosts);
     let failed = lines.iter().filter(|line| has_failed(&line.text)).collect::<Vec<_>>();
     let base = if check == "p2p" && !failed.is_empty() {
         let first = failed.first().map_or("", |line| line.text.as_str());
@@ -84,7 +87,7 @@ fn finding(job: &Job<'_>, check: &str, lines: &[&DiagnosticLine]) -> Finding {
         evidence: lines
             .iter()
             .take(LINES)
-            .map(|line| job.evidence(line.position, None, line.text.clone()))
+            .map(|line| job.cite_line(line.position, None, line.text.clone()))
             .collect(),
         occurrences: lines.len() as u64,
         source: Some("NCCL 2.32 user guide, Diagnostics".to_owned()),

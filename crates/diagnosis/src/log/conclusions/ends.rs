@@ -8,7 +8,7 @@ use crate::log::digest::{Communicator, Member};
 
 /// Returns the finding about the first such communicator. A log without any end proves nothing, since a
 /// program need not destroy its communicators. In a log with a failure, other findings explain the cause.
-pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
+pub(super) fn find_ranks_without_end(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
     if start::has_failure(found) {
         return None;
     }
@@ -21,7 +21,7 @@ pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
     let text = format!(
         "The lines of {} stop before the end of {}, which {} destroyed",
         ranks_in_words(&silent),
-        job::name(&communicator.id),
+        job::describe_communicator(&communicator.id),
         ranks_in_words(&destroyed)
     );
     let last_line = |&writer: &usize| start::last_line(job, communicator, writer);
@@ -37,11 +37,11 @@ pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
                 .to_owned(),
         ),
         evidence: writers.iter().take(4).filter_map(last_line).collect(),
-        hosts: job.hosts(writers),
+        hosts: job.hosts_of_writers(writers),
         ranks: silent,
         ..Finding::new("rank-without-end", Severity::Unknown, text)
     };
-    Some(Placed::derived(finding))
+    Some(Placed::without_line(finding))
 }
 
 /// Returns the ranks that completed the communicator without an end of it, if another rank destroyed it.

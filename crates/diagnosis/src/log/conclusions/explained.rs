@@ -12,7 +12,7 @@ const SAME: [(&str, &str); 1] = [("mnnvl-imex", "cuda-not-permitted")];
 pub(super) const LINES: u64 = 10;
 
 /// Turns messages into consequences of a finding that explains them, and drops lost connections of strangers.
-pub(super) fn explain(job: &Job<'_>, found: &mut Vec<Placed>) {
+pub(super) fn explain_consequences(job: &Job<'_>, found: &mut Vec<Placed>) {
     for (cause, message) in SAME {
         let Some(by) = found.iter().find(|each| each.finding.rule == cause).map(|each| each.writers.clone())
         else {
@@ -23,12 +23,12 @@ pub(super) fn explain(job: &Job<'_>, found: &mut Vec<Placed>) {
             (each.is_root, each.is_cascade) = (false, true);
         }
     }
-    strangers(job, found);
+    move_lost_connections(job, found);
 }
 
 /// Moves closed connections of processes outside the job into the finding about these processes. The process
 /// then refuses the connection, and continues.
-fn strangers(job: &Job<'_>, found: &mut Vec<Placed>) {
+fn move_lost_connections(job: &Job<'_>, found: &mut Vec<Placed>) {
     let Some(stray) = found.iter().position(|each| each.finding.rule == "nccl-stray-connection") else {
         return;
     };
@@ -38,10 +38,12 @@ fn strangers(job: &Job<'_>, found: &mut Vec<Placed>) {
             let lines = refusal.position.line.checked_sub(closed.position.line);
             refusal.position.input == closed.position.input
                 && refusal.text.contains("Accept failed")
-                && job.process(refusal).is_some_and(|process| job.process(closed) == Some(process))
+                && job
+                    .process_of_message(refusal)
+                    .is_some_and(|process| job.process_of_message(closed) == Some(process))
                 && lines.is_some_and(|lines| lines <= LINES)
         });
-        is_refused && peer(&closed.text).is_some_and(|peer| !is_of_job(job, peer))
+        is_refused && remote_peer(&closed.text).is_some_and(|peer| !is_of_job(job, peer))
     };
     let is_stranger = |each: &Placed| {
         each.finding.rule == "nccl-peer-closed"
@@ -57,7 +59,7 @@ fn strangers(job: &Job<'_>, found: &mut Vec<Placed>) {
 }
 
 /// Returns the host of `... by remote peer 192.0.2.7<46494>`.
-fn peer(text: &str) -> Option<&str> {
+fn remote_peer(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once("remote peer ").or_else(|| text.split_once(" from "))?;
     let (host, _) = rest.split_once('<')?;
     (!host.is_empty()).then_some(host)

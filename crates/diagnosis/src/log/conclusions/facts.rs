@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::job::{Job, count, ranks_in_words};
-use super::ranks::cuda;
+use super::ranks::format_cuda_version;
 use super::startup::Start;
 use super::transport::{MATRIX, Ways};
 use crate::examination::{Body, Section};
@@ -13,10 +13,10 @@ use crate::log::digest::{Communicator, Digest};
 const ROWS: usize = 64;
 
 /// Returns the sections for people.
-pub(super) fn sections(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Vec<Section> {
+pub(super) fn log_sections(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Vec<Section> {
     let mut sections = Vec::new();
     let mut add = |title: &str, body: Body| sections.push(Section { title: title.to_owned(), body });
-    add("Job", Body::Facts(summary(job)));
+    add("Job", Body::Facts(summarize_job(job)));
     if let Some(ways) = ways.filter(|ways| !ways.pairs.is_empty() || !ways.linked.is_empty()) {
         let too_large = || {
             let pairs = count(ways.pairs.len(), "pair");
@@ -25,23 +25,26 @@ pub(super) fn sections(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Vec<Section> {
                  log."
             )])
         };
-        let body = ways.matrix().map_or_else(too_large, Body::Matrix);
+        let body = ways.draw_matrix().map_or_else(too_large, Body::Matrix);
         add("Transport from each rank (row) to each rank (column)", body);
     }
     if let Some(start) = job.main.and_then(Start::new) {
         add("Start", Body::Facts(start_facts(&start)));
     }
-    let ranks = ranks(job);
+    let ranks = rank_rows(job);
     if !ranks.is_empty() {
         let columns = ["rank", "host", "process", "GPU", "NCCL", "network", "state"];
-        add("Ranks", table(&columns, ranks));
+        add("Ranks", build_table(&columns, ranks));
     }
     if job.digest.communicators.len() > 1 {
         let columns = ["communicator", "made by", "ranks", "nodes", "channels", "connections"];
-        add("Communicators", table(&columns, job.digest.communicators.iter().map(communicator).collect()));
+        add(
+            "Communicators",
+            build_table(&columns, job.digest.communicators.iter().map(communicator_row).collect()),
+        );
     }
     if !job.digest.variables.is_empty() {
-        add("Variables", table(&["name", "value", "set by", "ranks"], variables(job)));
+        add("Variables", build_table(&["name", "value", "set by", "ranks"], variable_rows(job)));
     }
     if !job.digest.diagnostics.is_empty() {
         let lines = job.digest.diagnostics.iter().map(|line| format!("[{}] {}", line.status, line.text));
@@ -50,7 +53,7 @@ pub(super) fn sections(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Vec<Section> {
     sections
 }
 
-fn table(columns: &[&str], mut rows: Vec<Vec<String>>) -> Body {
+fn build_table(columns: &[&str], mut rows: Vec<Vec<String>>) -> Body {
     let more = rows.len().saturating_sub(ROWS);
     if more > 0 {
         rows.truncate(ROWS);
@@ -63,7 +66,7 @@ fn table(columns: &[&str], mut rows: Vec<Vec<String>>) -> Body {
     Body::Table { columns: columns.iter().map(|&name| name.to_owned()).collect(), rows }
 }
 
-fn summary(job: &Job<'_>) -> Vec<(String, String)> {
+fn summarize_job(job: &Job<'_>) -> Vec<(String, String)> {
     let join = |values: Vec<String>| values.join(", ");
     let mut facts: Vec<(&str, String)> = Vec::new();
     let inputs = &job.digest.inputs;
@@ -74,32 +77,38 @@ fn summary(job: &Job<'_>) -> Vec<(String, String)> {
         several => count(several.len(), "file"),
     };
     facts.push(("log", format!("{names}: {lines} lines, {nccl} of NCCL")));
-    let versions = job.values(|writer| {
+    let versions = job.group_writers(|writer| {
         Some(format!("{}{}", writer.nccl.as_ref()?, writer.nccl_build.as_deref().unwrap_or("")))
     });
     facts.push(("NCCL", join(versions.into_keys().collect())));
     facts.push((
         "aws-ofi-nccl",
-        join(job.values(|writer| writer.plugin.as_ref().map(ToString::to_string)).into_keys().collect()),
+        join(
+            job.group_writers(|writer| writer.plugin.as_ref().map(ToString::to_string)).into_keys().collect(),
+        ),
     ));
     facts.push((
         "libfabric",
-        join(job.values(|writer| writer.libfabric.as_ref().map(ToString::to_string)).into_keys().collect()),
+        join(
+            job.group_writers(|writer| writer.libfabric.as_ref().map(ToString::to_string))
+                .into_keys()
+                .collect(),
+        ),
     ));
     facts.push((
         "CUDA of the driver",
-        join(job.values(|writer| writer.driver.map(cuda)).into_keys().collect()),
+        join(job.group_writers(|writer| writer.driver.map(format_cuda_version)).into_keys().collect()),
     ));
-    facts.push(("network", join(job.values(|writer| writer.network.clone()).into_keys().collect())));
+    facts.push(("network", join(job.group_writers(|writer| writer.network.clone()).into_keys().collect())));
     let devices: std::collections::BTreeSet<&String> =
         job.digest.writers.iter().flat_map(|writer| &writer.devices).collect();
     facts.push(("devices", join(devices.into_iter().take(16).cloned().collect())));
     facts.push((
         "bootstrap",
-        join(job.values(|writer| writer.bootstrap.clone()).into_keys().take(4).collect()),
+        join(job.group_writers(|writer| writer.bootstrap.clone()).into_keys().take(4).collect()),
     ));
     if let Some(main) = job.main {
-        let hosts = super::paths::hosts(job, main);
+        let hosts = super::paths::hosts_of_members(job, main);
         facts.push(("ranks", format!("{} in the log of {}", main.members.len(), main.ranks)));
         let nodes = main
             .nodes
@@ -108,8 +117,8 @@ fn summary(job: &Job<'_>) -> Vec<(String, String)> {
         let named: Vec<&str> = hosts.iter().take(8).copied().collect();
         let more = if hosts.len() > named.len() { ", ..." } else { "" };
         facts.push(("hosts", format!("{}{more}{nodes}", named.join(", "))));
-        facts.push(("channels", channels(main)));
-        facts.push(("rings", rings(main)));
+        facts.push(("channels", describe_channels(main)));
+        facts.push(("rings", describe_rings(main)));
         let choices: Vec<String> =
             main.choices.iter().map(|(name, number)| format!("{name} ({number})")).collect();
         facts.push(("algorithms", join(choices)));
@@ -118,14 +127,14 @@ fn summary(job: &Job<'_>) -> Vec<(String, String)> {
     owned.map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-fn channels(communicator: &Communicator) -> String {
+fn describe_channels(communicator: &Communicator) -> String {
     let text = |number: Option<u32>, name: &str| number.map(|number| format!("{number} {name}"));
     let parts =
         [text(communicator.channels, "for collectives"), text(communicator.nvls_channels, "for NVLS")];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-fn rings(communicator: &Communicator) -> String {
+fn describe_rings(communicator: &Communicator) -> String {
     let Some(ring) = communicator.rings.first() else { return String::new() };
     let shown: Vec<String> = ring.iter().take(16).map(u32::to_string).collect();
     let more = if ring.len() > shown.len() { " ..." } else { "" };
@@ -151,13 +160,13 @@ fn start_facts(start: &Start) -> Vec<(String, String)> {
         facts.push(("phases".to_owned(), phases.join(", ")));
     }
     if let Some((seconds, rank)) = start.wait {
-        let text = start.explanation().unwrap_or_else(|| format!("{seconds:.2} s on rank {rank}"));
+        let text = start.explain_wait().unwrap_or_else(|| format!("{seconds:.2} s on rank {rank}"));
         facts.push(("wait for others".to_owned(), text));
     }
     facts
 }
 
-fn ranks(job: &Job<'_>) -> Vec<Vec<String>> {
+fn rank_rows(job: &Job<'_>) -> Vec<Vec<String>> {
     let Some(main) = job.main else { return Vec::new() };
     let row = |(rank, member): (&u32, &crate::log::digest::Member)| {
         let writer = job.writer(member.writer);
@@ -186,7 +195,7 @@ fn ranks(job: &Job<'_>) -> Vec<Vec<String>> {
     main.members.iter().map(row).collect()
 }
 
-fn communicator(communicator: &Communicator) -> Vec<String> {
+fn communicator_row(communicator: &Communicator) -> Vec<String> {
     let number = |value: Option<u32>| value.map(|value| value.to_string()).unwrap_or_default();
     vec![
         if communicator.id.is_empty() { "without an id".to_owned() } else { communicator.id.clone() },
@@ -198,9 +207,9 @@ fn communicator(communicator: &Communicator) -> Vec<String> {
     ]
 }
 
-fn variables(job: &Job<'_>) -> Vec<Vec<String>> {
+fn variable_rows(job: &Job<'_>) -> Vec<Vec<String>> {
     let row = |variable: &crate::log::digest::VariableSeen| {
-        let ranks = job.ranks(job.of_same_processes(&variable.writers));
+        let ranks = job.ranks_of_writers(job.of_same_processes(&variable.writers));
         let all = job.main.is_some_and(|main| ranks.len() == main.members.len());
         let ranks = match &ranks[..] {
             [] => String::new(),
@@ -214,10 +223,10 @@ fn variables(job: &Job<'_>) -> Vec<Vec<String>> {
 }
 
 /// Returns the facts for programs: the digest, without its messages. The findings contain the messages.
-pub(super) fn value(digest: &Digest, ways: Option<&Ways<'_>>) -> Value {
+pub(super) fn facts_as_json(digest: &Digest, ways: Option<&Ways<'_>>) -> Value {
     let transports = ways.map(|ways| {
         let pair = |(&(from, to), way): (&(u32, u32), &super::transport::Way)| {
-            json!({ "from": from, "to": to, "way": way.short(), "words": way.long() })
+            json!({ "from": from, "to": to, "way": way.short_text(), "words": way.long_text() })
         };
         json!({
             "ranks": ways.communicator.ranks,

@@ -6,7 +6,7 @@ use super::explained;
 use super::hits::Placed;
 use super::job::{Job, count, ranks_in_words};
 use crate::finding::{Evidence, Finding, Severity};
-use crate::log::digest::{Example, Failure, Position, Retries};
+use crate::log::digest::{CallFailure, Example, Position, Retries};
 
 /// Largest number of peers in the findings.
 const PEERS: usize = 4;
@@ -23,7 +23,7 @@ type Attempts<'a> = Vec<(usize, &'a Retries)>;
 
 /// Returns findings about peers that accepted no connection up to the end of the log. They describe a
 /// failure. The cause is at the peer.
-pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
+pub(super) fn find_unreachable_peers(job: &Job<'_>) -> Vec<Placed> {
     let mut peers: BTreeMap<(Option<&str>, &str), Attempts<'_>> = BTreeMap::new();
     for (index, writer) in job.digest.writers.iter().enumerate() {
         let Some(retries) = &writer.retries else { continue };
@@ -36,7 +36,7 @@ pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
     peers
         .into_iter()
         .take(PEERS)
-        .map(|((peer, reason), writers)| unreached(job, peer, reason, &writers))
+        .map(|((peer, reason), writers)| describe_unreachable_peer(job, peer, reason, &writers))
         .collect()
 }
 
@@ -46,9 +46,14 @@ fn has_given_up(job: &Job<'_>, writer: usize) -> bool {
 }
 
 /// Returns the finding about a peer unreachable for some writers.
-fn unreached(job: &Job<'_>, peer: Option<&str>, reason: &str, writers: &[(usize, &Retries)]) -> Placed {
+fn describe_unreachable_peer(
+    job: &Job<'_>,
+    peer: Option<&str>,
+    reason: &str,
+    writers: &[(usize, &Retries)],
+) -> Placed {
     let indices = || writers.iter().map(|&(index, _)| index);
-    let (ranks, hosts) = (job.ranks(indices()), job.hosts(indices()));
+    let (ranks, hosts) = (job.ranks_of_writers(indices()), job.hosts_of_writers(indices()));
     let who = match (&ranks[..], &hosts[..]) {
         ([], []) => "A process".to_owned(),
         ([], hosts) => format!("A process on {}", hosts.join(", ")),
@@ -82,7 +87,7 @@ fn unreached(job: &Job<'_>, peer: Option<&str>, reason: &str, writers: &[(usize,
         ),
         ranks,
         hosts,
-        evidence: examples.iter().map(|example| job.example(example)).collect(),
+        evidence: examples.iter().map(|example| job.cite_example(example)).collect(),
         occurrences: writers.iter().map(|(_, retries)| retries.count).sum(),
         source: Some("NCCL 2.30.7 src/os/linux.cc:288".to_owned()),
         ..Finding::new(
@@ -92,35 +97,35 @@ fn unreached(job: &Job<'_>, peer: Option<&str>, reason: &str, writers: &[(usize,
         )
     };
     let writers = indices().collect();
-    Placed { is_cascade: true, is_lead: true, examples, writers, ..Placed::derived(finding) }
+    Placed { is_cascade: true, is_lead: true, examples, writers, ..Placed::without_line(finding) }
 }
 
 /// Returns the first failed call as evidence of a failure without a known cause, among failures returned by a
 /// function of NCCL's interface. A failure of the call itself comes before reports about a peer.
-pub(super) fn first(job: &Job<'_>) -> Option<Evidence> {
-    let (writer, failure) = returned(job)?;
-    Some(evidence(job, writer, failure))
+pub(super) fn first_failed_call(job: &Job<'_>) -> Option<Evidence> {
+    let (writer, failure) = first_returned_failure(job)?;
+    Some(cite_failure(job, writer, failure))
 }
 
 /// Returns the first failure returned by a function of NCCL's interface, with the index of its writer.
-fn returned<'a>(job: &'a Job<'_>) -> Option<(usize, &'a Failure)> {
-    let reached = |failure: &Failure| OUTERMOST.iter().any(|file| failure.outermost.starts_with(file));
+fn first_returned_failure<'a>(job: &'a Job<'_>) -> Option<(usize, &'a CallFailure)> {
+    let reached = |failure: &CallFailure| OUTERMOST.iter().any(|file| failure.outermost.starts_with(file));
     let writers = job.digest.writers.iter().enumerate();
     let failures = writers.flat_map(|(index, writer)| writer.failures.iter().map(move |each| (index, each)));
-    let order = |failure: &Failure| (failure.name == "ncclRemoteError", failure.first);
+    let order = |failure: &CallFailure| (failure.name == "ncclRemoteError", failure.first);
     failures.filter(|(_, each)| reached(each)).min_by_key(|(_, each)| order(each))
 }
 
 /// Finds the first unexplained failed call within NCCL, with the index of its writer. Three kinds need no
 /// explanation: during the start (NCCL continues despite the failure, or the start has a finding), at the end
 /// of a communicator (its threads stop with an error), and beside a message with a finding.
-fn find_inner_failure<'a>(job: &'a Job<'_>, found: &[Placed]) -> Option<(usize, &'a Failure)> {
+fn find_inner_failure<'a>(job: &'a Job<'_>, found: &[Placed]) -> Option<(usize, &'a CallFailure)> {
     let members = job.digest.communicators.iter().flat_map(|each| each.members.values());
     let ended: BTreeSet<_> = members
         .filter(|member| member.destroyed || member.aborted)
         .filter_map(|member| job.process_of(member.writer))
         .collect();
-    let is_harmless = |writer: usize, failure: &Failure| {
+    let is_harmless = |writer: usize, failure: &CallFailure| {
         failure.is_of_start
             || failure.is_of_end && job.process_of(writer).is_some_and(|process| ended.contains(&process))
     };
@@ -130,8 +135,9 @@ fn find_inner_failure<'a>(job: &'a Job<'_>, found: &[Placed]) -> Option<(usize, 
         message.position.input == position.input
             && message.position.line.abs_diff(position.line) <= explained::LINES
     };
-    let is_told = |writer: usize, failure: &Failure| {
-        let own = || messages.iter().filter(|message| job.process(message) == job.process_of(writer));
+    let is_told = |writer: usize, failure: &CallFailure| {
+        let own =
+            || messages.iter().filter(|message| job.process_of_message(message) == job.process_of(writer));
         [failure.first, failure.last].iter().all(|&place| own().any(|message| is_beside(message, place)))
     };
     let writers = job.digest.writers.iter().enumerate();
@@ -140,25 +146,25 @@ fn find_inner_failure<'a>(job: &'a Job<'_>, found: &[Placed]) -> Option<(usize, 
     open.min_by_key(|(_, each)| each.first)
 }
 
-fn evidence(job: &Job<'_>, writer: usize, failure: &Failure) -> Evidence {
-    let Failure { place, outermost, code, name, .. } = failure;
+fn cite_failure(job: &Job<'_>, writer: usize, failure: &CallFailure) -> Evidence {
+    let CallFailure { place, outermost, code, name, .. } = failure;
     let way = if place == outermost { String::new() } else { format!(", returned up to {outermost}") };
     let position: Position = failure.first;
     let text = format!("the first failing call: {place} -> {code} ({name}){way}");
-    job.evidence(position, Some(writer), text)
+    job.cite_line(position, Some(writer), text)
 }
 
 /// Returns the finding of a failed call, by the program or within NCCL, in a log without another failure. Its
 /// message is missing: the level of the log excludes it, the log is cut, or NCCL wrote none. A program can
 /// handle the error, so it decides the health only if no communicator was completed.
-pub(super) fn unexplained(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
-    let returned = returned(job).map(|(writer, failure)| (writer, failure, "A call to NCCL"));
+pub(super) fn find_unexplained_failure(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
+    let returned = first_returned_failure(job).map(|(writer, failure)| (writer, failure, "A call to NCCL"));
     let within =
         || find_inner_failure(job, found).map(|(writer, failure)| (writer, failure, "A call within NCCL"));
     let (writer, failure, call) = returned.or_else(within)?;
     let mut members = job.digest.communicators.iter().flat_map(|each| each.members.values());
     let severity = if members.any(|member| member.complete) { Severity::Unknown } else { Severity::Broken };
-    let (ranks, hosts) = (job.ranks([writer]), job.hosts([writer]));
+    let (ranks, hosts) = (job.ranks_of_writers([writer]), job.hosts_of_writers([writer]));
     let who = match (&ranks[..], &hosts[..]) {
         ([], []) => String::new(),
         ([], hosts) => format!(" on {}", hosts.join(", ")),
@@ -172,14 +178,14 @@ pub(super) fn unexplained(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
              the first rank that fails has the cause."
                 .to_owned(),
         ),
-        evidence: vec![evidence(job, writer, failure)],
+        evidence: vec![cite_failure(job, writer, failure)],
         ranks,
         hosts,
         source: Some("NCCL 2.30.7 src/include/checks.h; NCCL user guide, ncclResult_t".to_owned()),
         ..Finding::new("nccl-call-failed", severity, diagnosis)
     };
     let writers = [writer].into();
-    Some(Placed { is_cascade: false, writers, ..Placed::derived(finding) })
+    Some(Placed { is_cascade: false, writers, ..Placed::without_line(finding) })
 }
 
 /// Returns the usual cause of a result code without a message.

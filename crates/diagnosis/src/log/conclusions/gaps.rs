@@ -7,28 +7,28 @@ use super::transport::{Way, Ways};
 use crate::log::digest::{Communicator, Member, VariableSeen};
 
 /// Returns sentences about missing parts of the log, or none if it proves the transport of every rank.
-pub(super) fn find(job: &Job<'_>, ways: &Ways<'_>) -> Vec<String> {
+pub(super) fn find_gaps(job: &Job<'_>, ways: &Ways<'_>) -> Vec<String> {
     let cut = job.digest.inputs.iter().any(|input| input.problem.is_some());
     let cut = cut.then(|| "a log was not read to its end: what it lacks can differ".to_owned());
     let gaps = [
         cut,
         describe_contradiction(ways),
         describe_lost_beginning(ways),
-        starting(ways),
+        describe_starting_ranks(ways),
         describe_lost_completion(ways),
-        unconnected(ways),
+        describe_unconnected_ranks(ways),
         describe_silent_ranks(job, ways),
-        connecting(ways),
+        describe_connecting_ranks(ways),
         broken_ring(ways),
-        unknown(ways),
+        describe_unknown_transport(ways),
     ];
-    gaps.into_iter().flatten().chain(between_hosts(job, ways)).collect()
+    gaps.into_iter().flatten().chain(describe_transport_between_hosts(job, ways)).collect()
 }
 
 /// Returns sentences about facts beside the proven communicators: processes without a communicator, empty
 /// files, and aborts.
-pub(super) fn beside(job: &Job<'_>) -> Vec<String> {
-    let strangers = job.strangers();
+pub(super) fn find_gaps_beside_communicators(job: &Job<'_>) -> Vec<String> {
+    let strangers = job.processes_without_communicator();
     let stranger = strangers.first().map(|(host, pid)| {
         format!(
             "{} loaded NCCL and joined no communicator, the first is {pid} on {host}: its log is cut, or it \
@@ -36,12 +36,12 @@ pub(super) fn beside(job: &Job<'_>) -> Vec<String> {
             count(strangers.len(), "process")
         )
     });
-    stranger.into_iter().chain(empty(job)).chain(aborted(job)).collect()
+    stranger.into_iter().chain(describe_empty_files(job)).chain(describe_aborted_communicators(job)).collect()
 }
 
 /// Describes empty files among the files of ranks. Launchers write a second file for each rank, often an
 /// empty one.
-fn empty(job: &Job<'_>) -> Option<String> {
+fn describe_empty_files(job: &Job<'_>) -> Option<String> {
     let (empty, full): (Vec<_>, Vec<_>) = job.digest.inputs.iter().partition(|input| input.lines == 0);
     let is_of_ranks = full.len() > empty.len().max(1) && full.iter().all(|input| input.nccl_lines > 0);
     let first = empty.first().filter(|_| is_of_ranks)?;
@@ -83,7 +83,7 @@ pub(super) fn ranks_without_beginning(communicator: &Communicator) -> Vec<u32> {
     communicator.members.iter().filter(|(_, member)| is_lost(member)).map(|(&rank, _)| rank).collect()
 }
 
-fn starting(ways: &Ways<'_>) -> Option<String> {
+fn describe_starting_ranks(ways: &Ways<'_>) -> Option<String> {
     let members = ways.communicator.members.iter();
     let open = members.filter(|(_, member)| !ways.communicator.has_completed(member));
     let open: Vec<u32> = open.map(|(&rank, _)| rank).collect();
@@ -114,12 +114,13 @@ pub(super) fn lacks_lines_of_start(job: &Job<'_>, communicator: &Communicator) -
     }
     let mut by_host: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
     for (&rank, member) in communicator.members.iter().filter(|(rank, _)| **rank > 0) {
-        if let (Some(host), Some(lines)) = (job.host(communicator, rank), member.start_lines) {
+        if let (Some(host), Some(lines)) = (job.host_of_rank(communicator, rank), member.start_lines) {
             by_host.entry(host).or_default().push(lines);
         }
     }
-    let has =
-        |seen: &VariableSeen, rank: &u32| job.ranks(job.of_same_processes(&seen.writers)).contains(rank);
+    let has = |seen: &VariableSeen, rank: &u32| {
+        job.ranks_of_writers(job.of_same_processes(&seen.writers)).contains(rank)
+    };
     let is_partial = |seen: &&VariableSeen| communicator.members.keys().any(|rank| !has(seen, rank));
     let partial = job.digest.variables.iter().filter(is_partial).count() as u64;
     let spread =
@@ -129,7 +130,7 @@ pub(super) fn lacks_lines_of_start(job: &Job<'_>, communicator: &Communicator) -
 
 /// Describes communicators aborted by the program. PyTorch aborted them at the end of every run, until its
 /// pull request 141510.
-fn aborted(job: &Job<'_>) -> Option<String> {
+fn describe_aborted_communicators(job: &Job<'_>) -> Option<String> {
     let is_aborted = |each: &&Communicator| each.members.values().any(|member| member.aborted);
     let aborted: Vec<&Communicator> = job.digest.communicators.iter().filter(is_aborted).collect();
     let first = aborted.first()?;
@@ -141,8 +142,8 @@ fn aborted(job: &Job<'_>) -> Option<String> {
     ))
 }
 
-fn unconnected(ways: &Ways<'_>) -> Option<String> {
-    let unconnected = ways.unconnected();
+fn describe_unconnected_ranks(ways: &Ways<'_>) -> Option<String> {
+    let unconnected = ways.unconnected_ranks();
     (!unconnected.is_empty()).then(|| {
         format!(
             "the log shows no connection of {}: NCCL connects at the first collective, and writes it with \
@@ -160,7 +161,7 @@ fn describe_silent_ranks(job: &Job<'_>, ways: &Ways<'_>) -> Option<String> {
         all.filter(|member| member.logs_connections).map(|member| member.writer).collect();
     let members = ways.communicator.members.iter();
     let (heard, silent): (Vec<_>, Vec<_>) = members.partition(|(_, member)| logging.contains(&member.writer));
-    let unconnected = ways.unconnected();
+    let unconnected = ways.unconnected_ranks();
     let silent: Vec<u32> =
         silent.into_iter().map(|(&rank, _)| rank).filter(|rank| !unconnected.contains(rank)).collect();
     (!heard.is_empty() && !silent.is_empty()).then(|| {
@@ -173,7 +174,7 @@ fn describe_silent_ranks(job: &Job<'_>, ways: &Ways<'_>) -> Option<String> {
 }
 
 /// Describes ranks with connections and no line about their completion.
-fn connecting(ways: &Ways<'_>) -> Option<String> {
+fn describe_connecting_ranks(ways: &Ways<'_>) -> Option<String> {
     let members = ways.communicator.members.iter();
     let open: Vec<u32> = members.filter(|(_, member)| !member.connected).map(|(&rank, _)| rank).collect();
     (!open.is_empty()).then(|| {
@@ -198,7 +199,7 @@ fn broken_ring(ways: &Ways<'_>) -> Option<String> {
     Some(format!("the log shows no connection from rank {from} to rank {to}, which are neighbours in a ring"))
 }
 
-fn unknown(ways: &Ways<'_>) -> Option<String> {
+fn describe_unknown_transport(ways: &Ways<'_>) -> Option<String> {
     ways.pairs.iter().find_map(|((from, to), way)| match way {
         Way::Other(word) => {
             Some(format!("rank {from} reaches rank {to} via {word}, a transport that is not known here"))
@@ -209,8 +210,8 @@ fn unknown(ways: &Ways<'_>) -> Option<String> {
 
 /// Describes a pair on two hosts with a transport of one host. NVLink between nodes is another transport
 /// (MNNVL).
-fn between_hosts(job: &Job<'_>, ways: &Ways<'_>) -> Option<String> {
-    let host = |rank: u32| job.host(ways.communicator, rank);
+fn describe_transport_between_hosts(job: &Job<'_>, ways: &Ways<'_>) -> Option<String> {
+    let host = |rank: u32| job.host_of_rank(ways.communicator, rank);
     let pair = ways.pairs.iter().find(|((from, to), way)| {
         matches!(way, Way::NvLink | Way::P2p | Way::Relayed | Way::Shm) && host(*from) != host(*to)
     });
@@ -220,7 +221,7 @@ fn between_hosts(job: &Job<'_>, ways: &Ways<'_>) -> Option<String> {
              names of one host?",
             host(*from).unwrap_or("an unknown host"),
             host(*to).unwrap_or("an unknown host"),
-            way.long()
+            way.long_text()
         )
     })
 }

@@ -32,7 +32,7 @@ pub(super) struct Placed {
 
 impl Placed {
     /// Creates a conclusion not shown by a single line.
-    pub(super) fn derived(finding: Finding) -> Self {
+    pub(super) fn without_line(finding: Finding) -> Self {
         Self {
             finding,
             examples: Vec::new(),
@@ -47,7 +47,7 @@ impl Placed {
 
     /// Creates a conclusion that explains later failures.
     pub(super) fn derived_root(finding: Finding) -> Self {
-        Self { is_root: true, ..Self::derived(finding) }
+        Self { is_root: true, ..Self::without_line(finding) }
     }
 
     /// Returns true for a failure, as a cause or a consequence.
@@ -56,14 +56,14 @@ impl Placed {
     }
 
     /// Returns the first message.
-    pub(super) fn first(&self) -> Option<&Example> {
+    pub(super) fn first_example(&self) -> Option<&Example> {
         self.examples.first()
     }
 }
 
 /// Returns the findings of the hits and of the unknown warnings.
-pub(super) fn find(job: &Job<'_>, rules: &Rules) -> Vec<Placed> {
-    let known = job.digest.hits.iter().filter_map(|hit| rules.get(&hit.rule).map(|rule| (hit, rule)));
+pub(super) fn find_known_messages(job: &Job<'_>, rules: &Rules) -> Vec<Placed> {
+    let known = job.digest.hits.iter().filter_map(|hit| rules.rule_by_id(&hit.rule).map(|rule| (hit, rule)));
     let mut found: Vec<Placed> = known.filter_map(|(hit, rule)| from_hit(job, hit, rule)).collect();
     found.extend(job.digest.unknown.iter().map(|unknown| {
         let text = unknown.examples.first().map(|example| example.text.trim().to_owned()).unwrap_or_default();
@@ -73,36 +73,36 @@ pub(super) fn find(job: &Job<'_>, rules: &Rules) -> Vec<Placed> {
             false => ("unknown-warning", "warns"),
         };
         let finding = Finding {
-            ranks: ranks(job, &unknown.writers, &unknown.examples),
-            hosts: job.hosts(unknown.writers.iter().copied()),
-            evidence: unknown.examples.iter().map(|example| job.example(example)).collect(),
+            ranks: ranks_of_messages(job, &unknown.writers, &unknown.examples),
+            hosts: job.hosts_of_writers(unknown.writers.iter().copied()),
+            evidence: unknown.examples.iter().map(|example| job.cite_example(example)).collect(),
             occurrences: unknown.count,
             ..Finding::new(rule, Severity::Unknown, format!("NCCL {verb}: {told}"))
         };
         let (examples, writers) = (unknown.examples.clone(), unknown.writers.clone());
         let is_of_network = examples.first().is_some_and(is_of_network);
-        Placed { is_of_network, examples, writers, ..Placed::derived(finding) }
+        Placed { is_of_network, examples, writers, ..Placed::without_line(finding) }
     }));
     found
 }
 
 /// Returns the finding of a hit, or none for a message without a problem.
 fn from_hit(job: &Job<'_>, hit: &Hit, rule: &Rule) -> Option<Placed> {
-    if matches!(rule.role, Role::Harmless | Role::Confirmation) || !applies(job, hit, rule) {
+    if matches!(rule.role, Role::Harmless | Role::Confirmation) || !rule_applies(job, hit, rule) {
         return None;
     }
-    Some(placed(job, hit, rule))
+    Some(place_hit(job, hit, rule))
 }
 
 /// Returns the finding of a hit, with its place.
-fn placed(job: &Job<'_>, hit: &Hit, rule: &Rule) -> Placed {
+fn place_hit(job: &Job<'_>, hit: &Hit, rule: &Rule) -> Placed {
     let finding = Finding {
         cause: rule.cause.clone(),
         remedy: rule.remedy.clone(),
         action: rule.action,
-        ranks: ranks(job, &hit.writers, &hit.examples),
-        hosts: job.hosts(hit.writers.iter().copied()),
-        evidence: hit.examples.iter().map(|example| job.example(example)).collect(),
+        ranks: ranks_of_messages(job, &hit.writers, &hit.examples),
+        hosts: job.hosts_of_writers(hit.writers.iter().copied()),
+        evidence: hit.examples.iter().map(|example| job.cite_example(example)).collect(),
         occurrences: hit.count,
         source: Some(rule.source.clone()),
         ..Finding::new(rule.id.clone(), rule.severity, rule.diagnosis.clone())
@@ -125,8 +125,8 @@ fn placed(job: &Job<'_>, hit: &Hit, rule: &Rule) -> Placed {
 }
 
 /// Returns the ranks of messages: the ranks of the writers, else the ranks in a launcher's prefixes.
-fn ranks(job: &Job<'_>, writers: &BTreeSet<usize>, examples: &[Example]) -> Vec<u32> {
-    let of_writers = job.ranks(writers.iter().copied());
+fn ranks_of_messages(job: &Job<'_>, writers: &BTreeSet<usize>, examples: &[Example]) -> Vec<u32> {
+    let of_writers = job.ranks_of_writers(writers.iter().copied());
     if !of_writers.is_empty() {
         return of_writers;
     }
@@ -135,7 +135,7 @@ fn ranks(job: &Job<'_>, writers: &BTreeSet<usize>, examples: &[Example]) -> Vec<
 }
 
 /// Returns true unless the rule excludes the NCCL versions of all writers of the hit.
-fn applies(job: &Job<'_>, hit: &Hit, rule: &Rule) -> bool {
+fn rule_applies(job: &Job<'_>, hit: &Hit, rule: &Rule) -> bool {
     let mut writers = hit.writers.iter().filter_map(|&index| job.writer(index)).peekable();
     writers.peek().is_none() || writers.any(|writer| rule.applies_to(writer.nccl.as_ref()))
 }
@@ -150,11 +150,12 @@ fn is_of_network(example: &Example) -> bool {
 pub(super) fn absorb_network(job: &Job<'_>, rules: &Rules, fallback: &mut Finding, found: &mut Vec<Placed>) {
     let is_network = |each: &mut Placed| each.is_of_network && each.finding.severity != Severity::Advice;
     let mut reports: Vec<Placed> = found.extract_if(.., is_network).collect();
-    let known = job.digest.hits.iter().filter_map(|hit| rules.get(&hit.rule).map(|rule| (hit, rule)));
+    let known = job.digest.hits.iter().filter_map(|hit| rules.rule_by_id(&hit.rule).map(|rule| (hit, rule)));
     let confirmations =
-        known.filter(|(hit, rule)| rule.role == Role::Confirmation && applies(job, hit, rule));
-    reports.extend(confirmations.map(|(hit, rule)| placed(job, hit, rule)).filter(|each| each.is_of_network));
-    reports.sort_by_key(|each| each.first().map(|example| example.position));
+        known.filter(|(hit, rule)| rule.role == Role::Confirmation && rule_applies(job, hit, rule));
+    reports
+        .extend(confirmations.map(|(hit, rule)| place_hit(job, hit, rule)).filter(|each| each.is_of_network));
+    reports.sort_by_key(|each| each.first_example().map(|example| example.position));
     if let Some(conflict) = reports.iter().find(|each| each.examples.is_empty()) {
         fallback.cause = Some(conflict.finding.diagnosis.clone());
         fallback.remedy.clone_from(&conflict.finding.remedy);
@@ -172,7 +173,7 @@ pub(super) fn absorb_network(job: &Job<'_>, rules: &Rules, fallback: &mut Findin
 }
 
 /// Returns the first message of each cascade.
-pub(super) fn consequences(cascades: Vec<Placed>) -> Vec<Evidence> {
+pub(super) fn cite_consequences(cascades: Vec<Placed>) -> Vec<Evidence> {
     cascades
         .into_iter()
         .filter_map(|each| each.finding.evidence.into_iter().next())

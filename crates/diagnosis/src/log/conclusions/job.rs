@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::finding::Evidence;
 use crate::log::digest::{Communicator, Digest, Example, Position, Writer};
-pub(super) use crate::words::{counted as count, ranks as ranks_in_words};
+pub(super) use crate::words::{counted as count, ranks_in_words};
 
 /// Largest number of examined groups of processes.
 const GROUPS: usize = 64;
@@ -28,7 +28,7 @@ impl<'a> Job<'a> {
     /// Returns the communicators that need a proof, at most [`GROUPS`]: the main one, and each further one
     /// not contained in these. Also returns the number of communicators above the limit. A communicator of a
     /// single rank adds nothing beside other communicators.
-    pub(super) fn groups(&self) -> (Vec<&'a Communicator>, usize) {
+    pub(super) fn communicators_to_prove(&self) -> (Vec<&'a Communicator>, usize) {
         let mut all: Vec<&Communicator> = self.digest.communicators.iter().collect();
         all.sort_by_key(|each| std::cmp::Reverse(each.ranks));
         let mut groups: Vec<(&Communicator, BTreeSet<usize>)> = Vec::new();
@@ -51,7 +51,7 @@ impl<'a> Job<'a> {
     }
 
     /// Returns processes with NCCL and without a communicator in the log.
-    pub(super) fn strangers(&self) -> BTreeSet<(&'a str, u64)> {
+    pub(super) fn processes_without_communicator(&self) -> BTreeSet<(&'a str, u64)> {
         let members = self.digest.communicators.iter().flat_map(|each| each.members.values());
         let joined: BTreeSet<_> = members.filter_map(|member| self.process_of(member.writer)).collect();
         let loaded = self.digest.writers.iter().filter(|writer| writer.nccl.is_some());
@@ -64,13 +64,13 @@ impl<'a> Job<'a> {
     }
 
     /// Returns the host of a rank of a communicator.
-    pub(super) fn host(&self, communicator: &Communicator, rank: u32) -> Option<&'a str> {
+    pub(super) fn host_of_rank(&self, communicator: &Communicator, rank: u32) -> Option<&'a str> {
         let member = communicator.members.get(&rank)?;
         self.writer(member.writer).map(|writer| writer.host.as_str())
     }
 
     /// Returns the ranks of these writers in the largest communicator, ascending.
-    pub(super) fn ranks(&self, writers: impl IntoIterator<Item = usize>) -> Vec<u32> {
+    pub(super) fn ranks_of_writers(&self, writers: impl IntoIterator<Item = usize>) -> Vec<u32> {
         let ranks: BTreeSet<u32> = writers
             .into_iter()
             .filter_map(|index| self.writer(index).and_then(|writer| writer.rank))
@@ -84,7 +84,7 @@ impl<'a> Job<'a> {
     }
 
     /// Returns the process of a message: the process of its writer, or of the rank in a launcher's prefix.
-    pub(super) fn process(&self, example: &Example) -> Option<(&'a str, u64)> {
+    pub(super) fn process_of_message(&self, example: &Example) -> Option<(&'a str, u64)> {
         let of_rank = || Some(self.main?.members.get(&example.rank?)?.writer);
         self.process_of(example.writer.or_else(of_rank)?)
     }
@@ -100,7 +100,7 @@ impl<'a> Job<'a> {
     }
 
     /// Returns the hosts of these writers.
-    pub(super) fn hosts(&self, writers: impl IntoIterator<Item = usize>) -> Vec<String> {
+    pub(super) fn hosts_of_writers(&self, writers: impl IntoIterator<Item = usize>) -> Vec<String> {
         let hosts: BTreeSet<&str> = writers
             .into_iter()
             .filter_map(|index| self.writer(index).map(|writer| writer.host.as_str()))
@@ -109,12 +109,12 @@ impl<'a> Job<'a> {
     }
 
     /// Returns the name of an input.
-    fn input(&self, position: Position) -> String {
+    fn input_name(&self, position: Position) -> String {
         self.digest.inputs.get(position.input).map(|input| input.name.clone()).unwrap_or_default()
     }
 
     /// Returns a line of a writer as evidence.
-    pub(super) fn evidence(
+    pub(super) fn cite_line(
         &self,
         position: Position,
         writer: Option<usize>,
@@ -122,7 +122,7 @@ impl<'a> Job<'a> {
     ) -> Evidence {
         let writer = writer.and_then(|index| self.writer(index));
         Evidence {
-            place: self.input(position),
+            place: self.input_name(position),
             line: (position.line > 0).then_some(position.line),
             rank: writer.and_then(|writer| writer.rank),
             host: writer.map(|writer| writer.host.clone()).filter(|host| !host.is_empty()),
@@ -132,19 +132,22 @@ impl<'a> Job<'a> {
 
     /// Returns an example of a message as evidence, with the rank of its writer, else the rank in a
     /// launcher's prefix.
-    pub(super) fn example(&self, example: &Example) -> Evidence {
-        let evidence = self.evidence(example.position, example.writer, example.text.clone());
+    pub(super) fn cite_example(&self, example: &Example) -> Evidence {
+        let evidence = self.cite_line(example.position, example.writer, example.text.clone());
         Evidence { rank: evidence.rank.or(example.rank), ..evidence }
     }
 
     /// Returns a fact about a writer, not shown by a single line, as evidence: the input without a line.
-    pub(super) fn fact(&self, writer: usize, text: impl Into<String>) -> Option<Evidence> {
+    pub(super) fn cite_writer(&self, writer: usize, text: impl Into<String>) -> Option<Evidence> {
         let first = self.writer(writer)?.first;
-        Some(self.evidence(Position { line: 0, ..first }, Some(writer), text))
+        Some(self.cite_line(Position { line: 0, ..first }, Some(writer), text))
     }
 
     /// Returns the writers' values, each with the indices of its writers.
-    pub(super) fn values<T: Ord>(&self, value: impl Fn(&'a Writer) -> Option<T>) -> BTreeMap<T, Vec<usize>> {
+    pub(super) fn group_writers<T: Ord>(
+        &self,
+        value: impl Fn(&'a Writer) -> Option<T>,
+    ) -> BTreeMap<T, Vec<usize>> {
         let mut values: BTreeMap<T, Vec<usize>> = BTreeMap::new();
         for (index, writer) in self.digest.writers.iter().enumerate() {
             if let Some(value) = value(writer) {
@@ -155,7 +158,7 @@ impl<'a> Job<'a> {
     }
 
     /// Returns the variables of this name.
-    pub(super) fn variables<'b>(
+    pub(super) fn variables_named<'b>(
         &self,
         name: &'b str,
     ) -> impl Iterator<Item = &'a crate::log::digest::VariableSeen> + use<'a, 'b> {
@@ -164,7 +167,7 @@ impl<'a> Job<'a> {
 }
 
 /// Returns the words for a communicator: with its id, or without one if the log has none.
-pub(super) fn name(id: &str) -> String {
+pub(super) fn describe_communicator(id: &str) -> String {
     match id {
         "" => "a communicator without an id".to_owned(),
         id => format!("communicator {id}"),
@@ -243,7 +246,7 @@ mod tests {
         let rules = Rules::built_in();
         let health = |files: &[&str]| {
             let mut reader = Reader::new(&rules);
-            files.iter().for_each(|file| reader.read("rank.log", file.as_bytes()));
+            files.iter().for_each(|file| reader.read_stream("rank.log", file.as_bytes()));
             conclude(&reader.finish(), &rules).health()
         };
         let (one, other) = (without(&text, "b:101:101"), without(&text, "a:100:100"));

@@ -23,8 +23,8 @@ pub(super) struct Part {
 /// Processes belong to one job if a communicator joins them. A further job begins only if all lines of a
 /// group of processes are below the lines of all earlier groups, in one file, and it has a GPU that another
 /// process had there. Groups on other GPUs are parts of one job, with logs joined into one file.
-pub(super) fn split(digest: &Digest) -> (Vec<Part>, usize) {
-    let mut spans = jobs(digest);
+pub(super) fn split_jobs(digest: &Digest) -> (Vec<Part>, usize) {
+    let mut spans = find_job_lines(digest);
     if digest.inputs.len() != 1 || spans.len() < 2 {
         return (Vec::new(), 0);
     }
@@ -36,22 +36,22 @@ pub(super) fn split(digest: &Digest) -> (Vec<Part>, usize) {
     for (span, end) in spans.iter().zip(ends) {
         let lines = start..end;
         let is_whole = !lacks_messages(digest, &lines);
-        jobs.push(Part { lines: span.clone(), is_whole, digest: part(digest, lines) });
+        jobs.push(Part { lines: span.clone(), is_whole, digest: extract_part(digest, lines) });
         start = end;
     }
     (jobs, skipped)
 }
 
 /// Processes with lines of their own in a log.
-struct Group<'a> {
+struct CommunicatorProcesses<'a> {
     lines: Range<u64>,
     /// The processes of each GPU, by host and PCI bus id.
     gpus: BTreeMap<(&'a str, &'a str), BTreeSet<u64>>,
 }
 
-impl<'a> Group<'a> {
+impl<'a> CommunicatorProcesses<'a> {
     /// Returns the processes of a communicator.
-    fn of(digest: &'a Digest, communicator: &'a Communicator) -> Option<Self> {
+    fn of_communicator(digest: &'a Digest, communicator: &'a Communicator) -> Option<Self> {
         let members = communicator.members.values();
         let members = members.filter_map(|member| Some((member, digest.writers.get(member.writer)?)));
         let (mut lines, mut gpus): (Option<Range<u64>>, BTreeMap<_, BTreeSet<u64>>) = (None, BTreeMap::new());
@@ -70,7 +70,7 @@ impl<'a> Group<'a> {
         self.gpus.iter().any(|(gpu, own)| other.gpus.get(gpu).is_some_and(|theirs| own.is_disjoint(theirs)))
     }
 
-    fn add(&mut self, other: Self) {
+    fn add_processes(&mut self, other: Self) {
         self.lines.end = self.lines.end.max(other.lines.end);
         for (gpu, processes) in other.gpus {
             self.gpus.entry(gpu).or_default().extend(processes);
@@ -79,21 +79,24 @@ impl<'a> Group<'a> {
 }
 
 /// Returns the first and the last line of each job, in their order.
-fn jobs(digest: &Digest) -> Vec<Range<u64>> {
-    let mut groups: Vec<Group<'_>> =
-        digest.communicators.iter().filter_map(|communicator| Group::of(digest, communicator)).collect();
+fn find_job_lines(digest: &Digest) -> Vec<Range<u64>> {
+    let mut groups: Vec<CommunicatorProcesses<'_>> = digest
+        .communicators
+        .iter()
+        .filter_map(|communicator| CommunicatorProcesses::of_communicator(digest, communicator))
+        .collect();
     groups.sort_by_key(|group| (group.lines.start, group.lines.end));
-    let mut apart: Vec<Group<'_>> = Vec::new();
+    let mut apart: Vec<CommunicatorProcesses<'_>> = Vec::new();
     for group in groups {
         match apart.last_mut() {
-            Some(last) if group.lines.start <= last.lines.end => last.add(group),
+            Some(last) if group.lines.start <= last.lines.end => last.add_processes(group),
             _ => apart.push(group),
         }
     }
-    let mut jobs: Vec<Group<'_>> = Vec::new();
+    let mut jobs: Vec<CommunicatorProcesses<'_>> = Vec::new();
     for group in apart {
         match jobs.last_mut() {
-            Some(last) if !group.starts_again(last) => last.add(group),
+            Some(last) if !group.starts_again(last) => last.add_processes(group),
             _ => jobs.push(group),
         }
     }
@@ -121,7 +124,7 @@ fn lacks_messages(digest: &Digest, lines: &Range<u64>) -> bool {
 }
 
 /// Returns the part of a digest about some lines.
-fn part(digest: &Digest, lines: Range<u64>) -> Digest {
+fn extract_part(digest: &Digest, lines: Range<u64>) -> Digest {
     let is_here = |position: &Position| lines.contains(&position.line);
     let mut places: Vec<Option<usize>> = Vec::new();
     let mut writers = Vec::new();

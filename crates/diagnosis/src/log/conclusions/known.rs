@@ -14,7 +14,7 @@ use crate::knowledge::faults::{Component, Fault, Faults};
 use crate::log::digest::Writer;
 
 /// A known fault with the affected version.
-struct Known {
+struct KnownFault {
     name: String,
     fault: &'static Fault,
     /// Property needed by the fault and missing in the job, as the log shows.
@@ -23,8 +23,8 @@ struct Known {
 
 /// Returns the known faults of all versions in the log, each once: faults possible in the job, and the
 /// others.
-fn faults(job: &Job<'_>) -> (Vec<Known>, Vec<Known>) {
-    let mut known: BTreeMap<&str, Known> = BTreeMap::new();
+fn collect_known_faults(job: &Job<'_>) -> (Vec<KnownFault>, Vec<KnownFault>) {
+    let mut known: BTreeMap<&str, KnownFault> = BTreeMap::new();
     for writer in &job.digest.writers {
         let versions = [
             ("NCCL", Component::Nccl, &writer.nccl),
@@ -41,12 +41,12 @@ fn faults(job: &Job<'_>) -> (Vec<Known>, Vec<Known>) {
                 if component == Component::Nccl && !fault.applies_to_build(build) {
                     continue;
                 }
-                let lacks = needs::missing(job, fault, network(writer));
+                let lacks = needs::find_missing_need(job, fault, name_network(writer));
                 match known.get_mut(fault.id.as_str()) {
                     Some(known) => known.lacks = known.lacks.take().filter(|_| lacks.is_some()),
                     None => {
                         let name = format!("{name} {version}");
-                        known.insert(&fault.id, Known { name, fault, lacks });
+                        known.insert(&fault.id, KnownFault { name, fault, lacks });
                     }
                 }
             }
@@ -61,7 +61,7 @@ fn is_rccl(writer: &Writer) -> bool {
 }
 
 /// Returns the network of a process, in the words of the known faults.
-fn network(writer: &Writer) -> Option<&'static str> {
+fn name_network(writer: &Writer) -> Option<&'static str> {
     let name = writer.network.as_deref()?;
     match name {
         "Socket" => Some("socket"),
@@ -73,15 +73,15 @@ fn network(writer: &Writer) -> Option<&'static str> {
 }
 
 /// Returns findings about known faults and conflicts. A fault with conditions invisible in a log is advice.
-/// All such faults are one finding, and [`section`] lists them.
-pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
-    let mut found: Vec<Placed> = conflicts(job);
-    let (open, certain): (Vec<Known>, Vec<Known>) =
-        faults(job).0.into_iter().partition(|known| !known.fault.conditions.is_empty());
-    found.extend(certain.into_iter().map(|Known { name, fault, .. }| {
+/// All such faults are one finding, and [`known_faults_section`] lists them.
+pub(super) fn find_known_faults(job: &Job<'_>) -> Vec<Placed> {
+    let mut found: Vec<Placed> = find_version_conflicts(job);
+    let (open, certain): (Vec<KnownFault>, Vec<KnownFault>) =
+        collect_known_faults(job).0.into_iter().partition(|known| !known.fault.conditions.is_empty());
+    found.extend(certain.into_iter().map(|KnownFault { name, fault, .. }| {
         // The job of the log ran with it.
-        let severity = fault.severity(true).max(Severity::Degraded);
-        Placed::derived(Finding {
+        let severity = fault.severity_for(true).max(Severity::Degraded);
+        Placed::without_line(Finding {
             remedy: Some(fault.remedy.clone()),
             source: Some(fault.source.clone()),
             ..Finding::new(fault.id.clone(), severity, format!("{name} has a known fault: {}", fault.effect))
@@ -95,7 +95,7 @@ pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
             count(open.len(), "known fault"),
             versions.join(", ")
         );
-        found.push(Placed::derived(Finding {
+        found.push(Placed::without_line(Finding {
             versions,
             remedy: Some("See the known faults below.".to_owned()),
             ..Finding::new("known-faults", Severity::Advice, text)
@@ -106,14 +106,14 @@ pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
 
 /// Returns the known faults with conditions invisible in the log, each on a line, and a line about the faults
 /// impossible in the job.
-pub(super) fn section(job: &Job<'_>) -> Option<Section> {
+pub(super) fn known_faults_section(job: &Job<'_>) -> Option<Section> {
     let sentence = |text: &str| format!("{}.", text.trim_end_matches('.'));
-    let line = |Known { name, fault, .. }: &Known| {
+    let line = |KnownFault { name, fault, .. }: &KnownFault| {
         let conditions = sentence(&fault.conditions.join("; "));
         // A remedy can end with a command.
         format!("{name}: {} If: {conditions} {}", sentence(&fault.effect), fault.remedy)
     };
-    let (listed, others) = faults(job);
+    let (listed, others) = collect_known_faults(job);
     let mut lines: Vec<String> =
         listed.iter().filter(|known| !known.fault.conditions.is_empty()).map(line).collect();
     let lacks: BTreeSet<&str> = others.iter().filter_map(|known| known.lacks.as_deref()).collect();
@@ -126,7 +126,7 @@ pub(super) fn section(job: &Job<'_>) -> Option<Section> {
 }
 
 /// Returns findings about versions that do not work together.
-fn conflicts(job: &Job<'_>) -> Vec<Placed> {
+fn find_version_conflicts(job: &Job<'_>) -> Vec<Placed> {
     let mut found: BTreeMap<&str, (&Conflict, Vec<usize>)> = BTreeMap::new();
     for (index, writer) in job.digest.writers.iter().enumerate() {
         let driver = writer.driver.map(|driver| {
@@ -138,7 +138,7 @@ fn conflicts(job: &Job<'_>) -> Vec<Placed> {
             libfabric: writer.libfabric.as_ref(),
             driver: driver.as_ref(),
         };
-        for conflict in Conflicts::built_in().among(&together) {
+        for conflict in Conflicts::built_in().conflicts_among(&together) {
             found.entry(&conflict.id).or_insert((conflict, Vec::new())).1.push(index);
         }
     }
@@ -159,9 +159,9 @@ fn from_conflict(job: &Job<'_>, conflict: &Conflict, writers: &[usize]) -> Place
     let finding = Finding {
         cause: conditions,
         remedy: Some(conflict.remedy.clone()),
-        ranks: job.ranks(writers.iter().copied()),
+        ranks: job.ranks_of_writers(writers.iter().copied()),
         source: Some(conflict.source.clone()),
         ..Finding::new(conflict.id.clone(), severity, conflict.effect.clone())
     };
-    Placed { is_of_network: severity == Severity::Broken, ..Placed::derived(finding) }
+    Placed { is_of_network: severity == Severity::Broken, ..Placed::without_line(finding) }
 }

@@ -34,7 +34,7 @@ use crate::knowledge::rules::Rules;
 
 /// Draws the conclusions from the digest of a log. Each of several jobs is judged by itself.
 pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
-    let (jobs, skipped) = jobs::split(digest);
+    let (jobs, skipped) = jobs::split_jobs(digest);
     if jobs.len() < 2 {
         return of_job(digest, rules);
     }
@@ -81,55 +81,60 @@ pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
         examination.unseen.extend(proof.into_iter().map(|text| format!("{text}; not all jobs have a proof")));
     }
     examination.facts = serde_json::json!({ "jobs": facts });
-    examination.sort();
+    examination.sort_findings();
     examination
 }
 
 /// Draws the conclusions about one job.
 fn of_job(digest: &Digest, rules: &Rules) -> Examination {
     let job = Job::new(digest);
-    let (groups, more) = job.groups();
+    let (groups, more) = job.communicators_to_prove();
     let mut groups = groups.into_iter().map(|communicator| Ways::new(&job, communicator));
     let ways = groups.next();
     let others: Vec<Ways<'_>> = groups.collect();
-    let mut found: Vec<Placed> = ranks::versions(&job);
+    let mut found: Vec<Placed> = ranks::find_version_differences(&job);
     found.extend(ranks::find_other_sizes(&job));
-    found.extend(torch::find(&job));
-    found.extend(hits::find(&job, rules));
-    explained::explain(&job, &mut found);
-    found.extend(diagnostics::find(&job, rules));
-    let failures = failures::find(&job);
+    found.extend(torch::judge_watchdog_reports(&job));
+    found.extend(hits::find_known_messages(&job, rules));
+    explained::explain_consequences(&job, &mut found);
+    found.extend(diagnostics::find_reported_checks(&job, rules));
+    let failures = failures::find_unreachable_peers(&job);
     found.extend(failures);
-    cleanup::soften(&job, &mut found);
+    cleanup::soften_cleanup_failures(&job, &mut found);
     cleanup::excuse_lost_store(&job, &mut found);
-    let of_ranks = ranks::find(&job, &found);
+    let of_ranks = ranks::find_rank_differences(&job, &found);
     found.extend(of_ranks);
     if !start::has_failure(&found) {
-        found.extend(failures::unexplained(&job, &found));
+        found.extend(failures::find_unexplained_failure(&job, &found));
     }
-    found.extend(known::find(&job));
-    paths::find(&job, rules, ways.as_ref(), &mut found);
+    found.extend(known::find_known_faults(&job));
+    paths::find_transport_problems(&job, rules, ways.as_ref(), &mut found);
     others.iter().for_each(|ways| paths::of_group(&job, ways, &mut found));
-    found.extend(startup::find(&job).map(Placed::derived));
-    let variables = variables::find(&job, &found);
+    found.extend(startup::find_slow_start(&job).map(Placed::without_line));
+    let variables = variables::find_harmful_variables(&job, &found);
     found.extend(variables);
     let mut examination = Examination::new("log");
-    examination.findings = order::order(&job, found);
-    prove(&job, ways.as_ref(), &others, &mut examination);
+    examination.findings = order::order_findings(&job, found);
+    prove_transport(&job, ways.as_ref(), &others, &mut examination);
     if more > 0 {
         let text = format!("{more} further groups of processes were not examined: pass a log of their own");
         examination.unseen.push(text);
         examination.proof.clear();
     }
-    examination.sections = facts::sections(&job, ways.as_ref());
-    examination.sections.extend(known::section(&job));
-    examination.facts = facts::value(digest, ways.as_ref());
-    examination.sort();
+    examination.sections = facts::log_sections(&job, ways.as_ref());
+    examination.sections.extend(known::known_faults_section(&job));
+    examination.facts = facts::facts_as_json(digest, ways.as_ref());
+    examination.sort_findings();
     examination
 }
 
 /// Adds the log's proofs and gaps. Each communicator not contained in a larger one needs its own proof.
-fn prove(job: &Job<'_>, ways: Option<&Ways<'_>>, others: &[Ways<'_>], examination: &mut Examination) {
+fn prove_transport(
+    job: &Job<'_>,
+    ways: Option<&Ways<'_>>,
+    others: &[Ways<'_>],
+    examination: &mut Examination,
+) {
     let unseen = &mut examination.unseen;
     for input in job.digest.inputs.iter().filter(|input| input.problem.is_some()) {
         let problem = input.problem.as_deref().unwrap_or_default();
@@ -147,14 +152,14 @@ fn prove(job: &Job<'_>, ways: Option<&Ways<'_>>, others: &[Ways<'_>], examinatio
     };
     let (mut proof, mut gaps) = (Told::default(), Told::default());
     for group in std::iter::once(ways).chain(others) {
-        let (told, texts) = match proven(job, group) {
+        let (told, texts) = match prove_communicator(job, group) {
             Ok(sentences) => (&mut proof, sentences),
             Err(sentences) => (&mut gaps, sentences),
         };
-        texts.into_iter().for_each(|text| told.add(text, &group.communicator.id));
+        texts.into_iter().for_each(|text| told.add_sentence(text, &group.communicator.id));
     }
-    let (proof, mut gaps) = (proof.lines(others.is_empty()), gaps.lines(others.is_empty()));
-    gaps.extend(gaps::beside(job));
+    let (proof, mut gaps) = (proof.into_sentences(others.is_empty()), gaps.into_sentences(others.is_empty()));
+    gaps.extend(gaps::find_gaps_beside_communicators(job));
     match gaps.is_empty() {
         true => examination.proof = proof,
         false => {
@@ -169,7 +174,7 @@ fn prove(job: &Job<'_>, ways: Option<&Ways<'_>>, others: &[Ways<'_>], examinatio
 struct Told<'a>(Vec<(String, Vec<&'a str>)>);
 
 impl<'a> Told<'a> {
-    fn add(&mut self, text: String, communicator: &'a str) {
+    fn add_sentence(&mut self, text: String, communicator: &'a str) {
         match self.0.iter_mut().find(|(known, _)| *known == text) {
             Some((_, communicators)) => communicators.push(communicator),
             None => self.0.push((text, vec![communicator])),
@@ -177,10 +182,10 @@ impl<'a> Told<'a> {
     }
 
     /// Returns the sentences with the names of the communicators. A job of one group does not need the names.
-    fn lines(self, is_single: bool) -> Vec<String> {
+    fn into_sentences(self, is_single: bool) -> Vec<String> {
         let line = |(text, communicators): (String, Vec<&str>)| match &communicators[..] {
             _ if is_single => text,
-            [one] => format!("{}: {text}", job::name(one)),
+            [one] => format!("{}: {text}", job::describe_communicator(one)),
             several => format!("{} communicators: {text}", several.len()),
         };
         self.0.into_iter().map(line).collect()
@@ -189,14 +194,14 @@ impl<'a> Told<'a> {
 
 /// Returns the log's proofs about a communicator, or else its gaps. Only a complete log proves anything:
 /// absent ranks can use another transport.
-fn proven(job: &Job<'_>, ways: &Ways<'_>) -> Result<Vec<String>, Vec<String>> {
+fn prove_communicator(job: &Job<'_>, ways: &Ways<'_>) -> Result<Vec<String>, Vec<String>> {
     let communicator = ways.communicator;
     if communicator.ranks == 1 {
         return Err(vec!["a single rank has no transport to prove: run at least 2 ranks".to_owned()]);
     }
     let absent: Vec<u32> =
         (0..communicator.ranks).filter(|rank| !communicator.members.contains_key(rank)).collect();
-    let sentences = ways.sentences();
+    let sentences = ways.describe_ways();
     if !absent.is_empty() {
         let proven = match &sentences[..] {
             [] => "no connection is proven".to_owned(),
@@ -204,6 +209,6 @@ fn proven(job: &Job<'_>, ways: &Ways<'_>) -> Result<Vec<String>, Vec<String>> {
         };
         return Err(vec![format!("the logs of {} are not here; {proven}", ranks_in_words(&absent))]);
     }
-    let gaps = gaps::find(job, ways);
+    let gaps = gaps::find_gaps(job, ways);
     if gaps.is_empty() { Ok(sentences) } else { Err(gaps) }
 }

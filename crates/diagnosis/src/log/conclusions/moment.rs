@@ -13,8 +13,8 @@ pub(super) struct Moment {
 
 impl Moment {
     /// Reads a time. Returns `None` for other forms, and for forms without the day.
-    pub(super) fn of(text: &str) -> Option<Self> {
-        Self::dated(text).or_else(|| Self::of_month(text)).or_else(|| Self::with_weekday(text))
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        Self::parse_dated(text).or_else(|| Self::of_month(text)).or_else(|| Self::with_weekday(text))
     }
 
     /// Returns the seconds from another time to this one, or `None` for times of different zones.
@@ -23,7 +23,7 @@ impl Moment {
     }
 
     /// Reads `2025-12-28 16:04:25.123Z`.
-    fn dated(text: &str) -> Option<Self> {
+    fn parse_dated(text: &str) -> Option<Self> {
         let (_, rest) = text.split_at_checked(text.find(':')? + ":04:25".len())?;
         let zone = rest
             .strip_prefix(['.', ','])
@@ -35,7 +35,7 @@ impl Moment {
     /// Reads `1124 13:48:00.36`, written by PyTorch and other programs in the format of glog.
     fn of_month(text: &str) -> Option<Self> {
         let (month, rest) = text.split_at_checked(2)?;
-        Some(Self { zone: None, ..Self::dated(&format!("2000-{month}-{rest}"))? })
+        Some(Self { zone: None, ..Self::parse_dated(&format!("2000-{month}-{rest}"))? })
     }
 
     /// Reads `Tue Nov 24 13:42:01 2026`.
@@ -65,7 +65,7 @@ mod tests {
             ("2026-11-24T13:42:01+09:00", "2026-11-24T13:42:00Z", None),
             ("1124 13:48:00.5", "2026-11-24 13:47:00", None),
         ] {
-            let difference = Moment::of(one).unwrap().seconds_since(&Moment::of(other).unwrap());
+            let difference = Moment::parse(one).unwrap().seconds_since(&Moment::parse(other).unwrap());
             assert_eq!(difference, seconds, "{one} {other}");
         }
     }
@@ -81,7 +81,7 @@ mod tests {
             "2026-11-24 1:2:3é",
             "+124 13:48:00",
         ] {
-            assert_eq!(Moment::of(text), None, "{text}");
+            assert_eq!(Moment::parse(text), None, "{text}");
         }
     }
 }

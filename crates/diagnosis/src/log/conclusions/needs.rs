@@ -8,18 +8,18 @@ use crate::log::digest::Communicator;
 
 /// Returns the first property needed by the fault and missing in the job, in words, or `None` if the job
 /// lacks none, or the log does not show it.
-pub(super) fn missing(job: &Job<'_>, fault: &Fault, network: Option<&str>) -> Option<String> {
+pub(super) fn find_missing_need(job: &Job<'_>, fault: &Fault, network: Option<&str>) -> Option<String> {
     if !fault.applies_to_network(network) {
-        let names: Vec<&str> = fault.networks.iter().map(|name| words(name)).collect();
+        let names: Vec<&str> = fault.networks.iter().map(|name| describe_network(name)).collect();
         return Some(names.join(" or "));
     }
-    let need = fault.needs.iter().find(|need| lacks(job, need))?;
+    let need = fault.needs.iter().find(|need| lacks_need(job, need))?;
     let known = NEEDS.iter().find(|(name, _)| name == need);
     Some(known.map_or_else(|| need.clone(), |(_, words)| (*words).to_owned()))
 }
 
 /// Returns a network in words.
-fn words(network: &str) -> &str {
+fn describe_network(network: &str) -> &str {
     match network {
         "ib" => "InfiniBand or RoCE",
         "efa" => "EFA",
@@ -29,8 +29,8 @@ fn words(network: &str) -> &str {
 }
 
 /// Returns true if the job lacks it, as its log shows.
-fn lacks(job: &Job<'_>, need: &str) -> bool {
-    let (groups, more) = job.groups();
+fn lacks_need(job: &Job<'_>, need: &str) -> bool {
+    let (groups, more) = job.communicators_to_prove();
     if groups.is_empty() || more > 0 || !job.digest.limits.is_empty() {
         return false;
     }
@@ -58,7 +58,7 @@ fn lacks(job: &Job<'_>, need: &str) -> bool {
 fn has_host_of_several(job: &Job<'_>, group: &Communicator) -> bool {
     let mut gpus: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (&rank, member) in &group.members {
-        if let (Some(host), Some(bus)) = (job.host(group, rank), member.bus_id.as_deref()) {
+        if let (Some(host), Some(bus)) = (job.host_of_rank(group, rank), member.bus_id.as_deref()) {
             gpus.entry(host).or_default().insert(bus);
         }
     }

@@ -19,7 +19,7 @@
 //! then the nearest one above it in the file, then one of another file.
 
 use super::failures;
-use super::hits::{Placed, consequences};
+use super::hits::{Placed, cite_consequences};
 use super::job::Job;
 use super::moment::Moment;
 use crate::finding::{Finding, Severity};
@@ -54,12 +54,12 @@ enum Order {
 
 /// Puts each cascade below a possible root. Without a root, the first cascade becomes a finding without a
 /// cause in the log, and the other cascades are its consequences.
-pub(super) fn order(job: &Job<'_>, found: Vec<Placed>) -> Vec<Finding> {
+pub(super) fn order_findings(job: &Job<'_>, found: Vec<Placed>) -> Vec<Finding> {
     let failing = found.iter().filter(|each| each.is_cascade || each.is_root);
     let failing: Vec<u32> = failing.flat_map(|each| each.finding.ranks.iter().copied()).collect();
     let (mut cascades, mut others): (Vec<Placed>, Vec<Placed>) =
         found.into_iter().partition(|each| each.is_cascade);
-    sort(&mut cascades);
+    sort_cascades(&mut cascades);
     let mut alone = Vec::new();
     let mut followed: Vec<Vec<Placed>> = others.iter().map(|_| Vec::new()).collect();
     for cascade in cascades {
@@ -69,11 +69,11 @@ pub(super) fn order(job: &Job<'_>, found: Vec<Placed>) -> Vec<Finding> {
         }
     }
     for (other, cascades) in others.iter_mut().zip(followed) {
-        other.finding.consequences.extend(consequences(cascades));
+        other.finding.consequences.extend(cite_consequences(cascades));
     }
     // A failure with consequences comes before other faults.
     others.sort_by_key(|each| each.finding.consequences.is_empty());
-    let suspect = alone.first().and_then(|cascade| suspect(job, &others, cascade));
+    let suspect = alone.first().and_then(|cascade| find_suspect(job, &others, cascade));
     // Other ranks waited for the ranks of a lead: only warnings of the latter can be the cause.
     let is_told = |each: &Placed| each.is_lead && !each.finding.ranks.is_empty();
     let leads: Vec<u32> = alone
@@ -93,7 +93,7 @@ pub(super) fn order(job: &Job<'_>, found: Vec<Placed>) -> Vec<Finding> {
             others.extend(lead);
             Some(after_warning(suspect, severity, alone))
         }
-        (None, Some(lead)) => Some(Finding { consequences: consequences(alone), ..lead.finding }),
+        (None, Some(lead)) => Some(Finding { consequences: cite_consequences(alone), ..lead.finding }),
         (None, None) => without_cause(job, alone, &failing),
     });
     findings.extend(others.into_iter().map(|each| each.finding));
@@ -102,13 +102,15 @@ pub(super) fn order(job: &Job<'_>, found: Vec<Placed>) -> Vec<Finding> {
 
 /// Sorts cascades: by time if all have one, else by place. A failure from a conclusion, without a line of its
 /// own, comes after the messages.
-fn sort(cascades: &mut [Placed]) {
-    cascades.sort_by_key(|each| (each.first().is_none(), each.first().map(|example| example.position)));
-    let messages = cascades.iter().take_while(|each| each.first().is_some()).count();
-    let times = cascades[..messages].iter().map(|each| Moment::of(each.first()?.time.as_deref()?));
+fn sort_cascades(cascades: &mut [Placed]) {
+    cascades.sort_by_key(|each| {
+        (each.first_example().is_none(), each.first_example().map(|example| example.position))
+    });
+    let messages = cascades.iter().take_while(|each| each.first_example().is_some()).count();
+    let times = cascades[..messages].iter().map(|each| Moment::parse(each.first_example()?.time.as_deref()?));
     let Some(times) = times.collect::<Option<Vec<Moment>>>() else { return };
     if times.windows(2).all(|pair| pair[0].seconds_since(&pair[1]).is_some()) {
-        let time = |each: &Placed| Moment::of(each.first()?.time.as_deref()?);
+        let time = |each: &Placed| Moment::parse(each.first_example()?.time.as_deref()?);
         cascades[..messages].sort_by(|one, other| {
             let difference = time(one).zip(time(other)).and_then(|(one, other)| one.seconds_since(&other));
             difference.unwrap_or(0.0).total_cmp(&0.0)
@@ -121,19 +123,19 @@ fn can_cause(job: &Job<'_>, root: &Placed, cascade: &Placed) -> bool {
     let later = |one: &Example| {
         cascade.examples.iter().any(|other| match root.is_reported_late {
             true => by_time(job, one, other, REPORT_S) == Order::Later,
-            false => compare(job, one, other) == Order::Later,
+            false => compare_messages(job, one, other) == Order::Later,
         })
     };
     // The digest keeps the first messages only: dropped messages of other processes can be earlier.
     let is_shown = |writer: &usize| {
         let process = job.process_of(*writer);
-        root.examples.iter().any(|example| job.process(example) == process)
+        root.examples.iter().any(|example| job.process_of_message(example) == process)
     };
     root.examples.is_empty() || !root.writers.iter().all(is_shown) || !root.examples.iter().all(later)
 }
 
 /// Returns the order of two messages.
-fn compare(job: &Job<'_>, one: &Example, other: &Example) -> Order {
+fn compare_messages(job: &Job<'_>, one: &Example, other: &Example) -> Order {
     if one.position.input == other.position.input && is_of_one_process(job, one, other) {
         return match (one.position <= other.position, one.position.line.abs_diff(other.position.line)) {
             (true, _) => Order::Earlier,
@@ -146,10 +148,10 @@ fn compare(job: &Job<'_>, one: &Example, other: &Example) -> Order {
 
 /// Returns the order of two messages by their times.
 fn by_time(job: &Job<'_>, one: &Example, other: &Example, tolerance_s: f64) -> Order {
-    let moment = |example: &Example| example.time.as_deref().and_then(Moment::of);
+    let moment = |example: &Example| example.time.as_deref().and_then(Moment::parse);
     let Some((first, second)) = moment(one).zip(moment(other)) else { return Order::Open };
     let Some(difference) = first.seconds_since(&second) else { return Order::Open };
-    let host = |example: &Example| job.process(example).map(|(host, _)| host);
+    let host = |example: &Example| job.process_of_message(example).map(|(host, _)| host);
     let is_one_clock = host(one).is_some() && host(one) == host(other);
     let tolerance_s = if is_one_clock && tolerance_s <= CLOCKS_S { STAMPS_S } else { tolerance_s };
     match difference {
@@ -163,18 +165,19 @@ fn by_time(job: &Job<'_>, one: &Example, other: &Example, tolerance_s: f64) -> O
 /// NCCL and its program write through different streams.
 fn is_of_one_process(job: &Job<'_>, one: &Example, other: &Example) -> bool {
     let is_one_stream = one.writer.is_some() == other.writer.is_some();
-    is_one_stream && job.process(one).is_some_and(|process| job.process(other) == Some(process))
+    is_one_stream
+        && job.process_of_message(one).is_some_and(|process| job.process_of_message(other) == Some(process))
 }
 
 /// Returns the index of the unknown warning or suspicious line that may be the cause of a cascade.
-fn suspect(job: &Job<'_>, others: &[Placed], cascade: &Placed) -> Option<usize> {
+fn find_suspect(job: &Job<'_>, others: &[Placed], cascade: &Placed) -> Option<usize> {
     let unknown = |each: &Placed| {
         each.finding.severity == Severity::Unknown && !CONSEQUENCES.contains(&each.finding.rule.as_str())
     };
-    let cascade = cascade.first();
+    let cascade = cascade.first_example();
     let candidates = others.iter().enumerate().filter(|(_, each)| unknown(each));
     let ranked = candidates.filter_map(|(index, each)| {
-        let ranks = each.examples.iter().filter_map(|example| rank(job, example, cascade));
+        let ranks = each.examples.iter().filter_map(|example| rank_suspect(job, example, cascade));
         Some((ranks.min()?, index))
     });
     ranked.min().map(|(_, index)| index)
@@ -182,11 +185,11 @@ fn suspect(job: &Job<'_>, others: &[Placed], cascade: &Placed) -> Option<usize> 
 
 /// Returns the priority of a warning as the possible cause of a message, the likeliest first, or `None` for a
 /// later warning.
-fn rank(job: &Job<'_>, warning: &Example, cascade: Option<&Example>) -> Option<(u8, u64)> {
+fn rank_suspect(job: &Job<'_>, warning: &Example, cascade: Option<&Example>) -> Option<(u8, u64)> {
     let Some(cascade) = cascade else { return Some((4, warning.position.line)) };
     let is_same_file = warning.position.input == cascade.position.input;
     let lines = cascade.position.line.checked_sub(warning.position.line);
-    match compare(job, warning, cascade) {
+    match compare_messages(job, warning, cascade) {
         Order::Later => None,
         Order::Earlier if is_of_one_process(job, warning, cascade) && is_same_file => Some((0, lines?)),
         // The warning can be of another thread, a few lines below.
@@ -194,7 +197,7 @@ fn rank(job: &Job<'_>, warning: &Example, cascade: Option<&Example>) -> Option<(
             Some((1, warning.position.line.abs_diff(cascade.position.line)))
         }
         Order::Earlier => {
-            let moment = |example: &Example| example.time.as_deref().and_then(Moment::of);
+            let moment = |example: &Example| example.time.as_deref().and_then(Moment::parse);
             let seconds = moment(cascade)?.seconds_since(&moment(warning)?)?;
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
             Some((2, (seconds * 1e3) as u64))
@@ -209,15 +212,15 @@ fn after_warning(suspect: Placed, severity: Option<Severity>, alone: Vec<Placed>
     let mut finding = suspect.finding;
     finding.severity = severity.unwrap_or(finding.severity);
     finding.diagnosis = match finding.source {
-        None => format!("The job failed after a warning that no rule knows: {}", warning(&finding)),
+        None => format!("The job failed after a warning that no rule knows: {}", warning_text(&finding)),
         Some(_) => format!("The job failed, perhaps for this reason: {}", finding.diagnosis),
     };
-    finding.consequences = consequences(alone);
+    finding.consequences = cite_consequences(alone);
     finding
 }
 
 /// Returns the text of an unknown warning.
-fn warning(finding: &Finding) -> &str {
+fn warning_text(finding: &Finding) -> &str {
     finding.evidence.first().map_or("", |evidence| evidence.text.trim())
 }
 
@@ -229,7 +232,7 @@ fn without_cause(job: &Job<'_>, alone: Vec<Placed>, failing: &[u32]) -> Option<F
     if first.examples.is_empty() {
         // Incomplete ranks: the conclusion is the diagnosis.
         let mut finding = first.finding;
-        finding.evidence.extend(failures::first(job));
+        finding.evidence.extend(failures::first_failed_call(job));
         return Some(finding);
     }
     // Of the ranks of the log, the lost one reports nothing.
@@ -237,7 +240,7 @@ fn without_cause(job: &Job<'_>, alone: Vec<Placed>, failing: &[u32]) -> Option<F
     let silent: Vec<u32> = all.filter(|rank| !failing.is_empty() && !failing.contains(rank)).collect();
     let mut finding = first.finding;
     finding.severity = severity;
-    finding.evidence.extend(failures::first(job));
+    finding.evidence.extend(failures::first_failed_call(job));
     let own = finding.diagnosis.trim_end_matches('.').to_owned();
     finding.cause = Some(match &finding.cause {
         Some(cause) => format!("First sign: {own}. {cause}"),
@@ -252,7 +255,7 @@ fn without_cause(job: &Job<'_>, alone: Vec<Placed>, failing: &[u32]) -> Option<F
             format!("{failed}; look first at {ranks}, which report nothing")
         }
     };
-    finding.consequences = consequences(alone.collect());
+    finding.consequences = cite_consequences(alone.collect());
     Some(finding)
 }
 

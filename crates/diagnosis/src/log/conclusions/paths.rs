@@ -11,36 +11,41 @@ use crate::knowledge::rules::Rules;
 use crate::log::digest::{Communicator, VariableSeen, Writer};
 
 /// Adds all findings about transports. Messages of an unused network become evidence of its finding.
-pub(super) fn find(job: &Job<'_>, rules: &Rules, ways: Option<&Ways<'_>>, found: &mut Vec<Placed>) {
+pub(super) fn find_transport_problems(
+    job: &Job<'_>,
+    rules: &Rules,
+    ways: Option<&Ways<'_>>,
+    found: &mut Vec<Placed>,
+) {
     spare_plugin(job, found);
-    if let Some(mut fallback) = fallback(job, ways) {
+    if let Some(mut fallback) = find_fallback(job, ways) {
         let is_told = |each: &Placed| each.is_of_network && each.finding.severity != Severity::Advice;
         if matches!(fallback.severity, Severity::Broken | Severity::Degraded) {
             hits::absorb_network(job, rules, &mut fallback, found);
-            found.insert(0, Placed::derived(fallback));
+            found.insert(0, Placed::without_line(fallback));
         } else if !found.iter().any(is_told) {
-            found.push(Placed::derived(fallback));
+            found.push(Placed::without_line(fallback));
         }
     } else if let Some(split) = ways.and_then(|ways| split_host(job, ways)) {
-        found.push(Placed::derived(split));
+        found.push(Placed::without_line(split));
     } else {
-        found.extend(ways.and_then(|ways| sockets(job, ways)).map(Placed::derived));
+        found.extend(ways.and_then(|ways| find_sockets_between_nodes(job, ways)).map(Placed::without_line));
     }
-    if Usage::of(job, ways) == Usage::OneNode {
+    if Usage::socket_usage(job, ways) == Usage::OneNode {
         // Nothing goes over the network.
         let of_network = found.iter_mut().filter(|each| each.finding.rule == "gdr-disabled");
         of_network.for_each(|each| each.finding.severity = Severity::Advice);
     }
     if let Some(ways) = ways {
-        found.extend(staged(job, ways).map(Placed::derived));
-        found.extend(through_host(job, ways).map(Placed::derived));
+        found.extend(find_staged_networks(job, ways).map(Placed::without_line));
+        found.extend(through_host(job, ways).map(Placed::without_line));
     }
 }
 
 /// Adds slow transports of a further communicator, unless an earlier finding is the same and as bad.
 pub(super) fn of_group(job: &Job<'_>, ways: &Ways<'_>, found: &mut Vec<Placed>) {
-    let network = split_host(job, ways).or_else(|| sockets(job, ways));
-    for finding in [network, staged(job, ways), through_host(job, ways)].into_iter().flatten() {
+    let network = split_host(job, ways).or_else(|| find_sockets_between_nodes(job, ways));
+    for finding in [network, find_staged_networks(job, ways), through_host(job, ways)].into_iter().flatten() {
         let is_tcp = |rule: &str| {
             matches!(rule, "nodes-over-tcp" | "network-fell-back-to-tcp" | "host-counted-as-nodes")
         };
@@ -50,7 +55,7 @@ pub(super) fn of_group(job: &Job<'_>, ways: &Ways<'_>, found: &mut Vec<Placed>) 
                 && (is_rule || is_tcp(&finding.rule) && is_tcp(&each.finding.rule))
         };
         if !found.iter().any(is_same) {
-            found.push(Placed::derived(finding));
+            found.push(Placed::without_line(finding));
         }
     }
 }
@@ -64,7 +69,7 @@ fn spare_plugin(job: &Job<'_>, found: &mut [Placed]) {
         return;
     }
     let is_plugin = |each: &&mut Placed| {
-        each.first().is_some_and(|first| {
+        each.first_example().is_some_and(|first| {
             first.text.starts_with("NET/OFI") || first.text.contains("NET plugin Libfabric")
         })
     };
@@ -88,13 +93,13 @@ enum Wanted {
 }
 
 /// Returns the requested network, by a variable or by a loaded plugin.
-fn asked(job: &Job<'_>) -> Option<(Wanted, Vec<Evidence>)> {
-    if job.variables("NCCL_NET").any(|net| net.value.eq_ignore_ascii_case("socket")) {
+fn requested_network(job: &Job<'_>) -> Option<(Wanted, Vec<Evidence>)> {
+    if job.variables_named("NCCL_NET").any(|net| net.value.eq_ignore_ascii_case("socket")) {
         // Sockets were requested.
         return None;
     }
     let variable = |name: &'static str, wanted: fn(&str) -> bool| {
-        job.variables(name).find(move |variable| wanted(&variable.value.to_ascii_lowercase()))
+        job.variables_named(name).find(move |variable| wanted(&variable.value.to_ascii_lowercase()))
     };
     let efa = variable("FI_PROVIDER", is_efa);
     let other = variable("FI_PROVIDER", |value| !value.is_empty() && !is_efa(value));
@@ -114,11 +119,14 @@ fn asked(job: &Job<'_>) -> Option<(Wanted, Vec<Evidence>)> {
         };
         let version = writer.plugin.as_ref().map(ToString::to_string).unwrap_or_default();
         let text = format!("aws-ofi-nccl {version} was loaded; then: Using network Socket");
-        let line = job.fact(index, text);
-        return Some((wanted, line.into_iter().chain(efa.or(other).map(|seen| set(job, seen))).collect()));
+        let line = job.cite_writer(index, text);
+        return Some((
+            wanted,
+            line.into_iter().chain(efa.or(other).map(|seen| cite_variable(job, seen))).collect(),
+        ));
     }
     let net = variable("NCCL_NET", |value| value != "socket" && !value.is_empty());
-    let found = |wanted, seen: &VariableSeen| Some((wanted, vec![set(job, seen)]));
+    let found = |wanted, seen: &VariableSeen| Some((wanted, vec![cite_variable(job, seen)]));
     let library = variable("NCCL_NET_PLUGIN", |value| value != "none" && !value.is_empty());
     match (efa, net.or(library)) {
         (Some(seen), _) => found(Wanted::Efa, seen),
@@ -134,9 +142,9 @@ fn is_efa(value: &str) -> bool {
 }
 
 /// Returns a variable as evidence.
-fn set(job: &Job<'_>, variable: &VariableSeen) -> Evidence {
+fn cite_variable(job: &Job<'_>, variable: &VariableSeen) -> Evidence {
     let writer = variable.writers.first().copied();
-    job.evidence(variable.first, writer, format!("{}={}", variable.name, variable.value))
+    job.cite_line(variable.first, writer, format!("{}={}", variable.name, variable.value))
 }
 
 /// Returns the indices of the writers on sockets.
@@ -146,14 +154,14 @@ fn on_sockets(job: &Job<'_>) -> Vec<usize> {
 }
 
 /// Returns a finding about the silent fall-back from a network to sockets.
-fn fallback(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Option<Finding> {
-    let (wanted, mut evidence) = asked(job)?;
+fn find_fallback(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Option<Finding> {
+    let (wanted, mut evidence) = requested_network(job)?;
     let writers = on_sockets(job);
     if writers.is_empty() {
         return None;
     }
     evidence.extend(tcp_evidence(job, ways));
-    let usage = Usage::of(job, ways);
+    let usage = Usage::socket_usage(job, ways);
     let (cause, remedy, source) = match wanted {
         Wanted::Efa => EFA,
         Wanted::Ib => IB,
@@ -186,8 +194,8 @@ fn fallback(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Option<Finding> {
     Some(Finding {
         cause: Some(cause.to_owned()),
         remedy: Some(remedy.to_owned()),
-        ranks: job.ranks(writers.iter().copied()),
-        hosts: job.hosts(writers),
+        ranks: job.ranks_of_writers(writers.iter().copied()),
+        hosts: job.hosts_of_writers(writers),
         evidence,
         source: Some(source.to_owned()),
         ..Finding::new("network-fell-back-to-tcp", severity, diagnosis)
@@ -206,7 +214,7 @@ enum Usage {
 }
 
 impl Usage {
-    fn of(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Self {
+    fn socket_usage(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Self {
         if ways.is_some_and(|ways| ways.pairs.values().any(|way| *way == Way::Socket)) {
             return Self::Tcp;
         }
@@ -215,7 +223,9 @@ impl Usage {
             Some(1) => Self::OneNode,
             Some(_) => Self::Tcp,
             // Old versions do not write the number of nodes.
-            None if main.members.len() == main.ranks as usize && hosts(job, main).len() == 1 => Self::OneNode,
+            None if main.members.len() == main.ranks as usize && hosts_of_members(job, main).len() == 1 => {
+                Self::OneNode
+            }
             None => Self::NotShown,
         }
     }
@@ -255,15 +265,15 @@ fn tcp_evidence(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Option<Evidence> {
     let writer = ways.communicator.members.get(&from).or_else(|| ways.communicator.members.get(&to))?.writer;
     let text =
         format!("{} via NET/Socket, the first from rank {from} to rank {to}", count(tcp.len(), "connection"));
-    job.fact(writer, text)
+    job.cite_writer(writer, text)
 }
 
 /// Returns a finding about connections between nodes over sockets, if no other network was requested.
-fn sockets(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
+fn find_sockets_between_nodes(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     let by_way = ways.by_way();
     let pairs = by_way.get(&Way::Socket)?;
     let variable = |name: &str, value: &str| {
-        job.variables(name).find(|variable| variable.value.eq_ignore_ascii_case(value)).cloned()
+        job.variables_named(name).find(|variable| variable.value.eq_ignore_ascii_case(value)).cloned()
     };
     let set_by = variable("NCCL_NET", "socket").or_else(|| variable("NCCL_IB_DISABLE", "1"));
     let cause = match &set_by {
@@ -281,7 +291,11 @@ fn sockets(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
         cause: Some(cause),
         remedy: Some(remedy),
         ranks: ranks.into_iter().collect(),
-        evidence: set_by.iter().map(|seen| set(job, seen)).chain(tcp_evidence(job, Some(ways))).collect(),
+        evidence: set_by
+            .iter()
+            .map(|seen| cite_variable(job, seen))
+            .chain(tcp_evidence(job, Some(ways)))
+            .collect(),
         ..Finding::new(
             "nodes-over-tcp",
             Severity::Degraded,
@@ -291,7 +305,7 @@ fn sockets(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
 }
 
 /// Returns a finding about networks that stage data in the host's memory.
-fn staged(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
+fn find_staged_networks(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     let pairs: Vec<(u32, u32)> = ways
         .pairs
         .iter()
@@ -299,7 +313,7 @@ fn staged(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
         .map(|(&pair, _)| pair)
         .collect();
     let &(from, to) = pairs.first()?;
-    let way = ways.pairs.get(&(from, to)).map(Way::long).unwrap_or_default();
+    let way = ways.pairs.get(&(from, to)).map(Way::long_text).unwrap_or_default();
     let ranks: BTreeSet<u32> = pairs.iter().flat_map(|&(from, to)| [from, to]).collect();
     // Both halves of a ConnectX-7 of GB10. It has one memory for CPU and GPU, and no GPUDirect RDMA.
     let spark =
@@ -333,12 +347,12 @@ fn staged(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
 /// Returns a finding about GPUs of one host that exchange data through the host's memory or over a network.
 fn through_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     let communicator = ways.communicator;
-    if communicator.nodes.is_some_and(|nodes| nodes > 1) && hosts(job, communicator).len() == 1 {
+    if communicator.nodes.is_some_and(|nodes| nodes > 1) && hosts_of_members(job, communicator).len() == 1 {
         // Another finding explains this.
         return None;
     }
     let same_host = |from, to| {
-        let (a, b) = (job.host(communicator, from), job.host(communicator, to));
+        let (a, b) = (job.host_of_rank(communicator, from), job.host_of_rank(communicator, to));
         a.is_some() && a == b && from != to
     };
     let is_slow = |way: &Way| matches!(way, Way::Shm | Way::Socket | Way::NetStaged(_) | Way::NetDirect(_));
@@ -371,19 +385,19 @@ fn through_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
         cause: Some(cause),
         remedy: Some(remedy),
         ranks: ranks.into_iter().collect(),
-        evidence: off.map(|seen| set(job, seen)).into_iter().chain([evidence]).collect(),
+        evidence: off.map(|seen| cite_variable(job, seen)).into_iter().chain([evidence]).collect(),
         ..Finding::new(
             "no-p2p-within-node",
             severity,
-            format!("GPUs of one host exchange data through {} instead of P2P", way.long()),
+            format!("GPUs of one host exchange data through {} instead of P2P", way.long_text()),
         )
     })
 }
 
 /// Returns the variable that disables P2P, or limits it.
 fn p2p_off<'a>(job: &Job<'a>) -> Option<&'a VariableSeen> {
-    let level = || job.variables("NCCL_P2P_LEVEL").find(|variable| limits_p2p(&variable.value));
-    job.variables("NCCL_P2P_DISABLE").find(|variable| variable.value != "0").or_else(level)
+    let level = || job.variables_named("NCCL_P2P_LEVEL").find(|variable| limits_p2p(&variable.value));
+    job.variables_named("NCCL_P2P_DISABLE").find(|variable| variable.value != "0").or_else(level)
 }
 
 /// Returns true for values of NCCL_P2P_LEVEL that exclude some pairs of GPUs of a host.
@@ -393,17 +407,17 @@ fn limits_p2p(level: &str) -> bool {
 }
 
 /// Returns the hosts of a communicator's members.
-pub(super) fn hosts<'a>(job: &Job<'a>, communicator: &Communicator) -> BTreeSet<&'a str> {
-    communicator.members.keys().filter_map(|&rank| job.host(communicator, rank)).collect()
+pub(super) fn hosts_of_members<'a>(job: &Job<'a>, communicator: &Communicator) -> BTreeSet<&'a str> {
+    communicator.members.keys().filter_map(|&rank| job.host_of_rank(communicator, rank)).collect()
 }
 
 /// Returns a finding about ranks of one host counted by NCCL as several nodes.
 fn split_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     let communicator = ways.communicator;
     let nodes = communicator.nodes.filter(|&nodes| nodes > 1)?;
-    let hosts = hosts(job, communicator);
+    let hosts = hosts_of_members(job, communicator);
     let host = hosts.first().filter(|_| hosts.len() == 1 && communicator.members.len() > 1)?;
-    let ids: Vec<&VariableSeen> = job.variables("NCCL_HOSTID").collect();
+    let ids: Vec<&VariableSeen> = job.variables_named("NCCL_HOSTID").collect();
     // Several machines can have one host name. Their GPUs then have equal bus ids.
     let buses: BTreeSet<_> =
         communicator.members.values().filter_map(|member| member.bus_id.as_deref()).collect();
@@ -430,7 +444,7 @@ fn split_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
         ),
         ranks: ranks.clone(),
         hosts: vec![(*host).to_owned()],
-        evidence: ids.iter().take(4).map(|seen| set(job, seen)).chain(tcp_evidence(job, Some(ways))).collect(),
+        evidence: ids.iter().take(4).map(|seen| cite_variable(job, seen)).chain(tcp_evidence(job, Some(ways))).collect(),
         source: Some("NCCL 2.28.9 src/misc/utils.cc, getHostHash; nccl issues 1781, 324".to_owned()),
         ..Finding::new(
             "host-counted-as-nodes",
@@ -443,7 +457,7 @@ fn split_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
 /// Returns a finding about variables that leave only a network between the ranks of a host. NCCL then counts
 /// each rank as a node.
 fn network_only(job: &Job<'_>, ways: &Ways<'_>, host: &str, ranks: &[u32]) -> Option<Finding> {
-    let shm = job.variables("NCCL_SHM_DISABLE").find(|variable| variable.value != "0")?;
+    let shm = job.variables_named("NCCL_SHM_DISABLE").find(|variable| variable.value != "0")?;
     let p2p = p2p_off(job)?;
     Some(Finding {
         cause: Some(format!(
@@ -453,7 +467,10 @@ fn network_only(job: &Job<'_>, ways: &Ways<'_>, host: &str, ranks: &[u32]) -> Op
         remedy: Some(format!("unset {} {}", p2p.name, shm.name)),
         ranks: ranks.to_vec(),
         hosts: vec![host.to_owned()],
-        evidence: [set(job, p2p), set(job, shm)].into_iter().chain(tcp_evidence(job, Some(ways))).collect(),
+        evidence: [cite_variable(job, p2p), cite_variable(job, shm)]
+            .into_iter()
+            .chain(tcp_evidence(job, Some(ways)))
+            .collect(),
         source: Some("NCCL user guide, NCCL_P2P_DISABLE, NCCL_SHM_DISABLE".to_owned()),
         ..Finding::new(
             "network-within-host",

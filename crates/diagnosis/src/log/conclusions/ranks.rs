@@ -14,20 +14,28 @@ use crate::finding::{Finding, Severity};
 use crate::log::digest::{Communicator, Member, VariableSeen, Writer};
 
 /// Returns findings about incomplete ranks, ranks without an end, and different variables and networks.
-pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Vec<Placed> {
-    let derived = variables(job).into_iter().chain(networks(job)).chain(sharing(job)).map(Placed::derived);
-    let open = start::find(job, found).or_else(|| ends::find(job, found));
-    open.into_iter().chain(aborted(job)).chain(derived).collect()
+pub(super) fn find_rank_differences(job: &Job<'_>, found: &[Placed]) -> Vec<Placed> {
+    let derived = find_variable_differences(job)
+        .into_iter()
+        .chain(find_network_differences(job))
+        .chain(find_shared_gpus(job))
+        .map(Placed::without_line);
+    let open = start::find_incomplete_start(job, found).or_else(|| ends::find_ranks_without_end(job, found));
+    open.into_iter().chain(find_aborting_ranks(job)).chain(derived).collect()
 }
 
 /// Returns ranks that aborted a communicator, if its other ranks did not.
-fn aborted(job: &Job<'_>) -> Option<Placed> {
+fn find_aborting_ranks(job: &Job<'_>) -> Option<Placed> {
     let (communicator, ranks) = job.digest.communicators.iter().find_map(|communicator| {
         let members = || communicator.members.iter();
         let ranks: Vec<u32> = members().filter(|(_, member)| member.aborted).map(|(&rank, _)| rank).collect();
         (!ranks.is_empty() && ranks.len() < members().count()).then_some((communicator, ranks))
     })?;
-    let text = format!("The program aborted {} on {}", job::name(&communicator.id), ranks_in_words(&ranks));
+    let text = format!(
+        "The program aborted {} on {}",
+        job::describe_communicator(&communicator.id),
+        ranks_in_words(&ranks)
+    );
     let finding = Finding {
         cause: Some(
             "It called ncclCommAbort, as frameworks do after an error or a timeout; the log does not show \
@@ -35,23 +43,23 @@ fn aborted(job: &Job<'_>) -> Option<Placed> {
                 .to_owned(),
         ),
         remedy: Some("Read what the program of these ranks wrote before `Abort COMPLETE`.".to_owned()),
-        hosts: job.hosts(
+        hosts: job.hosts_of_writers(
             ranks.iter().filter_map(|rank| communicator.members.get(rank).map(|member| member.writer)),
         ),
         ranks,
         source: Some("NCCL 2.28.9 src/init.cc, ncclCommAbort and commFree".to_owned()),
         ..Finding::new("communicator-aborted", Severity::Degraded, text)
     };
-    Some(Placed { is_cascade: true, ..Placed::derived(finding) })
+    Some(Placed { is_cascade: true, ..Placed::without_line(finding) })
 }
 
 /// Returns findings about different versions of the writers.
-pub(super) fn versions(job: &Job<'_>) -> Vec<Placed> {
-    let nccl = job.values(|writer| writer.nccl.as_ref().map(ToString::to_string));
-    let builds = builds(job);
-    let plugin = job.values(|writer| writer.plugin.as_ref().map(ToString::to_string));
-    let libfabric = job.values(|writer| writer.libfabric.as_ref().map(ToString::to_string));
-    let driver = job.values(|writer| writer.driver.map(cuda));
+pub(super) fn find_version_differences(job: &Job<'_>) -> Vec<Placed> {
+    let nccl = job.group_writers(|writer| writer.nccl.as_ref().map(ToString::to_string));
+    let builds = group_builds(job);
+    let plugin = job.group_writers(|writer| writer.plugin.as_ref().map(ToString::to_string));
+    let libfabric = job.group_writers(|writer| writer.libfabric.as_ref().map(ToString::to_string));
+    let driver = job.group_writers(|writer| writer.driver.map(format_cuda_version));
     let mut found = Vec::new();
     // A log can have several jobs, each with its own version.
     let version = |member: &Member| job.writer(member.writer).and_then(|writer| writer.nccl.as_ref());
@@ -60,12 +68,18 @@ pub(super) fn versions(job: &Job<'_>) -> Vec<Placed> {
     };
     let mixed = job.digest.communicators.iter().any(is_mixed);
     let severity = if mixed { Severity::Broken } else { Severity::Degraded };
-    if let Some(finding) = differ(job, &nccl, "nccl-versions-differ", "NCCL", severity) {
-        found.push(if mixed { Placed::derived_root(finding) } else { Placed::derived(finding) });
+    if let Some(finding) = describe_version_difference(job, &nccl, "nccl-versions-differ", "NCCL", severity) {
+        found.push(if mixed { Placed::derived_root(finding) } else { Placed::without_line(finding) });
     } else {
         found.extend(
-            differ(job, &builds, "nccl-builds-differ", "the build of NCCL", Severity::Degraded)
-                .map(Placed::derived),
+            describe_version_difference(
+                job,
+                &builds,
+                "nccl-builds-differ",
+                "the build of NCCL",
+                Severity::Degraded,
+            )
+            .map(Placed::without_line),
         );
     }
     for (values, rule, name, severity) in [
@@ -73,7 +87,8 @@ pub(super) fn versions(job: &Job<'_>) -> Vec<Placed> {
         (&libfabric, "libfabric-versions-differ", "libfabric", Severity::Degraded),
         (&driver, "driver-versions-differ", "the driver's CUDA", Severity::Advice),
     ] {
-        found.extend(differ(job, values, rule, name, severity).map(Placed::derived));
+        found
+            .extend(describe_version_difference(job, values, rule, name, severity).map(Placed::without_line));
     }
     found
 }
@@ -90,11 +105,11 @@ pub(super) fn find_other_sizes(job: &Job<'_>) -> Option<Placed> {
         sizes.iter().map(|(size, ranks)| format!("{size} on {}", ranks_in_words(ranks))).collect();
     let text = format!(
         "The ranks of {} name different numbers of ranks: {}",
-        job::name(&communicator.id),
+        job::describe_communicator(&communicator.id),
         list.join("; ")
     );
     let first = |(size, ranks): (&u32, &Vec<u32>)| {
-        job.fact(communicator.members.get(ranks.first()?)?.writer, format!("nranks {size}"))
+        job.cite_writer(communicator.members.get(ranks.first()?)?.writer, format!("nranks {size}"))
     };
     let finding = Finding {
         cause: Some(
@@ -109,7 +124,7 @@ pub(super) fn find_other_sizes(job: &Job<'_>) -> Option<Placed> {
         ),
         evidence: sizes.iter().filter_map(first).take(4).collect(),
         ranks: communicator.members.keys().copied().collect(),
-        hosts: job.hosts(communicator.members.values().map(|member| member.writer)),
+        hosts: job.hosts_of_writers(communicator.members.values().map(|member| member.writer)),
         ..Finding::new("rank-counts-differ", Severity::Broken, text)
     };
     Some(Placed::derived_root(finding))
@@ -117,9 +132,9 @@ pub(super) fn find_other_sizes(job: &Job<'_>) -> Option<Placed> {
 
 /// Returns the builds of NCCL. Only some processes write the commit: a build without it is the same as one
 /// with it.
-fn builds(job: &Job<'_>) -> BTreeMap<String, Vec<usize>> {
-    let mut builds =
-        job.values(|writer| Some(format!("{}{}", writer.nccl.as_ref()?, writer.nccl_build.as_deref()?)));
+fn group_builds(job: &Job<'_>) -> BTreeMap<String, Vec<usize>> {
+    let mut builds = job
+        .group_writers(|writer| Some(format!("{}{}", writer.nccl.as_ref()?, writer.nccl_build.as_deref()?)));
     let continues =
         |name: &str, other: &String| other.strip_prefix(name).is_some_and(|rest| rest.starts_with(' '));
     let names: Vec<String> = builds.keys().cloned().collect();
@@ -130,14 +145,14 @@ fn builds(job: &Job<'_>) -> BTreeMap<String, Vec<usize>> {
 /// Returns a finding about ranks of a communicator on one GPU of a host. NCCL refuses this unless
 /// NCCL_MULTI_RANK_GPU_ENABLE is set. Versions before 2.30 lack this variable: such a log with one node
 /// contradicts itself.
-fn sharing(job: &Job<'_>) -> Option<Finding> {
+fn find_shared_gpus(job: &Job<'_>) -> Option<Finding> {
     if job.digest.hits.iter().any(|hit| hit.rule == "nccl-duplicate-gpu") {
         return None;
     }
     let main = job.main?;
     let mut by_gpu: BTreeMap<(&str, &str), Vec<u32>> = BTreeMap::new();
     for (&rank, member) in &main.members {
-        if let (Some(host), Some(bus)) = (job.host(main, rank), member.bus_id.as_deref()) {
+        if let (Some(host), Some(bus)) = (job.host_of_rank(main, rank), member.bus_id.as_deref()) {
             by_gpu.entry((host, bus)).or_default().push(rank);
         }
     }
@@ -157,7 +172,7 @@ fn sharing(job: &Job<'_>) -> Option<Finding> {
         remedy: Some(
             "One process per GPU, selected by its local rank, where performance matters.".to_owned(),
         ),
-        evidence: job.fact(writer, format!("busId {bus}")).into_iter().collect(),
+        evidence: job.cite_writer(writer, format!("busId {bus}")).into_iter().collect(),
         hosts: vec![host.to_owned()],
         ranks: ranks.clone(),
         ..Finding::new(
@@ -172,12 +187,12 @@ fn sharing(job: &Job<'_>) -> Option<Finding> {
 }
 
 /// Formats a CUDA version: `13.0`, from 13000.
-pub(super) fn cuda(version: u32) -> String {
+pub(super) fn format_cuda_version(version: u32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
 /// Returns the finding about different versions.
-fn differ(
+fn describe_version_difference(
     job: &Job<'_>,
     values: &BTreeMap<String, Vec<usize>>,
     rule: &str,
@@ -188,12 +203,13 @@ fn differ(
         return None;
     }
     let most = values.values().map(Vec::len).max();
-    let each = |(value, writers): (&String, &Vec<usize>)| format!("{value} on {}", whose(job, writers));
+    let each =
+        |(value, writers): (&String, &Vec<usize>)| format!("{value} on {}", describe_writers(job, writers));
     let odd = values.values().filter(|writers| Some(writers.len()) != most).flatten().copied();
     let odd: BTreeSet<usize> = odd.collect();
     let evidence = values.iter().filter_map(|(value, writers)| {
         let &writer = writers.first()?;
-        Some(job.evidence(
+        Some(job.cite_line(
             job.writer(writer)?.first,
             Some(writer),
             format!("the first line of a rank with {value}"),
@@ -203,17 +219,17 @@ fn differ(
     Some(Finding {
         cause: Some("Some ranks load another library: another image, virtual environment, LD_LIBRARY_PATH or LD_PRELOAD.".to_owned()),
         remedy: Some("Install one version on all hosts; nccl-bench doctor host shows which files are loaded.".to_owned()),
-        ranks: job.ranks(odd.iter().copied()),
-        hosts: job.hosts(odd),
+        ranks: job.ranks_of_writers(odd.iter().copied()),
+        hosts: job.hosts_of_writers(odd),
         evidence: evidence.take(4).collect(),
         ..Finding::new(rule, severity, format!("The version of {name} differs: {}", list.join("; ")).replace("version of the build", "build"))
     })
 }
 
 /// Returns the ranks of writers, or, if no rank is known, their hosts or the number of writers.
-fn whose(job: &Job<'_>, writers: &[usize]) -> String {
-    let ranks = job.ranks(writers.iter().copied());
-    let hosts = job.hosts(writers.iter().copied());
+fn describe_writers(job: &Job<'_>, writers: &[usize]) -> String {
+    let ranks = job.ranks_of_writers(writers.iter().copied());
+    let hosts = job.hosts_of_writers(writers.iter().copied());
     match (ranks.is_empty(), hosts.is_empty()) {
         (false, _) => ranks_in_words(&ranks),
         (true, false) => hosts.join(", "),
@@ -222,24 +238,24 @@ fn whose(job: &Job<'_>, writers: &[usize]) -> String {
 }
 
 /// Returns findings about variables with different values on the ranks of a job.
-fn variables(job: &Job<'_>) -> Vec<Finding> {
+fn find_variable_differences(job: &Job<'_>) -> Vec<Finding> {
     let mut by_name: BTreeMap<&str, Vec<&VariableSeen>> = BTreeMap::new();
     for seen in &job.digest.variables {
         by_name.entry(&seen.name).or_default().push(seen);
     }
     let alike = by_name.into_iter().filter(|(name, _)| must_be_equal(name));
-    alike.filter_map(|(name, seen)| variable(job, name, &seen)).collect()
+    alike.filter_map(|(name, seen)| compare_variable(job, name, &seen)).collect()
 }
 
 /// Returns the finding about one variable.
-fn variable(job: &Job<'_>, name: &str, seen: &[&VariableSeen]) -> Option<Finding> {
+fn compare_variable(job: &Job<'_>, name: &str, seen: &[&VariableSeen]) -> Option<Finding> {
     let values: BTreeSet<&str> = seen.iter().map(|each| each.value.as_str()).collect();
     // A process reads a variable once, for all its devices.
     let writers: Vec<BTreeSet<usize>> =
         seen.iter().map(|each| job.of_same_processes(&each.writers)).collect();
     let named: BTreeSet<usize> = writers.iter().flatten().copied().collect();
     // Every process reports its variables in the same places: without a report, the variable is not set.
-    let with: BTreeSet<u32> = job.ranks(named.iter().copied()).into_iter().collect();
+    let with: BTreeSet<u32> = job.ranks_of_writers(named.iter().copied()).into_iter().collect();
     let members = job.main.iter().flat_map(|main| &main.members).filter(|(_, member)| member.complete);
     let lost = job.main.map(ranks_without_beginning).unwrap_or_default();
     let is_without = |rank: &u32| !with.contains(rank) && !lost.contains(rank);
@@ -254,7 +270,7 @@ fn variable(job: &Job<'_>, name: &str, seen: &[&VariableSeen]) -> Option<Finding
         .zip(&writers)
         .map(|(each, writers)| {
             let writers: Vec<usize> = writers.iter().copied().collect();
-            format!("{} on {}", each.value, whose(job, &writers))
+            format!("{} on {}", each.value, describe_writers(job, &writers))
         })
         .collect();
     if is_cut && values.len() < 2 {
@@ -265,7 +281,7 @@ fn variable(job: &Job<'_>, name: &str, seen: &[&VariableSeen]) -> Option<Finding
         list.push(format!("{state} {}", ranks_in_words(&without)));
     }
     let evidence = seen.iter().map(|each| {
-        job.evidence(each.first, each.writers.first().copied(), format!("{name}={}", each.value))
+        job.cite_line(each.first, each.writers.first().copied(), format!("{name}={}", each.value))
     });
     Some(Finding {
         cause: Some(
@@ -276,7 +292,7 @@ fn variable(job: &Job<'_>, name: &str, seen: &[&VariableSeen]) -> Option<Finding
         remedy: Some(format!(
             "Give all ranks the same {name}: mpirun -x {name}, or the same env in all pods; or unset it."
         )),
-        ranks: job.ranks(named),
+        ranks: job.ranks_of_writers(named),
         evidence: evidence.take(4).collect(),
         source: Some("NCCL 2.30.7 src/enqueue.cc; nccl issue 1136".to_owned()),
         ..Finding::new(
@@ -328,18 +344,20 @@ fn differ_within<'a, T: Ord>(
 }
 
 /// Returns findings about different networks on ranks of a communicator.
-fn networks(job: &Job<'_>) -> Vec<Finding> {
+fn find_network_differences(job: &Job<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     if let Some(names) = differ_within(job, |writer| writer.network.as_deref()) {
-        let list: Vec<String> =
-            names.iter().map(|(name, writers)| format!("{name} on {}", whose(job, writers))).collect();
+        let list: Vec<String> = names
+            .iter()
+            .map(|(name, writers)| format!("{name} on {}", describe_writers(job, writers)))
+            .collect();
         found.push(Finding {
             cause: Some("On some hosts the devices or the plugin of the network are missing.".to_owned()),
             remedy: Some(
                 "Compare the NET/ lines of a rank of each kind; nccl-bench doctor host on both hosts."
                     .to_owned(),
             ),
-            ranks: job.ranks(names.values().flatten().copied()),
+            ranks: job.ranks_of_writers(names.values().flatten().copied()),
             ..Finding::new(
                 "networks-differ",
                 Severity::Broken,
@@ -354,7 +372,9 @@ fn networks(job: &Job<'_>) -> Vec<Finding> {
     if let Some(devices) = differ_within(job, devices) {
         let list: Vec<String> = devices
             .iter()
-            .map(|(number, writers)| format!("{number} on {}", job.hosts(writers.iter().copied()).join(", ")))
+            .map(|(number, writers)| {
+                format!("{number} on {}", job.hosts_of_writers(writers.iter().copied()).join(", "))
+            })
             .collect();
         let most = devices.keys().max().copied();
         let fewer: Vec<usize> = devices
@@ -370,8 +390,8 @@ fn networks(job: &Job<'_>) -> Vec<Finding> {
                 "On the hosts with fewer: ibstat, fi_info -p efa, ls /dev/infiniband; check NCCL_IB_HCA."
                     .to_owned(),
             ),
-            ranks: job.ranks(fewer.iter().copied()),
-            hosts: job.hosts(fewer),
+            ranks: job.ranks_of_writers(fewer.iter().copied()),
+            hosts: job.hosts_of_writers(fewer),
             ..Finding::new(
                 "nics-differ",
                 Severity::Degraded,

@@ -13,7 +13,7 @@ const LATER: u64 = 1000;
 
 /// Returns the finding about the first incomplete communicator. It is a failure only if the log shows one, or
 /// the end of the job: a cut log, or one read during the job's start, ends in the same way.
-pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
+pub(super) fn find_incomplete_start(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
     let stuck = |communicator: &&Communicator| {
         communicator.members.values().any(|member| member.started && !communicator.has_completed(member))
     };
@@ -32,13 +32,13 @@ pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
         "{} of {} started {} and did not complete it",
         ranks_in_words(&open),
         communicator.ranks,
-        job::name(&communicator.id)
+        job::describe_communicator(&communicator.id)
     );
     let absent: Vec<u32> =
         (0..communicator.ranks).filter(|rank| !communicator.members.contains_key(rank)).collect();
     let finding = if has_failed(job, communicator, found) || goes_on(job, &writers) {
         Finding {
-            cause: Some(cause(&absent, &done)),
+            cause: Some(describe_start_failure(&absent, &done)),
             remedy: Some(
                 "Look at the last lines of these ranks. If all wait: check that all ranks run, that they \
                  reach the address of rank 0 (firewall, NCCL_SOCKET_IFNAME), and ask the job: nccl-bench \
@@ -70,12 +70,13 @@ pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
     let is_cascade = finding.severity == Severity::Broken;
     let evidence =
         writers.iter().take(4).filter_map(|&writer| last_line(job, communicator, writer)).collect();
-    let finding = Finding { ranks: open, hosts: job.hosts(writers.iter().copied()), evidence, ..finding };
-    Some(Placed { is_cascade, ..Placed::derived(finding) })
+    let finding =
+        Finding { ranks: open, hosts: job.hosts_of_writers(writers.iter().copied()), evidence, ..finding };
+    Some(Placed { is_cascade, ..Placed::without_line(finding) })
 }
 
 /// Returns the cause of a failed start.
-fn cause(absent: &[u32], done: &[u32]) -> String {
+fn describe_start_failure(absent: &[u32], done: &[u32]) -> String {
     match (absent, done) {
         ([], []) => "No rank completed: a rank failed during the start, or waits for another one.".to_owned(),
         ([], done) => format!("{} completed; the others failed or wait.", ranks_in_words(done)),
@@ -94,7 +95,7 @@ fn cause(absent: &[u32], done: &[u32]) -> String {
 /// Returns true if the log shows a failure, or that members of the communicator came to its end.
 fn has_failed(job: &Job<'_>, communicator: &Communicator, found: &[Placed]) -> bool {
     has_failure(found)
-        || failures::first(job).is_some()
+        || failures::first_failed_call(job).is_some()
         || communicator.members.values().any(|member| member.aborted || member.destroyed)
 }
 
@@ -119,8 +120,8 @@ fn goes_on(job: &Job<'_>, writers: &[usize]) -> bool {
 pub(super) fn last_line(job: &Job<'_>, communicator: &Communicator, index: usize) -> Option<Evidence> {
     let writer = job.writer(index)?;
     let text = match writer.last_text.as_str() {
-        "" => format!("{} - Init START", job::name(&communicator.id)),
+        "" => format!("{} - Init START", job::describe_communicator(&communicator.id)),
         text => text.to_owned(),
     };
-    Some(job.evidence(writer.last, Some(index), text))
+    Some(job.cite_line(writer.last, Some(index), text))
 }

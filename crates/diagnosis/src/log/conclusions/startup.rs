@@ -51,7 +51,7 @@ impl Start {
     }
 
     /// Returns the explanation of a long wait.
-    pub(super) fn explanation(&self) -> Option<String> {
+    pub(super) fn explain_wait(&self) -> Option<String> {
         let (seconds, rank) = self.wait.filter(|(seconds, _)| *seconds >= LONG_S)?;
         Some(match (&self.late[..], self.absent) {
             ([], 0) => {
@@ -74,17 +74,17 @@ impl Start {
 }
 
 /// Returns findings about a slow start.
-pub(super) fn find(job: &Job<'_>) -> Option<Finding> {
+pub(super) fn find_slow_start(job: &Job<'_>) -> Option<Finding> {
     let communicator = job.main?;
     let start = Start::new(communicator)?;
-    if let Some(explanation) = start.explanation() {
+    if let Some(explanation) = start.explain_wait() {
         let (seconds, rank) = start.wait?;
         let writer = communicator.members.get(&rank)?.writer;
         let text = format!("Bootstrap timings: recv {seconds:.2} s");
         return Some(Finding {
             cause: Some("The processes did not start together: images were pulled, pods were scheduled, or data was loaded. The network is not the reason.".to_owned()),
             ranks: start.late.clone(),
-            evidence: job.fact(writer, text).into_iter().collect(),
+            evidence: job.cite_writer(writer, text).into_iter().collect(),
             source: Some("NCCL 2.28.9 src/bootstrap.cc, bootstrapInit".to_owned()),
             ..Finding::new("late-ranks", Severity::Advice, format!("The start waited: {explanation}"))
         });

@@ -17,7 +17,7 @@ pub(super) fn examine(log: &str) -> Examination {
 pub(super) fn examine_files(files: &[impl AsRef<str>]) -> Examination {
     let rules = Rules::built_in();
     let mut reader = Reader::new(&rules);
-    files.iter().for_each(|file| reader.read("job.log", file.as_ref().as_bytes()));
+    files.iter().for_each(|file| reader.read_stream("job.log", file.as_ref().as_bytes()));
     conclude(&reader.finish(), &rules)
 }
 

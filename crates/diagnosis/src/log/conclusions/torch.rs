@@ -18,7 +18,7 @@ const BETWEEN_PAIRS: [&str; 4] = ["SEND", "RECV", "COALESCED", "UNKNOWN"];
 
 /// The reports about one process group.
 #[derive(Debug, Default)]
-struct Group<'a> {
+struct ReportGroup<'a> {
     /// The group in the lines, or empty if they do not name it.
     name: String,
     /// The first collective each rank waited for.
@@ -29,31 +29,36 @@ struct Group<'a> {
 
 /// Returns findings about the calls of the ranks. Different calls are the cause of a failure. A rank that did
 /// not arrive needs a look. The reason for its absence can be another finding.
-pub(super) fn find(job: &Job<'_>) -> Vec<Placed> {
-    let groups = groups(&job.digest.watchdog);
-    let differing: Vec<Placed> =
-        groups.iter().filter_map(|group| differing(job, group)).map(Placed::derived_root).collect();
+pub(super) fn judge_watchdog_reports(job: &Job<'_>) -> Vec<Placed> {
+    let groups = group_reports(&job.digest.watchdog);
+    let differing: Vec<Placed> = groups
+        .iter()
+        .filter_map(|group| find_differing_calls(job, group))
+        .map(Placed::derived_root)
+        .collect();
     if !differing.is_empty() {
         return differing;
     }
-    let lead = groups.iter().find_map(|group| late(job, group).or_else(|| all_wait(job, group)));
-    lead.map(|finding| Placed { is_lead: true, is_cascade: true, ..Placed::derived(finding) })
+    let lead = groups.iter().find_map(|group| find_late_ranks(job, group).or_else(|| all_wait(job, group)));
+    lead.map(|finding| Placed { is_lead: true, is_cascade: true, ..Placed::without_line(finding) })
         .into_iter()
         .collect()
 }
 
 /// Returns the reports by group. A line without a group belongs to the group of another line about the same
 /// rank and number.
-fn groups(reports: &[WatchdogReport]) -> Vec<Group<'_>> {
+fn group_reports(reports: &[WatchdogReport]) -> Vec<ReportGroup<'_>> {
     let named: BTreeMap<(u32, Option<u64>), &str> = reports
         .iter()
         .filter_map(|report| Some(((report.rank, report.sequence), report.group.as_deref()?)))
         .collect();
-    let mut groups: BTreeMap<&str, Group<'_>> = BTreeMap::new();
+    let mut groups: BTreeMap<&str, ReportGroup<'_>> = BTreeMap::new();
     for report in reports {
         let name = report.group.as_deref().or_else(|| named.get(&(report.rank, report.sequence)).copied());
         let name = name.unwrap_or_default();
-        let group = groups.entry(name).or_insert_with(|| Group { name: name.to_owned(), ..Group::default() });
+        let group = groups
+            .entry(name)
+            .or_insert_with(|| ReportGroup { name: name.to_owned(), ..ReportGroup::default() });
         if let Some(called) = report.enqueued.max(report.sequence) {
             let last = group.called.entry(report.rank).or_default();
             *last = called.max(*last);
@@ -69,16 +74,16 @@ fn groups(reports: &[WatchdogReport]) -> Vec<Group<'_>> {
     groups.into_values().collect()
 }
 
-impl Group<'_> {
+impl ReportGroup<'_> {
     /// Returns ` of group default_pg`, if the group is known.
-    fn of(&self) -> String {
+    fn name_suffix(&self) -> String {
         let name =
             self.name.split_once('(').map_or(self.name.as_str(), |(_, name)| name.trim_end_matches(')'));
         if name.is_empty() { String::new() } else { format!(" of group {name}") }
     }
 
     /// Returns all ranks of the group, if the log has them.
-    fn members(&self, job: &Job<'_>) -> Option<Vec<u32>> {
+    fn member_ranks(&self, job: &Job<'_>) -> Option<Vec<u32>> {
         let is_of_all = self.name.contains("default_pg") || self.name.is_empty();
         let main = job.main.filter(|_| is_of_all)?;
         Some((0..main.ranks).collect())
@@ -86,7 +91,7 @@ impl Group<'_> {
 }
 
 /// Returns a finding about the first collective with different calls on ranks of a group.
-fn differing(job: &Job<'_>, group: &Group<'_>) -> Option<Finding> {
+fn find_differing_calls(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Finding> {
     let mut by_sequence: BTreeMap<u64, Vec<(u32, &WatchdogReport)>> = BTreeMap::new();
     for (&rank, &report) in &group.waits {
         by_sequence.entry(report.sequence?).or_default().push((rank, report));
@@ -94,7 +99,7 @@ fn differing(job: &Job<'_>, group: &Group<'_>) -> Option<Finding> {
     by_sequence.into_iter().find_map(|(sequence, calls)| {
         let operation = |report: &WatchdogReport| report.operation.clone().unwrap_or_default();
         let operations = by_value(&calls, |report| Some(operation(report)));
-        let of = group.of();
+        let of = group.name_suffix();
         let open = if group.name.is_empty() { OF_ONE_GROUP } else { "" };
         if operations.len() > 1 {
             let diagnosis = format!(
@@ -102,7 +107,7 @@ fn differing(job: &Job<'_>, group: &Group<'_>) -> Option<Finding> {
                 in_words(&operations)
             );
             let cause = format!("{ORDER}{open}");
-            return Some(finding(job, "torch-order-differs", diagnosis, cause, &operations, &calls));
+            return Some(build_finding(job, "torch-order-differs", diagnosis, cause, &operations, &calls));
         }
         let operation = operations.keys().next()?;
         let sizes = by_value(&calls, |report| {
@@ -120,7 +125,7 @@ fn differing(job: &Job<'_>, group: &Group<'_>) -> Option<Finding> {
             in_words(&sizes)
         );
         let cause = format!("{SIZES}{open}");
-        Some(finding(job, "torch-sizes-differ", diagnosis, cause, &sizes, &calls))
+        Some(build_finding(job, "torch-sizes-differ", diagnosis, cause, &sizes, &calls))
     })
 }
 
@@ -152,7 +157,7 @@ fn in_words(values: &BTreeMap<String, Vec<u32>>) -> String {
     texts.collect::<Vec<_>>().join("; ")
 }
 
-fn finding(
+fn build_finding(
     job: &Job<'_>,
     rule: &str,
     diagnosis: String,
@@ -176,7 +181,7 @@ fn finding(
                 .to_owned(),
         ),
         ranks: odd.into_iter().collect(),
-        evidence: reports.map(|(_, report)| evidence(job, report)).take(4).collect(),
+        evidence: reports.map(|(_, report)| cite_report(job, report)).take(4).collect(),
         source: Some(SOURCE.to_owned()),
         ..Finding::new(rule, Severity::Broken, diagnosis)
     }
@@ -184,19 +189,19 @@ fn finding(
 
 const SOURCE: &str = "PyTorch torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp";
 
-fn evidence(job: &Job<'_>, report: &WatchdogReport) -> Evidence {
-    Evidence { rank: Some(report.rank), ..job.evidence(report.position, None, report.text.clone()) }
+fn cite_report(job: &Job<'_>, report: &WatchdogReport) -> Evidence {
+    Evidence { rank: Some(report.rank), ..job.cite_line(report.position, None, report.text.clone()) }
 }
 
 /// Returns the awaited call of the other ranks: `ALLREDUCE of 1024 elements (SeqNum 6 of group default_pg)`.
-fn call(group: &Group<'_>, report: &WatchdogReport) -> String {
+fn describe_call(group: &ReportGroup<'_>, report: &WatchdogReport) -> String {
     let operation = report.operation.as_deref().unwrap_or("the collective");
     let size = report.elements.map(|(input, _)| format!(" of {input} elements")).unwrap_or_default();
-    format!("{operation}{size} (SeqNum {}{})", report.sequence.unwrap_or_default(), group.of())
+    format!("{operation}{size} (SeqNum {}{})", report.sequence.unwrap_or_default(), group.name_suffix())
 }
 
 /// Returns a finding about ranks without the call that the other ranks wait for.
-fn late(job: &Job<'_>, group: &Group<'_>) -> Option<Finding> {
+fn find_late_ranks(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Finding> {
     let last = group.waits.values().filter_map(|report| report.sequence).max()?;
     let waiting: Vec<u32> = group
         .waits
@@ -205,12 +210,12 @@ fn late(job: &Job<'_>, group: &Group<'_>) -> Option<Finding> {
         .map(|(&rank, _)| rank)
         .collect();
     let report = *group.waits.get(waiting.first()?)?;
-    let call = call(group, report);
+    let call = describe_call(group, report);
     let wait = format!("for which {} waited until the timeout", ranks_in_words(&waiting));
     let behind: Vec<u32> =
         group.called.iter().filter(|(_, called)| **called < last).map(|(&rank, _)| rank).collect();
     let silent = || {
-        let mut members = group.members(job)?;
+        let mut members = group.member_ranks(job)?;
         members.retain(|rank| !group.called.contains_key(rank));
         Some(members)
     };
@@ -221,8 +226,8 @@ fn late(job: &Job<'_>, group: &Group<'_>) -> Option<Finding> {
         }
         let ended = has_ended(job, &silent);
         let diagnosis = match &ended {
-            Some(_) => format!("{} ended before {call}, {wait}", capital(&ranks_in_words(&silent))),
-            None => format!("{} did not report {call}, {wait}", capital(&ranks_in_words(&silent))),
+            Some(_) => format!("{} ended before {call}, {wait}", capitalize_rank(&ranks_in_words(&silent))),
+            None => format!("{} did not report {call}, {wait}", capitalize_rank(&ranks_in_words(&silent))),
         };
         let cause = match ended {
             Some(_) => {
@@ -238,7 +243,7 @@ fn late(job: &Job<'_>, group: &Group<'_>) -> Option<Finding> {
         let called = behind.first().and_then(|rank| group.called.get(rank)).copied().unwrap_or_default();
         let diagnosis = format!(
             "{} did not call {call}, {wait}; the last call there was SeqNum {called}",
-            capital(&ranks_in_words(&behind))
+            capitalize_rank(&ranks_in_words(&behind))
         );
         (
             behind,
@@ -256,7 +261,7 @@ fn late(job: &Job<'_>, group: &Group<'_>) -> Option<Finding> {
              TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1, then nccl-bench doctor job on the dumps."
         )),
         ranks,
-        evidence: [evidence(job, report)].into_iter().chain(ended).collect(),
+        evidence: [cite_report(job, report)].into_iter().chain(ended).collect(),
         source: Some(SOURCE.to_owned()),
         ..Finding::new("torch-rank-late", Severity::Broken, diagnosis)
     })
@@ -267,12 +272,12 @@ fn has_ended(job: &Job<'_>, ranks: &[u32]) -> Option<Evidence> {
     let hit = job.digest.hits.iter().find(|hit| hit.rule == "torch-not-destroyed")?;
     let example =
         hit.examples.iter().find(|example| example.rank.is_some_and(|rank| ranks.contains(&rank)))?;
-    Some(job.example(example))
+    Some(job.cite_example(example))
 }
 
 /// Returns a finding about a group with all ranks in the same call.
-fn all_wait(job: &Job<'_>, group: &Group<'_>) -> Option<Finding> {
-    let members = group.members(job)?;
+fn all_wait(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Finding> {
+    let members = group.member_ranks(job)?;
     let report = *group.waits.values().next()?;
     let is_here = |rank: &u32| group.waits.get(rank).is_some_and(|other| other.sequence == report.sequence);
     if members.len() < 2 || !members.iter().all(is_here) {
@@ -282,7 +287,7 @@ fn all_wait(job: &Job<'_>, group: &Group<'_>) -> Option<Finding> {
         "All {} ranks wait in {}, which they called alike: the transfer itself hangs, and the cause is not \
          in this log",
         members.len(),
-        call(group, report)
+        describe_call(group, report)
     );
     Some(Finding {
         cause: Some("A link, a network adapter or a GPU stopped, or a kernel before it on the same stream never ends; the program's \
@@ -290,14 +295,14 @@ fn all_wait(job: &Job<'_>, group: &Group<'_>) -> Option<Finding> {
             .to_owned()),
         remedy: Some("nccl-bench doctor host    # on all hosts: links, counters, Xid\nnccl-bench doctor job     # while it hangs".to_owned()),
         ranks: members,
-        evidence: vec![evidence(job, report)],
+        evidence: vec![cite_report(job, report)],
         source: Some(SOURCE.to_owned()),
         ..Finding::new("torch-all-wait", Severity::Broken, diagnosis)
     })
 }
 
 /// Returns the text with a capital at its beginning.
-fn capital(text: &str) -> String {
+fn capitalize_rank(text: &str) -> String {
     text.strip_prefix('r').map_or_else(|| text.to_owned(), |rest| format!("R{rest}"))
 }
 

@@ -34,7 +34,7 @@ pub(super) enum Way {
 
 impl Way {
     /// Returns the way of a connection: the slowest way of its channels.
-    fn of(connection: &Connection, proof: Proof) -> Option<Self> {
+    fn from_connection(connection: &Connection, proof: Proof) -> Option<Self> {
         connection.transports.keys().map(|transport| Self::of_transport(transport, proof)).max()
     }
 
@@ -53,7 +53,7 @@ impl Way {
     }
 
     /// Returns the text in a cell.
-    pub(super) fn short(&self) -> String {
+    pub(super) fn short_text(&self) -> String {
         match self {
             Self::NvLink => "NVL".to_owned(),
             Self::Mnnvl => "MNNVL".to_owned(),
@@ -68,7 +68,7 @@ impl Way {
     }
 
     /// Returns the words in sentences and in the legend.
-    pub(super) fn long(&self) -> String {
+    pub(super) fn long_text(&self) -> String {
         match self {
             Self::NvLink => "NVLink P2P".to_owned(),
             Self::Mnnvl => "NVLink between nodes (MNNVL)".to_owned(),
@@ -114,8 +114,8 @@ pub(super) struct Ways<'a> {
 impl<'a> Ways<'a> {
     /// Collects the ways of the connections of all communicators, between the ranks of this one.
     pub(super) fn new(job: &Job<'a>, communicator: &'a Communicator) -> Self {
-        let linked = linked(job, communicator);
-        let by_read = job.variables("NCCL_P2P_READ_ENABLE").next().is_none();
+        let linked = find_nvlink_pairs(job, communicator);
+        let by_read = job.variables_named("NCCL_P2P_READ_ENABLE").next().is_none();
         let by_writer: BTreeMap<usize, u32> =
             communicator.members.iter().map(|(&rank, member)| (member.writer, rank)).collect();
         let mut pairs: BTreeMap<(u32, u32), Way> = BTreeMap::new();
@@ -126,7 +126,8 @@ impl<'a> Ways<'a> {
             };
             for (&(from, to), connection) in &other.connections {
                 let (Some(from), Some(to)) = (rank(from), rank(to)) else { continue };
-                let Some(way) = Way::of(connection, Proof { linked: linked.contains(&(from, to)), by_read })
+                let Some(way) =
+                    Way::from_connection(connection, Proof { linked: linked.contains(&(from, to)), by_read })
                 else {
                     continue;
                 };
@@ -147,21 +148,21 @@ impl<'a> Ways<'a> {
     }
 
     /// Returns the number of ordered pairs of all ranks.
-    pub(super) fn possible(&self) -> usize {
+    pub(super) fn possible_pairs(&self) -> usize {
         let ranks = self.communicator.ranks as usize;
         ranks.saturating_mul(ranks.saturating_sub(1))
     }
 
     /// Returns the ranks without a connection in the log.
-    pub(super) fn unconnected(&self) -> Vec<u32> {
+    pub(super) fn unconnected_ranks(&self) -> Vec<u32> {
         let touched: BTreeSet<u32> = self.pairs.keys().flat_map(|&(from, to)| [from, to]).collect();
         (0..self.communicator.ranks).filter(|rank| !touched.contains(rank)).collect()
     }
 
     /// Returns sentences about the ways in the log.
-    pub(super) fn sentences(&self) -> Vec<String> {
+    pub(super) fn describe_ways(&self) -> Vec<String> {
         let ranks = self.communicator.ranks;
-        let all = self.possible();
+        let all = self.possible_pairs();
         let everywhere = match all {
             2 => "between the 2 ranks".to_owned(),
             _ => format!("between all {all} pairs of {ranks} ranks"),
@@ -177,16 +178,16 @@ impl<'a> Ways<'a> {
             }];
         }
         let sentence = |(way, pairs): (&&Way, &Vec<(u32, u32)>)| match pairs.len() {
-            number if number == all => format!("{} {everywhere}", way.long()),
-            1 => format!("{} on 1 connection between {ranks} ranks", way.long()),
-            number => format!("{} on {number} connections between {ranks} ranks", way.long()),
+            number if number == all => format!("{} {everywhere}", way.long_text()),
+            1 => format!("{} on 1 connection between {ranks} ranks", way.long_text()),
+            number => format!("{} on {number} connections between {ranks} ranks", way.long_text()),
         };
         by_way.iter().map(sentence).collect()
     }
 
     /// Returns the ranks of the matrix: all, or the log's ranks for a communicator of more than [`MATRIX`]
     /// ranks, or `None` for more than [`MATRIX`] ranks of the log.
-    fn shown(&self) -> Option<Vec<u32>> {
+    fn ranks_shown(&self) -> Option<Vec<u32>> {
         let of_log = || {
             let members = self.communicator.members.keys().copied();
             let connected = self.pairs.keys().flat_map(|&(from, to)| [from, to]);
@@ -198,10 +199,10 @@ impl<'a> Ways<'a> {
     }
 
     /// Returns the picture of all pairs, or `None` for a picture above the limit.
-    pub(super) fn matrix(&self) -> Option<Matrix> {
-        let ranks = self.shown()?;
+    pub(super) fn draw_matrix(&self) -> Option<Matrix> {
+        let ranks = self.ranks_shown()?;
         let cell = |from: u32, to: u32| match self.pairs.get(&(from, to)) {
-            Some(way) => Cell { text: way.short(), grade: way.grade() },
+            Some(way) => Cell { text: way.short_text(), grade: way.grade() },
             None if self.linked.contains(&(from, to)) => {
                 Cell { text: "nvl".to_owned(), grade: Grade::Fastest }
             }
@@ -214,9 +215,9 @@ impl<'a> Ways<'a> {
             let words = if *way == Way::P2p {
                 "P2P between GPUs, over NVLink or PCIe".to_owned()
             } else {
-                way.long()
+                way.long_text()
             };
-            legend.insert(way.short(), words);
+            legend.insert(way.short_text(), words);
         }
         if self.linked.iter().any(|pair| !self.pairs.contains_key(pair)) {
             let words = "NVLink by the topology; the log has no connection of this pair";
@@ -231,7 +232,7 @@ impl<'a> Ways<'a> {
 }
 
 /// Returns pairs of ranks with NVLink between their GPUs in the topology.
-fn linked(job: &Job<'_>, communicator: &Communicator) -> BTreeSet<(u32, u32)> {
+fn find_nvlink_pairs(job: &Job<'_>, communicator: &Communicator) -> BTreeSet<(u32, u32)> {
     let mut kinds: BTreeMap<(&str, &str, &str), bool> = BTreeMap::new();
     for path in &job.digest.paths {
         let nvlink = kinds.entry((&path.host, &path.from, &path.to)).or_insert(true);
@@ -242,7 +243,7 @@ fn linked(job: &Job<'_>, communicator: &Communicator) -> BTreeSet<(u32, u32)> {
     }
     let mut by_gpu: BTreeMap<(&str, &str), u32> = BTreeMap::new();
     for (&rank, member) in &communicator.members {
-        if let (Some(host), Some(bus)) = (job.host(communicator, rank), member.bus_id.as_deref()) {
+        if let (Some(host), Some(bus)) = (job.host_of_rank(communicator, rank), member.bus_id.as_deref()) {
             by_gpu.insert((host, bus), rank);
         }
     }

@@ -2,7 +2,7 @@
 
 use super::hits::Placed;
 use super::job::Job;
-use crate::environment::{Location, Platform, Setting, Situation, harm, is_collected};
+use crate::environment::{Location, Platform, Setting, Situation, find_harm, is_collected};
 use crate::finding::{Finding, Severity};
 use crate::log::digest::{VariableSeen, Writer};
 
@@ -21,12 +21,12 @@ const SHOWN: [&str; 9] = [
 
 /// Returns findings about harmful variables, or variables with a wrong value, for the version of NCCL in the
 /// log. `found` are the other findings. A variable in one of them is not reported again.
-pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Vec<Placed> {
+pub(super) fn find_harmful_variables(job: &Job<'_>, found: &[Placed]) -> Vec<Placed> {
     // A plugin sets the variables it needs.
     let seen = job.digest.variables.iter().filter(|seen| !seen.by_plugin && is_collected(&seen.name));
     let seen: Vec<&VariableSeen> = seen.collect();
     let judge = |variable: &&VariableSeen| -> Vec<Placed> {
-        let Some(situation) = situation(job, variable) else { return Vec::new() };
+        let Some(situation) = situation_of(job, variable) else { return Vec::new() };
         let own = format!("{}={}", variable.name, variable.value);
         let mut named = found.iter().flat_map(|each| &each.finding.evidence);
         if named.any(|evidence| evidence.text == own) {
@@ -35,24 +35,27 @@ pub(super) fn find(job: &Job<'_>, found: &[Placed]) -> Vec<Placed> {
         let is_set = |name: &str| {
             seen.iter().any(|other| other.name == name && !other.writers.is_disjoint(&variable.writers))
         };
-        let setting =
-            Setting::new(variable.name.clone(), variable.value.clone(), Location::named("environment"));
-        let findings = harm(&setting, &situation, &is_set).into_iter();
-        findings.map(|finding| Placed::derived(located(job, variable, finding))).collect()
+        let setting = Setting::new(
+            variable.name.clone(),
+            variable.value.clone(),
+            Location::without_line("environment"),
+        );
+        let findings = find_harm(&setting, &situation, &is_set).into_iter();
+        findings.map(|finding| Placed::without_line(locate_finding(job, variable, finding))).collect()
     };
     seen.iter().flat_map(judge).collect()
 }
 
 /// Returns the software and the platform of the processes with the variable, or `None` without a version of
 /// NCCL.
-fn situation(job: &Job<'_>, variable: &VariableSeen) -> Option<Situation> {
+fn situation_of(job: &Job<'_>, variable: &VariableSeen) -> Option<Situation> {
     let writers: Vec<&Writer> = variable.writers.iter().filter_map(|&index| job.writer(index)).collect();
     let nccl = writers.iter().find_map(|writer| writer.nccl.clone())?;
     Some(Situation {
         nccl: Some(nccl),
         plugin: writers.iter().find_map(|writer| writer.plugin.clone()),
         libfabric: writers.iter().find_map(|writer| writer.libfabric.clone()),
-        platform: writers.iter().any(|writer| writer.efa).then(|| Platform::named("aws")),
+        platform: writers.iter().any(|writer| writer.efa).then(|| Platform::from_product("aws")),
         nodes: job.main.and_then(|main| main.nodes),
         rdma: None,
     })
@@ -60,14 +63,14 @@ fn situation(job: &Job<'_>, variable: &VariableSeen) -> Option<Situation> {
 
 /// Returns the finding with its place in the log. The log would contain a failure, so a variable alone breaks
 /// nothing here.
-fn located(job: &Job<'_>, variable: &VariableSeen, finding: Finding) -> Finding {
+fn locate_finding(job: &Job<'_>, variable: &VariableSeen, finding: Finding) -> Finding {
     let least = if SHOWN.contains(&variable.name.as_str()) { Severity::Advice } else { Severity::Degraded };
     let writer = variable.writers.first().copied();
     let text = format!("{}={}", variable.name, variable.value);
     Finding {
         severity: finding.severity.max(least),
-        ranks: job.ranks(job.of_same_processes(&variable.writers)),
-        evidence: vec![job.evidence(variable.first, writer, text)],
+        ranks: job.ranks_of_writers(job.of_same_processes(&variable.writers)),
+        evidence: vec![job.cite_line(variable.first, writer, text)],
         ..finding
     }
 }

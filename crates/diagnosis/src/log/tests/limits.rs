@@ -37,7 +37,7 @@ fn a_warning_of_ras_is_taken_for_one_of_ras_only() {
     let rules = Rules::built_in();
     let mut reader = Reader::new(&rules);
     let log = "a:1:1 [0] ras/client.cc:9 NCCL WARN Segmentation fault in a test, CrashLoopBackOff\n";
-    reader.read("log", log.as_bytes());
+    reader.read_stream("log", log.as_bytes());
     let digest = reader.finish();
     assert_eq!(digest.hits.iter().map(|hit| hit.rule.as_str()).collect::<Vec<_>>(), ["ras-fault"]);
 }

@@ -10,7 +10,7 @@ use crate::log::digest::{Digest, Position, Transport};
 fn with_rules(log: &str) -> Digest {
     let rules = Rules::built_in();
     let mut reader = Reader::new(&rules);
-    reader.read("log", log.as_bytes());
+    reader.read_stream("log", log.as_bytes());
     reader.finish()
 }
 
@@ -116,7 +116,7 @@ fn words_of_a_program_are_no_warning_and_an_error_with_a_version_is_read() {
     let rules = Rules::built_in();
     let mut reader = Reader::new(&rules);
     let line = "torch.distributed.DistBackendError: NCCL error in: a.cpp:1, unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.28.9\n";
-    reader.read("log", line.as_bytes());
+    reader.read_stream("log", line.as_bytes());
     let found = reader.finish();
     assert_eq!(found.hits.iter().map(|hit| hit.rule.as_str()).collect::<Vec<_>>(), ["nccl-result-cascade"]);
 }
@@ -242,7 +242,7 @@ fn warnings_that_programs_quote_are_those_of_nccl() {
     let rules = Rules::built_in();
     let hits = |log: &str| -> Vec<(String, u64, Option<u32>)> {
         let mut reader = Reader::new(&rules);
-        reader.read("log", log.as_bytes());
+        reader.read_stream("log", log.as_bytes());
         let hits = reader.finish().hits.into_iter();
         hits.map(|hit| (hit.rule, hit.examples[0].position.line, hit.examples[0].rank)).collect()
     };

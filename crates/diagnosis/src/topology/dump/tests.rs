@@ -1,24 +1,24 @@
 use super::super::samples::*;
-use super::super::{examine, matrix};
+use super::super::{examine_topology, matrix};
 use super::*;
 use crate::examination::Body;
 
 fn topology(text: &str) -> Topology {
     match read_dump(text, "topo.xml") {
-        Ok(Dump::Topology(topology)) => topology,
+        Ok(TopologyDump::Topology(topology)) => topology,
         other => panic!("{other:?}"),
     }
 }
 
 fn graphs(text: &str) -> Graphs {
     match read_dump(text, "graph.xml") {
-        Ok(Dump::Graphs(graphs)) => graphs,
+        Ok(TopologyDump::Graphs(graphs)) => graphs,
         other => panic!("{other:?}"),
     }
 }
 
 fn row(topology: &Topology, index: usize) -> String {
-    let matrix = matrix::matrix(topology);
+    let matrix = matrix::topology_matrix(topology);
     matrix.cells[index].iter().map(|cell| cell.text.as_str()).collect::<Vec<_>>().join(" ")
 }
 
@@ -34,10 +34,10 @@ fn real_dumps_of_one_gpu_are_read() {
     let two = topology(TWO_RANKS);
     assert_eq!(two.gpus.len(), 1);
     assert_eq!(two.gpus[0].ranks, [0, 1]);
-    assert_eq!(two.gpus[0].pcie.text(), "Gen5 x16");
+    assert_eq!(two.gpus[0].pcie.short_text(), "Gen5 x16");
     assert_eq!(two.numa_nodes[0].id, None);
-    assert!(examine(Some(&two), Some(&graphs(TWO_RANKS_GRAPH))).findings.is_empty());
-    assert!(examine(Some(&one), Some(&graphs(ONE_GPU_GRAPH))).findings.is_empty());
+    assert!(examine_topology(Some(&two), Some(&graphs(TWO_RANKS_GRAPH))).findings.is_empty());
+    assert!(examine_topology(Some(&one), Some(&graphs(ONE_GPU_GRAPH))).findings.is_empty());
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn an_hgx_has_nvswitch_and_a_nic_at_each_gpu() {
     assert_eq!(row(&topology, 0), "X NV18 NV18 NV18 NV18 NV18 NV18 NV18 PIX PHB PHB PHB SYS SYS SYS SYS PHB");
     assert_eq!(row(&topology, 7), "NV18 NV18 NV18 NV18 NV18 NV18 NV18 X SYS SYS SYS SYS PHB PHB PHB PIX SYS");
     assert_eq!(topology.numa_nodes[0].cpus.as_deref(), Some("0-55,112-167"));
-    let examination = examine(Some(&topology), Some(&graphs(HGX_GRAPH)));
+    let examination = examine_topology(Some(&topology), Some(&graphs(HGX_GRAPH)));
     assert_eq!(examination.proof[0], "NVLink (at least 18 links) between all 28 pairs of 8 GPUs");
     // The slower NIC is for storage: no reason for an alarm.
     let findings: Vec<_> =
@@ -57,9 +57,9 @@ fn an_hgx_has_nvswitch_and_a_nic_at_each_gpu() {
 #[test]
 fn a_p4d_of_nccl_2_18_has_no_host_hash() {
     let topology = topology(P4D);
-    assert_eq!(topology.hosts(), 1);
+    assert_eq!(topology.host_count(), 1);
     assert_eq!(row(&topology, 0), "X NV12 NV12 NV12 NV12 NV12 NV12 NV12 PIX PHB SYS SYS");
-    let examination = examine(Some(&topology), Some(&graphs(P4D_GRAPH)));
+    let examination = examine_topology(Some(&topology), Some(&graphs(P4D_GRAPH)));
     let finding = &examination.findings[0];
     assert_eq!(finding.rule, "nic-not-in-graph");
     assert_eq!(finding.diagnosis, "No channel uses NIC3 (rdmap160s27); 3 of 4 NICs carry data.");
@@ -73,7 +73,7 @@ fn a_p4d_of_nccl_2_18_has_no_host_hash() {
 fn switches_behind_switches_are_read() {
     let topology = topology(P5);
     assert_eq!((topology.gpus.len(), topology.nics.len()), (8, 32));
-    assert_eq!(topology.gpus[0].place.switches(), ["0000:40:00.0", "0000:41:00.0"]);
+    assert_eq!(topology.gpus[0].place.pcie_switches(), ["0000:40:00.0", "0000:41:00.0"]);
     assert!(row(&topology, 0).starts_with("X NV18 NV18 NV18 NV18 NV18 NV18 NV18 PIX PIX PIX PIX PHB"));
 }
 
@@ -82,13 +82,13 @@ fn a_spark_has_four_nics_without_a_switch() {
     let topology = topology(SPARK);
     assert_eq!(row(&topology, 0), "X PHB PHB PHB PHB");
     assert_eq!(topology.gpus[0].name.as_deref(), Some("Blackwell (sm121)"));
-    assert!(examine(Some(&topology), None).findings.is_empty());
+    assert!(examine_topology(Some(&topology), None).findings.is_empty());
 }
 
 #[test]
 fn hosts_of_a_rack_are_told_apart() {
     let topology = topology(GB200);
-    assert_eq!(topology.hosts(), 2);
+    assert_eq!(topology.host_count(), 2);
     let labels: Vec<&str> = topology.gpus.iter().map(|gpu| gpu.label.as_str()).collect();
     assert_eq!(labels[3..5], ["0:GPU3", "1:GPU0"]);
     assert_eq!(row(&topology, 0), "X NV18 NV18 NV18 NV18 NV18 NV18 NV18 PHB PHB SYS SYS NET NET NET NET");
@@ -101,10 +101,10 @@ fn graphs_have_speeds_and_distinct_channels() {
     let ring = &graphs.graphs[0];
     assert_eq!((ring.algorithm.as_str(), ring.channels.len()), ("Ring", 16));
     assert_eq!((ring.total_intra(), ring.total_inter()), (Some(320.0), Some(320.0)));
-    let distinct = ring.distinct();
+    let distinct = ring.distinct_channels();
     assert_eq!(distinct.len(), 8);
     assert_eq!(distinct[3].0, [3, 11]);
-    assert_eq!(graphs.nets().len(), 8);
+    assert_eq!(graphs.net_devices().len(), 8);
     assert_eq!(graphs.graphs[4].channels[2].stops.len(), 3);
 }
 
@@ -125,9 +125,7 @@ fn wrong_values_are_left_out() {
     assert_eq!(topology.gpus[0].nvlink_count(), Some(u32::MAX));
     assert_eq!(topology.gpus[0].pcie, PcieLink::default());
     assert!(topology.nics.iter().all(|nic| nic.gbps.is_none()));
-    let examination = examine(Some(&topology), None);
-    let drawing = super::super::layout::lay_out(&topology, &examination.findings);
-    assert!(drawing.width > 0.0 && drawing.height.is_finite());
+    let examination = examine_topology(Some(&topology), None);
     serde_json::to_string(&examination).unwrap();
 }
 
@@ -165,10 +163,9 @@ fn cut_and_changed_files_do_not_panic() {
             let at = (state >> 20) as usize % bytes.len();
             bytes[at] = b"<>\"/0x9-& "[(state >> 50) as usize % 10];
             if let Ok(text) = String::from_utf8(bytes)
-                && let Ok(Dump::Topology(topology)) = read_dump(&text, "changed.xml")
+                && let Ok(TopologyDump::Topology(topology)) = read_dump(&text, "changed.xml")
             {
-                let examination = examine(Some(&topology), None);
-                super::super::layout::lay_out(&topology, &examination.findings);
+                examine_topology(Some(&topology), None);
             }
         }
     }
@@ -184,7 +181,7 @@ fn a_file_without_gpus_says_that_nccl_adds_them() {
     );
     assert_eq!(topology.nics[0].label, "NIC0");
     assert!(topology.unseen[0].starts_with("GPUs are not in this file"), "{:?}", topology.unseen);
-    assert!(examine(Some(&topology), None).findings.is_empty());
+    assert!(examine_topology(Some(&topology), None).findings.is_empty());
 }
 
 #[test]

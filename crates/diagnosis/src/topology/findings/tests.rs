@@ -10,7 +10,7 @@ fn machine() -> Topology {
         ..Locality::default()
     };
     let link = PcieLink { gts: Some(32.0), width: Some(16), max_gts: Some(32.0), max_width: Some(16) };
-    let gpu = |index: u32| Gpu {
+    let gpu = |index: u32| TopologyGpu {
         label: format!("GPU{index}"),
         index,
         bus_id: format!("0000:{index}1:00.0"),
@@ -19,9 +19,9 @@ fn machine() -> Topology {
         place: place(index),
         pcie: link,
         nvlinks: Some(vec![NvLink { to: NvLinkEnd::Switch, count: 18 }]),
-        ..Gpu::default()
+        ..TopologyGpu::default()
     };
-    let nic = |index: u32| Nic {
+    let nic = |index: u32| TopologyNic {
         label: format!("NIC{index}"),
         name: format!("mlx5_{index}"),
         bus_id: Some(format!("0000:{index}2:00.0")),
@@ -31,7 +31,7 @@ fn machine() -> Topology {
         gbps: Some(400.0),
         state: Some("ACTIVE".to_owned()),
         rdma: true,
-        ..Nic::default()
+        ..TopologyNic::default()
     };
     let node = |id| NumaNode { id: Some(id), cpus: Some("0-1".to_owned()), ..NumaNode::default() };
     Topology {
@@ -43,7 +43,7 @@ fn machine() -> Topology {
 }
 
 fn rules(topology: &Topology) -> Vec<(String, Severity)> {
-    all(topology).into_iter().map(|finding| (finding.rule, finding.severity)).collect()
+    find_problems(topology).into_iter().map(|finding| (finding.rule, finding.severity)).collect()
 }
 
 fn found(rule: &str, severity: Severity) -> Vec<(String, Severity)> {
@@ -60,7 +60,7 @@ fn a_lost_lane_is_found() {
     let mut topology = machine();
     topology.gpus[3].nvlinks = Some(vec![NvLink { to: NvLinkEnd::Switch, count: 17 }]);
     assert_eq!(rules(&topology), found("nvlink-count-differs", Severity::Degraded));
-    let finding = &all(&topology)[0];
+    let finding = &find_problems(&topology)[0];
     assert_eq!(finding.diagnosis, "GPU3 has fewer NVLinks than the 18 of the other GPUs of this product.");
     assert_eq!(finding.evidence[0].text, "GPU3 0000:31:00.0: 17 active NVLinks");
     assert!(finding.remedy.as_ref().unwrap().contains("nvidia-smi nvlink --status -i 3"));
@@ -102,7 +102,7 @@ fn links_that_one_end_alone_has_are_found() {
             let to = NvLinkEnd::Gpu(topology.gpus[1 - gpu].bus_id.clone());
             topology.gpus[gpu].nvlinks = Some(vec![NvLink { to, count }]);
         }
-        all(&topology).into_iter().find(|finding| finding.rule == "nvlink-one-sided")
+        find_problems(&topology).into_iter().find(|finding| finding.rule == "nvlink-one-sided")
     };
     assert!(connect([12, 12]).is_none());
     let finding = connect([12, 11]).unwrap();
@@ -112,7 +112,7 @@ fn links_that_one_end_alone_has_are_found() {
     assert_eq!(connect([0, 1]).unwrap().diagnosis, "GPU0 has 0 NVLinks to GPU1, and GPU1 has 1 to GPU0.");
     // Nothing is known of an unresponsive GPU.
     topology.gpus[1].nvlinks = None;
-    assert!(all(&topology).iter().all(|finding| finding.rule != "nvlink-one-sided"));
+    assert!(find_problems(&topology).iter().all(|finding| finding.rule != "nvlink-one-sided"));
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn a_gpu_whose_nic_is_down_is_found() {
     let mut topology = machine();
     topology.nics[2].state = Some("DOWN".to_owned());
     assert_eq!(rules(&topology), found("gpu-without-near-nic", Severity::Degraded));
-    let finding = &all(&topology)[0];
+    let finding = &find_problems(&topology)[0];
     assert!(finding.diagnosis.starts_with("GPU2 has no NIC within PIX or PXB, and 7 GPUs"), "{finding:?}");
     assert_eq!(finding.evidence[0].text, "GPU2 0000:21:00.0: nearest NIC: NODE");
 }
@@ -144,17 +144,17 @@ fn one_nic_near_half_of_the_gpus_is_advice() {
     topology.nics.truncate(1);
     topology.gpus[1].place = topology.nics[0].place.clone();
     assert_eq!(rules(&topology), found("gpu-without-near-nic", Severity::Advice));
-    assert_eq!(all(&topology)[0].diagnosis, "GPU2 and GPU3 have no NIC within PXB.");
+    assert_eq!(find_problems(&topology)[0].diagnosis, "GPU2 and GPU3 have no NIC within PXB.");
     // A NIC near to three of four GPUs may still be the only one.
     topology.gpus[2].place = topology.nics[0].place.clone();
     assert_eq!(rules(&topology), found("gpu-without-near-nic", Severity::Advice));
     // An inactive NIC is a fault.
-    topology.nics.push(Nic {
+    topology.nics.push(TopologyNic {
         name: "mlx5_1".to_owned(),
         place: topology.gpus[3].place.clone(),
         state: Some("DOWN".to_owned()),
         rdma: true,
-        ..Nic::default()
+        ..TopologyNic::default()
     });
     assert_eq!(rules(&topology), found("gpu-without-near-nic", Severity::Degraded));
 }

@@ -1,15 +1,15 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use super::super::examine;
-use super::super::matrix::matrix;
+use super::super::examine_topology;
+use super::super::matrix::topology_matrix;
 use super::*;
 use crate::host::gpu::Problem;
 
 /// Files of a machine in a folder.
-struct Machine(tempfile::TempDir);
+struct SysfsMachine(tempfile::TempDir);
 
-impl Machine {
+impl SysfsMachine {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -77,15 +77,15 @@ impl Machine {
     }
 
     fn read(&self, driver: &Gpus) -> Topology {
-        read(self.0.path(), driver)
+        read_topology(self.0.path(), driver)
     }
 }
 
 /// Creates a machine of two sockets. GPU and NIC share a switch. A second GPU is behind its own switch there.
 /// Another one is at another host bridge. The last GPU and NIC are on the other socket.
-fn two_sockets() -> Machine {
+fn two_sockets() -> SysfsMachine {
     let switch = "pci0000:17/0000:17:01.0/0000:18:00.0";
-    Machine::new()
+    SysfsMachine::new()
         .node(0, "0-15")
         .node(1, "16-31")
         .gpu(&format!("{switch}/0000:19:00.0/0000:1b:00.0"), 0)
@@ -122,7 +122,7 @@ fn letters(topology: &Topology) -> Vec<String> {
     let row = |row: &Vec<crate::examination::Cell>| {
         row.iter().map(|cell| cell.text.as_str()).collect::<Vec<_>>().join(" ")
     };
-    matrix(topology).cells.iter().map(row).collect()
+    topology_matrix(topology).cells.iter().map(row).collect()
 }
 
 #[test]
@@ -155,10 +155,10 @@ fn two_sockets_with_switches_have_all_classes_of_paths() {
         (nic.gbps, nic.state.as_deref(), nic.interface.as_deref()),
         (Some(400.0), Some("ACTIVE"), Some("ibmlx5_0"))
     );
-    assert_eq!(topology.gpus[0].pcie.text(), "Gen5 x16");
+    assert_eq!(topology.gpus[0].pcie.short_text(), "Gen5 x16");
     assert_eq!(topology.gpus[3].place.cpus.as_deref(), Some("16-31"));
-    assert_eq!(topology.gpus[0].place.switches(), ["0000:18:00.0"]);
-    assert_eq!(topology.gpus[1].place.switches(), ["0000:18:00.0", "0000:1d:00.0"]);
+    assert_eq!(topology.gpus[0].place.pcie_switches(), ["0000:18:00.0"]);
+    assert_eq!(topology.gpus[1].place.pcie_switches(), ["0000:18:00.0", "0000:1d:00.0"]);
 }
 
 #[test]
@@ -172,16 +172,16 @@ fn the_driver_tells_numbers_links_and_hidden_gpus() {
         0,
         &[("vendor", "0x10de"), ("class", "0x068000")],
     );
-    let lost = vec![gpu::Lost { index: 2, error: "lost".to_owned() }];
+    let lost = vec![gpu::LostGpu { index: 2, error: "lost".to_owned() }];
     let topology = machine.read(&Gpus { devices, lost, ..Gpus::default() });
     assert_eq!(topology.gpus[0].label, "GPU0");
     assert_eq!(topology.gpus[0].place.numa, Some(1));
-    assert_eq!(matrix(&topology).cells[0][1].text, "NV17");
+    assert_eq!(topology_matrix(&topology).cells[0][1].text, "NV17");
     assert_eq!(topology.gpus[1].inactive_nvlinks, 1);
     assert!(topology.unseen.contains(&"the driver does not answer about GPU2: lost".to_owned()));
     let hidden = "1 of 4 NVIDIA GPUs on the PCI bus are not given to this process";
     assert!(topology.unseen.iter().any(|unseen| unseen.starts_with(hidden)), "{:?}", topology.unseen);
-    let examination = examine(Some(&topology), None);
+    let examination = examine_topology(Some(&topology), None);
     let rules: Vec<&str> = examination.findings.iter().map(|finding| finding.rule.as_str()).collect();
     assert!(rules.contains(&"nvlink-count-differs"), "{rules:?}");
 }
@@ -215,7 +215,7 @@ fn direct_links_count_between_their_gpus_only() {
 /// A virtual machine with one GPU and one interface of the hypervisor, as it was seen.
 #[test]
 fn a_virtual_machine_without_switches_says_so() {
-    let topology = Machine::new()
+    let topology = SysfsMachine::new()
         .node(0, "0-15")
         .file(
             "proc/cpuinfo",
@@ -247,14 +247,14 @@ fn a_virtual_machine_without_switches_says_so() {
     let flat =
         "PCIe switches cannot be seen: the virtual machine shows all devices directly at the host bridge";
     assert!(topology.unseen.iter().any(|unseen| unseen.starts_with(flat)), "{:?}", topology.unseen);
-    let examination = examine(Some(&topology), None);
+    let examination = examine_topology(Some(&topology), None);
     assert!(examination.findings.is_empty(), "{:?}", examination.findings);
 }
 
 #[test]
 fn links_are_limited_by_the_port_above() {
     let root = "pci0000:17/0000:17:01.0";
-    let machine = Machine::new()
+    let machine = SysfsMachine::new()
         .node(0, "0-15")
         .nic(&format!("{root}/0000:18:00.0"), 0, "mlx5_0")
         // The card can do x16, the slot x4, as in a DGX Spark.
@@ -269,7 +269,7 @@ fn links_are_limited_by_the_port_above() {
         topology.nics.iter().map(|nic| (nic.pcie.width, nic.pcie.max_width)).collect();
     assert_eq!(links, [(Some(4), Some(4)), (Some(8), Some(16)), (None, None)]);
     assert_eq!(topology.unseen, ["the PCIe link of 1 NIC cannot be seen (the first is mlx5_2)"]);
-    let findings = examine(Some(&topology), None).findings;
+    let findings = examine_topology(Some(&topology), None).findings;
     let widths: Vec<&str> = findings
         .iter()
         .filter(|finding| finding.rule == "pcie-width")
@@ -280,7 +280,7 @@ fn links_are_limited_by_the_port_above() {
 
 #[test]
 fn an_empty_machine_has_nothing() {
-    let topology = Machine::new().read(&without_nvml());
+    let topology = SysfsMachine::new().read(&without_nvml());
     assert!(topology.gpus.is_empty() && topology.nics.is_empty() && topology.numa_nodes.is_empty());
     assert_eq!(topology.unseen, ["PCIe cannot be seen: /sys/bus/pci/devices is empty"]);
 }
@@ -310,5 +310,5 @@ fn links_that_the_driver_refuses_to_tell_are_not_taken_for_none() {
         driver_gpu(1, "0000:1f:00.0", 0, None),
     ];
     let topology = two_sockets().read(&Gpus { devices, ..Gpus::default() });
-    assert_eq!(topology.gpus.iter().map(Gpu::nvlink_count).collect::<Vec<_>>(), [None, Some(0)]);
+    assert_eq!(topology.gpus.iter().map(TopologyGpu::nvlink_count).collect::<Vec<_>>(), [None, Some(0)]);
 }

@@ -14,7 +14,7 @@ use anyhow::ensure;
 use collectives::world::{Launcher, Started};
 use diagnosis::examination::{Examination, Health};
 use diagnosis::finding::{Action, Finding, Severity};
-use diagnosis::words::{ranges, sentence};
+use diagnosis::words::{capitalize, ranges_text};
 use engine::supervision::print_message;
 
 use crate::command::output_file::Maker;
@@ -98,16 +98,16 @@ pub(super) fn write(output: &Output, examinations: &[Examination]) -> Result<u8,
     }
     if let Err(error) = MAKER.write_all(&files, output.force, &[]) {
         print_message(format_args!("error: {error:#}"));
-        return Ok(Health::CannotTell.code());
+        return Ok(Health::CannotTell.exit_code());
     }
     let text = if output.json { json::write(examinations)? } else { text::write(examinations, &style()) };
     match print(&text) {
         Err(ExitError::Output(error)) if error.kind() != io::ErrorKind::BrokenPipe => {
             print_message(format_args!("error: writing to standard output: {error}"));
             // An unprinted report says nothing about the health.
-            Ok(Health::CannotTell.code())
+            Ok(Health::CannotTell.exit_code())
         }
-        printed => printed.map(|_| health(examinations).code()),
+        printed => printed.map(|_| health(examinations).exit_code()),
     }
 }
 
@@ -234,7 +234,7 @@ fn sorted(examinations: &[Examination]) -> Vec<&Finding> {
 
 /// Returns the heading of an examination.
 fn title(examination: &Examination) -> String {
-    sentence(examination.subject)
+    capitalize(examination.subject)
 }
 
 /// Returns the place, line, rank and host of a piece of evidence: `job.log:24, rank 0, host a`.
@@ -275,7 +275,7 @@ fn concerned(finding: &Finding) -> Option<String> {
     let ranks = match &finding.ranks[..] {
         [] => None,
         [rank] => Some(format!("rank {rank}")),
-        several => Some(format!("ranks {}", ranges(several))),
+        several => Some(format!("ranks {}", ranges_text(several))),
     };
     let hosts = match &finding.hosts[..] {
         [] => None,

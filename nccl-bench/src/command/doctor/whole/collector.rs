@@ -277,7 +277,7 @@ fn examine(logs: Vec<PackedLog>, hosts: &[String], limit: Duration) -> Examinati
     let mut cut = Vec::new();
     for log in logs {
         let host = hosts.get(log.process).map_or("", String::as_str);
-        reader.read(&format!("NCCL's log of process {} on {host}", log.process), &log.gzip[..]);
+        reader.read_stream(&format!("NCCL's log of process {} on {host}", log.process), &log.gzip[..]);
         if !log.is_whole {
             cut.push(log.process);
         }

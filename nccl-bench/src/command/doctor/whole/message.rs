@@ -29,8 +29,8 @@ impl Ending {
     /// Returns the exit code of all processes.
     pub(super) fn code(&self) -> u8 {
         match self {
-            Self::Failed(_) => Health::Broken.code(),
-            Self::Interrupted(signal) => signal.parse().map_or(Health::CannotTell.code(), signal_code),
+            Self::Failed(_) => Health::Broken.exit_code(),
+            Self::Interrupted(signal) => signal.parse().map_or(Health::CannotTell.exit_code(), signal_code),
         }
     }
 }

@@ -73,10 +73,10 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
     let join = JoinRequest::from(&request);
     (context.program.hand_over)(&join)?;
     // Before this process sets variables of its own.
-    let environment = diagnosis::environment::Process::own();
+    let environment = diagnosis::environment::Process::this_process();
     let log = CapturedLog::start().map_err(Stop::from)?;
     let process = Process::start_for(&request).map_err(Stop::from)?;
-    let process = process.failing_with(Health::Broken.code()).join((context.program.join)(&join)?);
+    let process = process.failing_with(Health::Broken.exit_code()).join((context.program.join)(&join)?);
     let world = process.world();
     let exchange = Exchange::gather_members(world, log)?;
     // Without the thread, the report lists the log of this process as unseen.
@@ -130,7 +130,7 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
 /// The value, or the end of this process and the job, as broken and with the report, when another process has
 /// gone.
 fn or_end<T>(value: anyhow::Result<T>, world: &dyn world::World, salvage: &Salvage) -> T {
-    value.unwrap_or_else(|error| salvage.end(world, Health::Broken.code(), &format!("{error:#}")))
+    value.unwrap_or_else(|error| salvage.end(world, Health::Broken.exit_code(), &format!("{error:#}")))
 }
 
 /// Examines the environments and the hosts. Collective.
@@ -186,7 +186,7 @@ fn report(
     };
     let code = if world.rank() == 0 { collector.once(write)? } else { 0 };
     let codes = world.all_gather(&[code]).map_err(anyhow::Error::from).map_err(Stop::Failed)?;
-    Ok(codes.first().and_then(|code| code.first()).copied().unwrap_or(Health::CannotTell.code()))
+    Ok(codes.first().and_then(|code| code.first()).copied().unwrap_or(Health::CannotTell.exit_code()))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -245,7 +245,7 @@ mod tests {
         salvage.set(move |outcome| *lock(&hooked) = Some(outcome));
         let asked = || or_end(Interrupt::default().requested_by_any(&Left), &Left, &salvage);
         let ended = catch_unwind(AssertUnwindSafe(asked)).unwrap_err();
-        assert_eq!(ended.downcast_ref(), Some(&i32::from(Health::Broken.code())));
+        assert_eq!(ended.downcast_ref(), Some(&i32::from(Health::Broken.exit_code())));
         let reported = lock(&saved).take();
         assert_eq!(reported, Some(Outcome::Failed { message: Left::error().to_string() }));
     }

@@ -169,7 +169,7 @@ pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<bool, ExitErro
     arguments.node.as_deref().map_or(Ok(()), check_node)?;
     let library = Library::load().map_err(|error| ExitError::refused(without_library(error)))?;
     let variable = std::env::var("FI_PROVIDER").ok().filter(|value| !value.is_empty());
-    let host = Host::look(Path::new("/"), std::env::var_os(rdma::SERVICE).as_deref());
+    let host = Host::read_host(Path::new("/"), std::env::var_os(rdma::SERVICE).as_deref());
     let answer =
         ask(library, arguments, host, variable.as_deref()).map_err(|error| Stop::Failed(error.into()))?;
     print(&answer, arguments, out).map_err(ExitError::Output)?;
@@ -221,7 +221,7 @@ fn ask(
         let found = discover(&hints)?;
         if found.is_empty() {
             let of_provider = discover(&Hints { provider: hints.provider.clone(), ..Hints::default() })?;
-            reasons = reasons::missing(&reasons::Facts {
+            reasons = reasons::explain_missing_provider(&reasons::ProviderFacts {
                 hints: &hints,
                 all: &all,
                 of_provider: &of_provider,
@@ -231,7 +231,7 @@ fn ask(
                 host: &host,
                 variable,
             });
-            reasons.extend(reasons::explain(&hints, &of_provider, discover)?);
+            reasons.extend(reasons::explain_excluded_providers(&hints, &of_provider, discover)?);
         }
         entries = Some(found);
     }

@@ -13,7 +13,7 @@ const NAMED: usize = 3;
 /// Prints the matching entries, as a table or with all attributes, or the reasons for an empty result.
 pub(super) fn entries(answer: &Answer, verbose: bool, out: &mut impl Write) -> io::Result<()> {
     let entries = answer.entries.as_deref().unwrap_or_default();
-    let providers = reasons::providers(entries).len();
+    let providers = reasons::provider_names(entries).len();
     head(answer, out)?;
     if entries.is_empty() {
         writeln!(out, "\nNothing matches {}.", asked(&answer.asked))?;
@@ -45,7 +45,7 @@ fn head(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
     let library = &answer.libfabric;
     writeln!(out, "libfabric {} ({}) on {}", library.version, library.path, answer.host)?;
     if !answer.devices.is_empty() {
-        writeln!(out, "{}", reasons::described(&answer.devices.iter().collect::<Vec<_>>()))?;
+        writeln!(out, "{}", reasons::describe_devices(&answer.devices.iter().collect::<Vec<_>>()))?;
     }
     Ok(())
 }

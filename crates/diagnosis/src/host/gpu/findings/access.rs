@@ -2,23 +2,23 @@
 
 use super::super::super::compare::majority;
 use super::super::{Access, Fabric, Gpus};
-use super::named;
+use super::describe_gpu;
 use crate::finding::{Action, Finding, Severity};
-use crate::words::{join_list, shown};
+use crate::words::{join_list, or_dash};
 
-pub(super) fn judge(gpus: &Gpus) -> Vec<Finding> {
+pub(super) fn judge_access(gpus: &Gpus) -> Vec<Finding> {
     let mut findings = Vec::new();
-    findings.extend(links(gpus));
-    findings.extend(speeds(gpus));
-    findings.extend(growing(gpus));
-    findings.extend(fabric(gpus));
-    findings.extend(peers(gpus));
+    findings.extend(find_missing_links(gpus));
+    findings.extend(find_slow_links(gpus));
+    findings.extend(find_growing_errors(gpus));
+    findings.extend(find_fabric_faults(gpus));
+    findings.extend(find_pairs_without_access(gpus));
     findings
 }
 
 /// Returns a finding about GPUs with fewer working links than others. Equal numbers may be by design. If all
 /// GPUs are in a fabric, missing links are also then reported: a lost NVSwitch takes links from all.
-fn links(gpus: &Gpus) -> Option<Finding> {
+fn find_missing_links(gpus: &Gpus) -> Option<Finding> {
     let counts: Vec<usize> = gpus.devices.iter().map(super::Gpu::active_links).collect();
     let most = counts.iter().copied().max().filter(|most| *most > 0)?;
     let fewer: Vec<String> = gpus
@@ -28,27 +28,27 @@ fn links(gpus: &Gpus) -> Option<Finding> {
         .map(|gpu| {
             let inactive = gpu.links.iter().filter(|link| !link.active);
             let down: Vec<String> = inactive.map(|link| link.number.to_string()).collect();
-            format!("{}: {} of {most}, down: {}", named(gpu), gpu.active_links(), join_list(&down))
+            format!("{}: {} of {most}, down: {}", describe_gpu(gpu), gpu.active_links(), join_list(&down))
         })
         .collect();
     let in_fabric = gpus.devices.iter().all(|gpu| gpu.fabric.is_some());
     if fewer.is_empty() && in_fabric && gpus.devices.len() > 1 {
-        let (active, all) = gpus.links();
+        let (active, all) = gpus.count_links();
         return (active < all).then(|| {
             Finding::new("nvlink-down-alike", Severity::Advice, format!("{active} of {all} NVLinks are up, on all GPUs alike"))
-                .cause("an NVSwitch is lost, or the machine, its partition or its virtual machine has no more of them")
-                .remedy("compare with another host of the kind: nvidia-smi nvlink -s; see /var/log/fabricmanager.log")
+                .with_cause("an NVSwitch is lost, or the machine, its partition or its virtual machine has no more of them")
+                .with_remedy("compare with another host of the kind: nvidia-smi nvlink -s; see /var/log/fabricmanager.log")
         });
     }
     (!fewer.is_empty()).then(|| {
         Finding::new("nvlink-down", Severity::Degraded, format!("NVLinks are down: {}", join_list(&fewer)))
-            .cause("the link was not trained, or was taken down after errors")
-            .remedy("nvidia-smi nvlink -s; dmesg | grep -iE 'nvlink|SXid'; reset all GPUs of the node, or reboot it")
-            .action(Action::Reboot)
+            .with_cause("the link was not trained, or was taken down after errors")
+            .with_remedy("nvidia-smi nvlink -s; dmesg | grep -iE 'nvlink|SXid'; reset all GPUs of the node, or reboot it")
+            .with_action(Action::Reboot)
     })
 }
 
-fn speeds(gpus: &Gpus) -> Option<Finding> {
+fn find_slow_links(gpus: &Gpus) -> Option<Finding> {
     let links: Vec<(&super::Gpu, u32, u64)> = gpus
         .devices
         .iter()
@@ -59,7 +59,7 @@ fn speeds(gpus: &Gpus) -> Option<Finding> {
     let slow: Vec<String> = links
         .iter()
         .filter(|(.., speed)| *speed < usual)
-        .map(|(gpu, link, speed)| format!("{} link {link}: {speed} Mbit/s", named(gpu)))
+        .map(|(gpu, link, speed)| format!("{} link {link}: {speed} Mbit/s", describe_gpu(gpu)))
         .collect();
     (!slow.is_empty()).then(|| {
         Finding::new(
@@ -67,18 +67,18 @@ fn speeds(gpus: &Gpus) -> Option<Finding> {
             Severity::Degraded,
             format!("NVLinks are slower than the usual {usual} Mbit/s: {}", join_list(&slow)),
         )
-        .cause("a lane of the link was not trained")
-        .remedy("reset all GPUs of the node, or reboot it; isolate the node when it stays")
-        .action(Action::Reboot)
+        .with_cause("a lane of the link was not trained")
+        .with_remedy("reset all GPUs of the node, or reboot it; isolate the node when it stays")
+        .with_action(Action::Reboot)
     })
 }
 
-fn growing(gpus: &Gpus) -> Option<Finding> {
+fn find_growing_errors(gpus: &Gpus) -> Option<Finding> {
     let grown: Vec<String> = gpus
         .counters
         .iter()
         .filter(|counter| counter.has_grown())
-        .map(|counter| format!("{} {} +{}", counter.device, counter.name, shown(counter.growth)))
+        .map(|counter| format!("{} {} +{}", counter.device, counter.name, or_dash(counter.growth)))
         .collect();
     (!grown.is_empty()).then(|| {
         Finding::new(
@@ -86,23 +86,23 @@ fn growing(gpus: &Gpus) -> Option<Finding> {
             Severity::Degraded,
             format!("NVLink errors grow: {}", join_list(&grown)),
         )
-        .cause("a link works with errors, and sends data again")
-        .remedy("watch it with --interval 60; isolate the node when it goes on")
-        .action(Action::Watch)
+        .with_cause("a link works with errors, and sends data again")
+        .with_remedy("watch it with --interval 60; isolate the node when it goes on")
+        .with_action(Action::Watch)
     })
 }
 
-fn fabric(gpus: &Gpus) -> Vec<Finding> {
+fn find_fabric_faults(gpus: &Gpus) -> Vec<Finding> {
     let those = |wanted: &dyn Fn(&Fabric) -> bool| -> Vec<String> {
-        gpus.devices.iter().filter(|gpu| gpu.fabric.as_ref().is_some_and(wanted)).map(named).collect()
+        gpus.devices.iter().filter(|gpu| gpu.fabric.as_ref().is_some_and(wanted)).map(describe_gpu).collect()
     };
     let mut findings = Vec::new();
     let waiting = those(&|fabric| fabric.state != 3);
     if !waiting.is_empty() {
         findings.push(
             Finding::new("fabric-not-ready", Severity::Broken, format!("the NVSwitch fabric is not ready: {}", join_list(&waiting)))
-                .cause("the fabric manager has not registered the GPUs; CUDA fails with error 802 (system not yet initialized)")
-                .remedy("systemctl restart nvidia-fabricmanager; its version must be that of the driver; /var/log/fabricmanager.log"),
+                .with_cause("the fabric manager has not registered the GPUs; CUDA fails with error 802 (system not yet initialized)")
+                .with_remedy("systemctl restart nvidia-fabricmanager; its version must be that of the driver; /var/log/fabricmanager.log"),
         );
     }
     let failed = those(&|fabric| fabric.state == 3 && fabric.status != 0);
@@ -113,7 +113,7 @@ fn fabric(gpus: &Gpus) -> Vec<Finding> {
                 Severity::Broken,
                 format!("the registration with the NVSwitch fabric failed: {}", join_list(&failed)),
             )
-            .remedy("nvidia-smi -q | grep -A 12 Fabric; systemctl restart nvidia-fabricmanager"),
+            .with_remedy("nvidia-smi -q | grep -A 12 Fabric; systemctl restart nvidia-fabricmanager"),
         );
     }
     // Bits of NVML: two each for bandwidth (0), route recovery (2), route (4), and four for the configuration
@@ -133,8 +133,8 @@ fn fabric(gpus: &Gpus) -> Vec<Finding> {
                 Severity::Degraded,
                 format!("the NVSwitch fabric reports {text}: {}", join_list(&names)),
             )
-            .remedy("nvidia-smi -q | grep -A 12 Fabric; see the fabric manager's or NMX's log")
-            .action(Action::Isolate),
+            .with_remedy("nvidia-smi -q | grep -A 12 Fabric; see the fabric manager's or NMX's log")
+            .with_action(Action::Isolate),
         );
     }
     let mut groups: Vec<(&Option<String>, u32)> = gpus
@@ -152,15 +152,17 @@ fn fabric(gpus: &Gpus) -> Vec<Finding> {
                 Severity::Degraded,
                 "the GPUs of this host are in different cliques of the NVSwitch fabric",
             )
-            .cause("GPUs of different cliques cannot reach each other over NVLink")
-            .remedy("nvidia-smi -q | grep -E 'CliqueId|ClusterUUID'; give the node's GPUs one partition"),
+            .with_cause("GPUs of different cliques cannot reach each other over NVLink")
+            .with_remedy(
+                "nvidia-smi -q | grep -E 'CliqueId|ClusterUUID'; give the node's GPUs one partition",
+            ),
         );
     }
     findings
 }
 
 /// Returns findings about pairs without peer-to-peer access.
-fn peers(gpus: &Gpus) -> Vec<Finding> {
+fn find_pairs_without_access(gpus: &Gpus) -> Vec<Finding> {
     let number = |row: usize| gpus.devices.get(row).map_or(row, |gpu| gpu.index as usize);
     let mut refused: Vec<(Access, Vec<String>)> = Vec::new();
     for (from, row) in gpus.peers.iter().enumerate() {
@@ -208,7 +210,7 @@ fn peers(gpus: &Gpus) -> Vec<Finding> {
             };
             let text =
                 format!("no peer-to-peer access ({}) between GPUs {}", access.code(), join_list(&pairs));
-            Finding::new("no-peer-access", severity, text).cause(cause).remedy(remedy)
+            Finding::new("no-peer-access", severity, text).with_cause(cause).with_remedy(remedy)
         })
         .collect()
 }

@@ -4,10 +4,10 @@ use super::super::super::counters;
 use super::super::{Access, Gpu, Gpus};
 use super::FAULTS;
 use crate::examination::{Body, Cell, Grade, Matrix, Section};
-use crate::words::{counted, shown, sized};
+use crate::words::{counted, or_dash, size_text};
 
 /// Returns statements about visibly working GPUs, or none if a GPU could not be read.
-pub(crate) fn prove(gpus: &Gpus) -> Vec<String> {
+pub(crate) fn prove_gpus(gpus: &Gpus) -> Vec<String> {
     let devices = &gpus.devices;
     if devices.is_empty() || !gpus.lost.is_empty() || gpus.problem.is_some() {
         return Vec::new();
@@ -31,7 +31,7 @@ pub(crate) fn prove(gpus: &Gpus) -> Vec<String> {
     if pairs > 0 && accessible == pairs {
         seen.push(format!("peer-to-peer access between all {pairs} pairs"));
     }
-    let (active, links) = gpus.links();
+    let (active, links) = gpus.count_links();
     if active > 0 && all(&|gpu| gpu.links_refused.is_none()) {
         seen.push(format!("{active} of {links} NVLinks up"));
     }
@@ -39,11 +39,15 @@ pub(crate) fn prove(gpus: &Gpus) -> Vec<String> {
     if watched > 0 && !gpus.counters.iter().any(super::super::Counter::has_grown) {
         seen.push(format!("{} of NVLinks did not grow", counted(watched, "error counter")));
     }
-    if seen.is_empty() { Vec::new() } else { vec![format!("{}: {}", gpus.models(), seen.join(", "))] }
+    if seen.is_empty() {
+        Vec::new()
+    } else {
+        vec![format!("{}: {}", gpus.describe_models(), seen.join(", "))]
+    }
 }
 
 /// Returns tables of GPUs, and the matrix of access among them.
-pub(crate) fn sections(gpus: &Gpus) -> Vec<Section> {
+pub(crate) fn gpu_sections(gpus: &Gpus) -> Vec<Section> {
     if gpus.devices.is_empty() {
         return Vec::new();
     }
@@ -67,17 +71,20 @@ pub(crate) fn sections(gpus: &Gpus) -> Vec<Section> {
         title: "GPUs".to_owned(),
         body: Body::Table {
             columns: columns.map(str::to_owned).to_vec(),
-            rows: gpus.devices.iter().map(row).collect(),
+            rows: gpus.devices.iter().map(gpu_row).collect(),
         },
     }];
     if gpus.devices.len() > 1 {
-        sections.push(Section { title: "Peer-to-peer access".to_owned(), body: Body::Matrix(matrix(gpus)) });
+        sections.push(Section {
+            title: "Peer-to-peer access".to_owned(),
+            body: Body::Matrix(access_matrix(gpus)),
+        });
     }
-    sections.extend(counters::table("Error counters of NVLinks", "link", &gpus.counters));
+    sections.extend(counters::counter_table("Error counters of NVLinks", "link", &gpus.counters));
     sections
 }
 
-fn row(gpu: &Gpu) -> Vec<String> {
+fn gpu_row(gpu: &Gpu) -> Vec<String> {
     let pcie = &gpu.pcie;
     let rows = gpu.rows.as_ref().map(|rows| {
         let state = if rows.failed {
@@ -105,30 +112,32 @@ fn row(gpu: &Gpu) -> Vec<String> {
     });
     let of = |now: Option<u32>, most: Option<u32>| match (now, most) {
         (Some(now), Some(most)) if now != most => format!("{now} of {most}"),
-        (now, _) => shown(now),
+        (now, _) => or_dash(now),
     };
     vec![
         gpu.index.to_string(),
         gpu.name.clone(),
-        shown(gpu.pci.as_ref()),
+        or_dash(gpu.pci.as_ref()),
         format!("gen {} x{}", of(pcie.generation, pcie.max_generation), of(pcie.width, pcie.max_width)),
-        shown(gpu.memory.map(sized)),
+        or_dash(gpu.memory.map(size_text)),
         match gpu.ecc.enabled {
             Some(false) => "off".to_owned(),
-            _ => format!("{} ({} in all)", shown(gpu.ecc.uncorrected), shown(gpu.ecc.lifetime_uncorrected)),
+            _ => {
+                format!("{} ({} in all)", or_dash(gpu.ecc.uncorrected), or_dash(gpu.ecc.lifetime_uncorrected))
+            }
         },
-        shown(rows),
+        or_dash(rows),
         of(gpu.clock, gpu.max_clock),
         slowed,
-        shown(gpu.temperature),
-        shown(gpu.power.map(|power| power / 1000)),
+        or_dash(gpu.temperature),
+        or_dash(gpu.power.map(|power| power / 1000)),
         links,
-        shown(recovery),
+        or_dash(recovery),
         gpu.processes.len().to_string(),
     ]
 }
 
-fn matrix(gpus: &Gpus) -> Matrix {
+fn access_matrix(gpus: &Gpus) -> Matrix {
     let cell = |(from, to): (usize, usize)| {
         let peer = gpus.peers.get(from).and_then(|row| row.get(to)).cloned().unwrap_or_default();
         let (text, grade) = if from == to {

@@ -6,7 +6,7 @@ use nvml_wrapper::Nvml;
 use nvml_wrapper_sys::bindings::{field_id, nvmlFieldValue_t, nvmlGpuFabricInfo_v3_t};
 
 use super::super::{Fabric, Rows};
-use super::Device;
+use super::NvmlDevice;
 
 /// Receive errors, recovery events, and blocks sent again by the physical layer: of GPUs since Blackwell.
 const LINK_COUNTERS: [(u32, &str); 3] = [
@@ -17,7 +17,7 @@ const LINK_COUNTERS: [(u32, &str); 3] = [
 ];
 
 /// Returns the replaced rows of memory.
-pub(super) fn remapped_rows(nvml: &Nvml, device: &Device<'_>) -> Option<Rows> {
+pub(super) fn remapped_rows(nvml: &Nvml, device: &NvmlDevice<'_>) -> Option<Rows> {
     let call = nvml.lib().nvmlDeviceGetRemappedRows.as_ref().ok()?;
     let (mut corrected, mut uncorrected, mut pending, mut failed) = (0, 0, 0, 0);
     // SAFETY: the handle belongs to this open library, and all pointers are valid for the call.
@@ -26,45 +26,45 @@ pub(super) fn remapped_rows(nvml: &Nvml, device: &Device<'_>) -> Option<Rows> {
 }
 
 /// Returns NVML's advice for this GPU (driver 570 and later).
-pub(super) fn recovery_action(nvml: &Nvml, device: &Device<'_>) -> Option<u32> {
-    number(nvml, device, field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)
+pub(super) fn recovery_action(nvml: &Nvml, device: &NvmlDevice<'_>) -> Option<u32> {
+    read_number(nvml, device, field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)
 }
 
 /// Returns the number of NVLinks.
-pub(super) fn link_count(nvml: &Nvml, device: &Device<'_>) -> Option<u32> {
-    number(nvml, device, field_id::NVML_FI_DEV_NVLINK_LINK_COUNT)
+pub(super) fn link_count(nvml: &Nvml, device: &NvmlDevice<'_>) -> Option<u32> {
+    read_number(nvml, device, field_id::NVML_FI_DEV_NVLINK_LINK_COUNT)
 }
 
 /// Returns the number of links of NVLink-C2C, if the first one is active. It represents all.
-pub(super) fn c2c_links(nvml: &Nvml, device: &Device<'_>) -> Option<u32> {
-    let active = number(nvml, device, field_id::NVML_FI_DEV_C2C_LINK_GET_STATUS) == Some(1);
-    number(nvml, device, field_id::NVML_FI_DEV_C2C_LINK_COUNT).filter(|count| active && *count > 0)
+pub(super) fn c2c_links(nvml: &Nvml, device: &NvmlDevice<'_>) -> Option<u32> {
+    let active = read_number(nvml, device, field_id::NVML_FI_DEV_C2C_LINK_GET_STATUS) == Some(1);
+    read_number(nvml, device, field_id::NVML_FI_DEV_C2C_LINK_COUNT).filter(|count| active && *count > 0)
 }
 
 /// Returns the speed of a link in Mbit/s.
-pub(super) fn link_speed(nvml: &Nvml, device: &Device<'_>, link: u32) -> Option<u64> {
-    values(nvml, device, &[(field_id::NVML_FI_DEV_NVLINK_GET_SPEED, link)]).first().copied().flatten()
+pub(super) fn link_speed(nvml: &Nvml, device: &NvmlDevice<'_>, link: u32) -> Option<u64> {
+    read_fields(nvml, device, &[(field_id::NVML_FI_DEV_NVLINK_GET_SPEED, link)]).first().copied().flatten()
 }
 
 /// Returns the error counters of a link available on the GPU.
 pub(super) fn link_counters(
     nvml: &Nvml,
-    device: &Device<'_>,
+    device: &NvmlDevice<'_>,
     link: u32,
 ) -> impl Iterator<Item = (&'static str, u64)> + use<> {
-    let values = values(nvml, device, &LINK_COUNTERS.map(|(id, _)| (id, link)));
+    let values = read_fields(nvml, device, &LINK_COUNTERS.map(|(id, _)| (id, link)));
     LINK_COUNTERS.into_iter().zip(values).filter_map(|((_, name), value)| Some((name, value?)))
 }
 
 /// Returns the value of a field of the GPU, or of its first link.
-fn number(nvml: &Nvml, device: &Device<'_>, field: u32) -> Option<u32> {
-    let value = values(nvml, device, &[(field, 0)]).first().copied().flatten()?;
+fn read_number(nvml: &Nvml, device: &NvmlDevice<'_>, field: u32) -> Option<u32> {
+    let value = read_fields(nvml, device, &[(field, 0)]).first().copied().flatten()?;
     u32::try_from(value).ok()
 }
 
 /// Returns values of fields, each of a scope such as a link, or `None` for a field missing in the GPU or the
 /// driver.
-fn values(nvml: &Nvml, device: &Device<'_>, fields: &[(u32, u32)]) -> Vec<Option<u64>> {
+fn read_fields(nvml: &Nvml, device: &NvmlDevice<'_>, fields: &[(u32, u32)]) -> Vec<Option<u64>> {
     let Ok(call) = nvml.lib().nvmlDeviceGetFieldValues.as_ref() else { return Vec::new() };
     let mut raw: Vec<nvmlFieldValue_t> = fields
         .iter()
@@ -80,11 +80,11 @@ fn values(nvml: &Nvml, device: &Device<'_>, fields: &[(u32, u32)]) -> Vec<Option
     if unsafe { call(device.handle(), count, raw.as_mut_ptr()) } != 0 {
         return Vec::new();
     }
-    raw.iter().map(value).collect()
+    raw.iter().map(number_of_field).collect()
 }
 
 /// Returns the value of a field as a nonnegative number.
-fn value(raw: &nvmlFieldValue_t) -> Option<u64> {
+fn number_of_field(raw: &nvmlFieldValue_t) -> Option<u64> {
     if raw.nvmlReturn != 0 {
         return None;
     }
@@ -104,7 +104,7 @@ fn value(raw: &nvmlFieldValue_t) -> Option<u64> {
 }
 
 /// Returns the membership in a fabric, or `None` if the GPU has none.
-pub(super) fn fabric(nvml: &Nvml, device: &Device<'_>) -> Option<Fabric> {
+pub(super) fn read_fabric(nvml: &Nvml, device: &NvmlDevice<'_>) -> Option<Fabric> {
     let call = nvml.lib().nvmlDeviceGetGpuFabricInfoV.as_ref().ok()?;
     // NVML's version of a structure is its size and its number. The second ends before `healthSummary`.
     let sizes = [

@@ -121,10 +121,10 @@ fn an_unknown_warning_is_kept_where_nothing_but_a_lead_follows_it() {
     let warning = Finding::new("unknown-warning", Severity::Unknown, "NCCL warns: odd".to_owned());
     let example = Example { text: "odd".to_owned(), ..Example::default() };
     let found = vec![
-        Placed { is_lead: true, is_cascade: true, ..Placed::derived(lead) },
-        Placed { examples: vec![example], ..Placed::derived(warning) },
+        Placed { is_lead: true, is_cascade: true, ..Placed::without_line(lead) },
+        Placed { examples: vec![example], ..Placed::without_line(warning) },
     ];
-    let found = order(&Job::new(&digest), found);
+    let found = order_findings(&Job::new(&digest), found);
     let rules: Vec<_> = found.iter().map(|finding| (finding.rule.as_str(), finding.severity)).collect();
     assert_eq!(rules, [("unknown-warning", Severity::Broken), ("lead", Severity::Broken)]);
 }

@@ -84,7 +84,7 @@ fn devices_are_counted_and_their_links_shown() {
         entry
     });
     let found = found.chain([entry("shm", "shm", &["FI_MSG"])]).collect();
-    let answer = answer(Some(found), efa_host().look());
+    let answer = answer(Some(found), efa_host().read_host());
     let text = text(|out| entries(&answer, false, out));
     let expected = [
         "1 EFA device (driver efa, ACTIVE 100 Gb/sec (4X EDR)): rdmap0s6; \
@@ -182,7 +182,7 @@ fn every_field_of_the_json_is_documented() {
     link.network = Some("Ethernet".to_owned());
     let mut full = entry("efa", "a", &["FI_MSG"]);
     (full.nic, full.address) = (Some(nic), Some("10.0.0.1".to_owned()));
-    let mut answer = answer(Some(vec![full]), efa_host().look());
+    let mut answer = answer(Some(vec![full]), efa_host().read_host());
     answer.asked = Hints {
         provider: Some("efa".to_owned()),
         endpoint: Some("rdm".parse().unwrap()),
