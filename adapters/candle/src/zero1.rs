@@ -281,7 +281,7 @@ fn update<B: Memory>(
     values: B::ViewMut<'_>,
     gradients: &B::View<'_>,
 ) -> Result<(), Error> {
-    let shape = Shape::from(B::view_mut_len(&values));
+    let shape = Shape::from(B::view_len(gradients));
     let gradients = B::tensor(gradients, &shape, device)?;
     let old = B::tensor(&B::read(&values), &shape, device)?;
     B::assign(values, &moments.update(params, steps, &old, &gradients)?)
