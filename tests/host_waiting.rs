@@ -223,8 +223,8 @@ fn thread_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// A rank that polls takes all the time. The bound is far above what sleeping takes (`measurements/tools/host_waiting.rs`
-/// measures it).
+/// A rank that polls takes all the time. The bound is far above what sleeping takes
+/// (`measurements/tools/host_waiting.rs` measures it).
 #[test]
 fn a_rank_that_waits_leaves_the_processor_to_others() {
     const LATE: Duration = Duration::from_secs(1);

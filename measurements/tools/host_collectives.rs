@@ -6,8 +6,8 @@
 //!
 //! For every size both sides run in turn, for several rounds: a round is a batch of operations back to back
 //! of one side, then a batch as long of the other. A batch's time is that of the slowest rank, divided by its
-//! operations. Both sides' last results are verified. `measurements/tools/host_collectives.sh` runs it under Open MPI and
-//! MPICH, on shared memory and on TCP, with the settings that make them use the same transport.
+//! operations. Both sides' last results are verified. `measurements/tools/host_collectives.sh` runs it under
+//! Open MPI and MPICH, on shared memory and on TCP, with the settings that make them use the same transport.
 //!
 //! With `--tune` every algorithm that serves the collective takes part, with several segments: the rules of
 //! the host backend come from these measurements.

@@ -304,10 +304,10 @@ fn ranks_that_were_not_asked_for_the_same_are_told() {
         ("bw", "bw --endpoints 2", "they differ in --endpoints:"),
         ("rma", "rma --read", "they differ in the test:"),
         ("rma --both-ways", "rma", "they differ in --both-ways:"),
-        ("bw -e 4K", "bw -e 8K", "they differ in --maxbytes:"),
-        ("bw -p shm", "bw", "they differ in --provider:"),
-        ("pingpong", "bw", "they differ in the test, --window:"),
-        ("bw -n 5", "bw", "they differ in --iters:"),
+        ("bw -e 4K", "bw -e 8K", "they differ in -e:"),
+        ("bw -p shm", "bw", "they differ in -p:"),
+        ("pingpong", "bw", "they differ in --window, the test:"),
+        ("bw -n 5", "bw", "they differ in -n:"),
     ];
     for (one, other, told) in cases {
         for output in unlike(one, other) {

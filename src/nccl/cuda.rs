@@ -276,8 +276,8 @@ unsafe fn is_complete(event: CUevent) -> Result<bool, Error> {
     })
 }
 
-/// Makes a stream wait for the work of cudarc's event. Work of a capture is not queued: there is nothing to wait
-/// for, and the stream would become part of the capture.
+/// Makes a stream wait for the work of cudarc's event. Work of a capture is not queued: there is nothing to
+/// wait for, and the stream would become part of the capture.
 pub(crate) fn wait_for_queued(stream: &CudaStream, event: &CudaEvent) -> Result<(), DriverError> {
     // SAFETY: cudarc's object keeps the event alive.
     match unsafe { is_complete(event.cu_event()) }.map_err(driver_error) {
@@ -321,6 +321,15 @@ pub(crate) fn own_result<T>(
         let noted = context.check_err();
         result.and_then(|value| noted.map(|()| value))
     })
+}
+
+/// Calls cudarc like [`own_result`] for work that uses memory of another context object than its stream's: an
+/// error noted in either would be returned.
+pub(crate) fn own_result_among<T>(
+    [stream, memory]: [&CudaContext; 2],
+    call: impl FnOnce() -> Result<T, DriverError>,
+) -> Result<T, DriverError> {
+    without_noted(memory, || own_result(stream, call))
 }
 
 /// Runs calls of cudarc while errors noted before are put aside.

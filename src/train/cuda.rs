@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::CUresult;
 use cudarc::driver::{
-    CudaContext, CudaSlice, CudaStream, CudaView, CudaViewMut, DeviceRepr, DeviceSlice as _, DriverError,
-    ValidAsZeroBits,
+    CudaContext, CudaSlice, CudaStream, CudaView, CudaViewMut, DeviceRepr, DeviceSlice as _, ValidAsZeroBits,
 };
 use half::bf16;
 
@@ -156,11 +155,6 @@ fn order(event: &Event, first: &CudaStream, second: &CudaStream) -> Result<(), E
     event.record(first).and_then(|()| event.make_wait(second)).map_err(of_driver)
 }
 
-/// Calls cudarc for work on a stream.
-fn queue<T>(stream: &CudaStream, call: impl FnOnce() -> Result<T, DriverError>) -> Result<T, Error> {
-    Ok(cuda::own_result(stream.context(), call)?)
-}
-
 /// Copies a gradient or parameter. Other streams may be reading it, which cudarc's copy alone would make it
 /// forget. Fails before the copy if an earlier use of one of the buffers is part of a capture: a graph would
 /// have the address of the library's memory.
@@ -171,21 +165,10 @@ fn copy_on<T: DeviceRepr>(
 ) -> Result<(), Error> {
     let source = Arc::clone(view.stream().context());
     let destination = Arc::clone(target.stream().context());
-    queue_between([&source, &destination], stream, || {
+    Ok(cuda::own_result_among([&source, &destination], || {
         let _writing = begin_write(target, stream)?;
         queue_read(view, stream, || stream.memcpy_dtod(view, target))
-    })
-}
-
-/// Calls cudarc for work on a stream that uses memory of these context objects. cudarc would return an error
-/// noted in any of them.
-pub(super) fn queue_between<T>(
-    contexts: [&Arc<CudaContext>; 2],
-    stream: &CudaStream,
-    call: impl FnOnce() -> Result<T, DriverError>,
-) -> Result<T, Error> {
-    let [one, other] = contexts;
-    cuda::without_noted(one, || cuda::without_noted(other, || queue(stream, call)))
+    })?)
 }
 
 impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
@@ -282,7 +265,7 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
             return Ok(());
         }
         let (stream, target) = (side.streams.clearing(), Arc::clone(part.stream().context()));
-        queue_between([stream.context(), &target], stream, || stream.memset_zeros(&mut part))
+        Ok(cuda::own_result_among([stream.context(), &target], || stream.memset_zeros(&mut part))?)
     }
 
     fn copy(view: &CudaView<'_, T>, target: &mut CudaViewMut<'_, T>) -> Result<(), Error> {

@@ -9,7 +9,6 @@ use cudarc::driver::{
 use cudarc::nvrtc::Ptx;
 use half::bf16;
 
-use super::cuda::queue_between;
 use crate::lock::lock;
 use crate::nccl::{begin_write, cuda, queue_read};
 use crate::{DataType, Element, Error};
@@ -74,13 +73,13 @@ impl Rounding {
         let count = gradient.len().min(wire.len()) as u64;
         let Some(shape) = shape(count) else { return Ok(()) };
         let (stream, target) = (gradient.stream(), Arc::clone(wire.stream().context()));
-        let _writing = queue_between([stream.context(), &target], stream, || begin_write(wire, stream))?;
+        let _writing = cuda::own_result_among([stream.context(), &target], || begin_write(wire, stream))?;
         let mut launch = stream.launch_builder(&self.encode);
         launch.arg(gradient).arg(wire).arg(&count);
         // SAFETY: the arguments are those of `encode` in rounding.cu for gradients of `T`. It reads `count`
         // elements of `gradient`, and writes as many of `wire`. The reducer orders the streams as for a copy.
         let mut encode = || unsafe { launch.launch(shape) };
-        queue_between([stream.context(), &target], stream, || queue_read(gradient, stream, &mut encode))?;
+        cuda::own_result_among([stream.context(), &target], || queue_read(gradient, stream, &mut encode))?;
         Ok(())
     }
 

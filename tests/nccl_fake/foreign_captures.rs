@@ -134,7 +134,8 @@ fn a_collective_reads_what_a_capture_has_read() {
         if !ended {
             end_capture(&third);
         }
-        // The fake reports a use on another stream that is not ordered, and memory that is freed while it is used.
+        // The fake reports a use on another stream that is not ordered, and memory that is freed while it is
+        // used.
         other.clone_dtoh(&sum).unwrap();
         drop(buffer);
         own.synchronize().unwrap();

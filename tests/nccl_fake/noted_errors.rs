@@ -1,5 +1,5 @@
-//! Errors that cudarc notes in one context object and takes for those of another: the record of a use binds the
-//! context object of the event, and is skipped after an error there.
+//! Errors that cudarc notes in one context object and takes for those of another: the record of a use binds
+//! the context object of the event, and is skipped after an error there.
 
 use collectives::job::Group;
 use collectives::train::{Reducer, Wire, Zero1};

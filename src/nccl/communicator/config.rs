@@ -137,8 +137,8 @@ impl Config {
     }
 }
 
-/// Returns the number of `NCCL_COMM_BLOCKING` as NCCL reads it (`strtoll` with base 0: 0 for a word), once per
-/// process.
+/// Returns the number of `NCCL_COMM_BLOCKING` as NCCL reads it (`strtoll` with base 0: 0 for a word), once
+/// per process.
 fn blocking_of_environment() -> Option<i64> {
     static NUMBER: OnceLock<Option<i64>> = OnceLock::new();
     *NUMBER.get_or_init(|| {

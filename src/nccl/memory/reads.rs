@@ -75,8 +75,8 @@ pub(crate) fn queue_read<T, R>(
     call()
 }
 
-/// Makes `stream`, which is about to write a buffer, wait for its earlier uses. Hold the result until cudarc has
-/// recorded the write: another thread's record for another part of the slice would be lost.
+/// Makes `stream`, which is about to write a buffer, wait for its earlier uses. Hold the result until cudarc
+/// has recorded the write: another thread's record for another part of the slice would be lost.
 ///
 /// # Errors
 /// If an earlier use is part of a capture: the stream is then part of it as well.

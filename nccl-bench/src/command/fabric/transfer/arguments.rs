@@ -216,6 +216,9 @@ pub struct Remote {
 
 /// Names of the fields of a request.
 const NAMES: Names = Names(|field| {
+    if matches!(field, "test" | "pairs") {
+        return format!("the {field}");
+    }
     let command = clap::Command::new("pairs");
     name_option(&PingPong::augment_args(Remote::augment_args(command)), field)
 });
