@@ -194,9 +194,6 @@ impl Communicator {
         let accesses = buffers.accesses(&self.stream);
         if accesses.have_events() {
             self.check_events(name, captured, &contexts)?;
-        } else if !captured && !others.is_empty() {
-            // A capture of another stream may have begun before the wait for it.
-            cuda::refuse_captured(name, &self.stream)?;
         }
         Ok(accesses)
     }
@@ -231,6 +228,8 @@ impl Communicator {
         // Waiting for a captured stream would make the communicator's stream part of the capture.
         cuda::refuse_captured(operation, stream)?;
         cuda::order(&*self.event()?, stream, &self.stream)?;
+        // A capture of the other stream may have begun since its check, and include this stream now.
+        cuda::refuse_captured(operation, &self.stream)?;
         others.push(Arc::clone(stream));
         Ok(())
     }

@@ -272,8 +272,6 @@ impl Communicator {
         if prepared.waits {
             self.add_streams_of_windows(&mut others)?;
         }
-        // A capture of one of them may have begun before the wait for it.
-        cuda::refuse_captured(QUEUE, &self.stream)?;
         Ok(others)
     }
 
