@@ -163,9 +163,9 @@ fn copy_on<T: DeviceRepr>(
     view: &CudaView<'_, T>,
     target: &mut CudaViewMut<'_, T>,
 ) -> Result<(), Error> {
-    let source = Arc::clone(view.stream().context());
-    let destination = Arc::clone(target.stream().context());
-    Ok(cuda::own_result_among([&source, &destination], || {
+    let (source, destination) = (view.stream().context(), Arc::clone(target.stream().context()));
+    let memory = if Arc::ptr_eq(stream.context(), source) { &destination } else { source };
+    Ok(cuda::own_result_among([stream.context(), memory], || {
         let _writing = begin_write(target, stream)?;
         queue_read(view, stream, || stream.memcpy_dtod(view, target))
     })?)

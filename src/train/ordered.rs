@@ -45,7 +45,8 @@ impl<B: Bucket, M: Default> Ordered<B, M> {
         &self.group
     }
 
-    /// Refuses a call at a time when its operations would be refused, before it changes anything.
+    /// Refuses a call whose operations would be refused now, in a capture or an NCCL group, before it changes
+    /// anything.
     pub(super) fn check(&self) -> Result<(), Error> {
         self.streams.check()
     }
@@ -91,7 +92,8 @@ impl<B: Bucket, M: Default> Ordered<B, M> {
     ) -> Result<(), Error> {
         let called = call(self.on_program()?.1);
         // Also after an error: the memory may be in use.
-        self.check().and(called)
+        let checked = self.check();
+        called.and(checked)
     }
 
     /// The memory, and the group for an operation that takes a part of it. The program keeps the other parts.

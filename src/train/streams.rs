@@ -6,7 +6,8 @@ use crate::job::Work;
 /// The streams of the program's memory and of the group's operations. The defaults are those of hosts, where
 /// a call returns when its work is done.
 pub trait Streams: Send {
-    /// Refuses a call at a time when its operations would be refused, before it changes anything.
+    /// Refuses a call whose operations would be refused now, in a capture or an NCCL group, before it changes
+    /// anything.
     fn check(&self) -> Result<(), Error> {
         Ok(())
     }

@@ -69,10 +69,11 @@ impl AtFailure {
         {
             return Err(Stop::Refused(format!("rank {rank}: {refusal}")));
         }
-        let own = own.map_err(|stop| match stop {
-            Stop::Failed(error) => error,
-            refused => anyhow::anyhow!(refused.refusal().unwrap_or_default()),
-        });
+        let own = match own {
+            Err(Stop::Failed(error)) => Err(error),
+            // A refusal of this rank is among the gathered ones.
+            own => Ok(own?),
+        };
         Ok(self.exchange_failures(world, own)?)
     }
 }

@@ -56,6 +56,13 @@ impl<W: Write + Debug + Send> Report for PairTable<W> {
         self.out.write_all((text + &row(measurement)).as_bytes())?;
         self.out.flush()
     }
+
+    fn stop(&mut self, why: &str) -> io::Result<()> {
+        // A message of several lines stays a comment.
+        let why = why.lines().collect::<Vec<_>>().join("\n# ");
+        writeln!(self.out, "# Not all sizes were measured: {why}")?;
+        self.out.flush()
+    }
 }
 
 fn row(measurement: &Measurement) -> String {
@@ -101,6 +108,7 @@ mod tests {
             .measurement(&Measurement { rounds_us: Vec::new(), wrong: None, ..measurement.clone() })
             .unwrap();
         table.measurement(&Measurement { pair: Some([1, 0]), ..measurement }).unwrap();
+        table.stop("interrupted by SIGINT").unwrap();
         let text = String::from_utf8(out).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "# nccl-bench 0.1.0 (1a2b3c4d5e6f)");
@@ -117,6 +125,7 @@ mod tests {
         assert_eq!(rows[0], ["1000", "90", "2.00", "1.00", "4.00", "1.500", "0"]);
         assert_eq!(rows[1], ["1000", "90", "2.00", "2.00", "2.00", "1.500", "-"]);
         assert_eq!(lines[9], head[2]);
-        assert_eq!(lines.len(), 13);
+        assert_eq!(lines[13], "# Not all sizes were measured: interrupted by SIGINT");
+        assert_eq!(lines.len(), 14);
     }
 }

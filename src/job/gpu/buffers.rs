@@ -47,7 +47,7 @@ impl GpuGroup {
     /// Copies the result of an operation that has ended to host memory. Does not wait for operations of other
     /// threads, which may follow on the group's stream.
     fn read_result(&self, result: CudaSlice<u8>, mut host: Vec<u8>) -> Result<Vec<u8>, Error> {
-        let stream = self.reading_stream()?;
+        let stream = self.rank.watch.stop_on_error(self.reading_stream())?;
         let copied = cuda::own_result(stream.context(), || stream.memcpy_dtoh(&result, &mut host));
         let copied = self.rank.watch.stop_on_error(copied);
         self.end_copies(&stream, copied, (result, host)).map(|(_, host)| host)

@@ -128,8 +128,8 @@ impl<'a> Bench<'a> {
     }
 
     /// Carries out a request. Every process calls it with an equal request ([`Request`], [`PairRequest`]) and
-    /// gets the same result, once all ranks have closed their devices. Only the process of rank 0 calls
-    /// `observer`, whichever ranks measure, and those with [`PairRequest::reports`].
+    /// gets the same result, once all ranks have closed their devices. `observer` is called in the process of
+    /// rank 0, whichever ranks measure, and in processes with [`PairRequest::reports`].
     ///
     /// # Errors
     /// The same on every process: a refusal when the request cannot be carried out, or a [`RunFailure`].

@@ -160,10 +160,10 @@ fn connect(
     }
 }
 
-/// Passes the events of one rank's sweep to the watchdog and, on rank 0, to the run's observer.
+/// Passes the events of one rank to the watchdog and, if it leads, to the run's observer.
 pub(super) struct Reporter<'a> {
     context: &'a RunContext<'a>,
-    /// True for rank 0.
+    /// True for rank 0, and for the first rank of a process that reports.
     leads: bool,
     progress: &'a RankProgress,
     pub(super) failed_checks: u64,

@@ -9,6 +9,7 @@ use collectives::nccl;
 use cudarc::driver::{CudaContext, result, sys};
 
 use super::request::Test;
+use crate::request::Names;
 use crate::supervision::Stop;
 
 /// A third of a GPU's memory.
@@ -34,8 +35,9 @@ impl Gpu {
     ///
     /// # Errors
     /// [`Stop::Refused`] without a GPU.
-    pub(super) fn count() -> Result<usize, Stop> {
-        nccl::device_count().map_err(|error| Stop::Refused(format!("--memory cuda: {error}")))
+    pub(super) fn count(names: Names) -> Result<usize, Stop> {
+        let refuse = |error| Stop::Refused(format!("{}: {error}", names.with("memory", "cuda")));
+        nccl::device_count().map_err(refuse)
     }
 
     /// Allocates three parts of at least `len` bytes.

@@ -263,10 +263,11 @@ fn allocate_gpu_memory(
     size: usize,
 ) -> Result<Vec<Arc<Gpu>>, Stop> {
     let Memory::Cuda(number) = request.memory else { return Ok(Vec::new()) };
-    let gpus = Gpu::count()?;
+    let gpus = Gpu::count(request.names)?;
     let number = number.unwrap_or_else(|| world.local_rank());
     if number >= gpus {
-        return Err(Stop::Refused(format!("--memory cuda: there is no GPU {number}, but {gpus} from 0 on")));
+        let asked = request.names.with("memory", "cuda");
+        return Err(Stop::Refused(format!("{asked}: there is no GPU {number}, but {gpus} from 0 on")));
     }
     (0..request.endpoints).map(|_| Gpu::new(number, size).map(Arc::new)).collect()
 }

@@ -174,6 +174,8 @@ impl PairRequest {
             "the list of pairs is empty, or a rank is paired with itself"
         } else if self.min_bytes == 0 || self.max_bytes < self.min_bytes {
             "the smallest size is 0, or above the largest"
+        } else if !self.step.advances() {
+            "a step factor is at least 2, and a step at least 1 byte"
         } else if self.transfers == Some(0) || self.rounds == 0 || self.window == 0 || self.threads == 0 {
             "transfers, rounds, the window and threads are at least 1"
         } else if self.endpoints < self.domains.len().max(1) {
@@ -196,7 +198,7 @@ impl PairRequest {
         let is_on_host = *memory == Memory::Host;
         let options = json!({
             "test": test.name(), "pairs": pairs, "threads": threads, "provider": provider, "min_bytes": min_bytes,
-            "max_bytes": max_bytes, "factor": format!("{step:?}"), "transfers": transfers, "rounds": rounds,
+            "max_bytes": max_bytes, "step": format!("{step:?}"), "transfers": transfers, "rounds": rounds,
             "warm_up": warm_up, "check": check, "window": window, "messages": messages, "both_ways": both_ways,
             "until": until, "memory": is_on_host, "endpoints": endpoints,
         });

@@ -14,8 +14,8 @@ pub(super) fn make_measurement(
     pair: [(usize, &SideResult); 2],
 ) -> Measurement {
     // There and back are two transfers.
-    let both_ways = if request.test == Test::PingPong { 2 } else { 1 };
-    let transfers = count_transfers(request, bytes) * both_ways;
+    let transfers_each = if request.test == Test::PingPong { 2 } else { 1 };
+    let transfers = count_transfers(request, bytes) * transfers_each;
     let [(_, measured), _] = pair;
     let of_round = |&nanoseconds: &u64| nanoseconds as f64 / 1e3 / transfers as f64;
     let rounds_us: Vec<f64> = measured.nanoseconds.iter().map(of_round).collect();

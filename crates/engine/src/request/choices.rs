@@ -111,10 +111,10 @@ pub fn fabric_collective(text: &str) -> Result<fabric::Collective, String> {
 /// Algorithms and their parameters that replace those of the fabric backend's table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FabricOptions {
-    /// Each for a collective, or for all.
+    /// Algorithms, each for one collective or for all measured ones.
     #[serde(serialize_with = "super::as_debug")]
     pub algorithms: Vec<AlgorithmChoice>,
-    /// The hierarchical algorithm's between hosts.
+    /// Algorithm of `hierarchical` between hosts.
     #[serde(serialize_with = "super::as_debug")]
     pub between: Option<fabric::Algorithm>,
     /// Segment size in bytes.

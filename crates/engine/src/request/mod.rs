@@ -171,6 +171,9 @@ impl Request {
             "a list of ranks that measure and NCCL_TESTS_SPLIT cannot be combined"
         } else if settings.min_bytes == 0 || self.max_bytes.is_some_and(|max| max < settings.min_bytes) {
             "the smallest size is 0, or above the largest"
+        } else if !self.step().advances() || (settings.step_factor.is_some() && settings.step_bytes.is_some())
+        {
+            "there is one step, a factor of at least 2 or at least 1 byte"
         } else if settings.iterations == 0 || settings.aggregated == 0 || settings.rounds == Some(0) {
             "iterations, operations per iteration and rounds are at least 1"
         } else if settings.budget_seconds.is_some() && self.budget().is_none() {
@@ -196,7 +199,7 @@ impl Request {
     }
 }
 
-/// Serialises a value without a serialised form as the text that its debug output is.
+/// Serialises a value as its debug output.
 fn as_debug<S: Serializer>(value: &impl Debug, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&format_args!("{value:?}"))
 }

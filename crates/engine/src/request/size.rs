@@ -77,6 +77,13 @@ pub enum Step {
     Bytes(u64),
 }
 
+impl Step {
+    /// Returns true if the step leads to a larger size.
+    pub(crate) fn advances(self) -> bool {
+        matches!(self, Self::Factor(2..) | Self::Bytes(1..))
+    }
+}
+
 /// The sizes of a sweep: from `min` to `max` inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sweep {

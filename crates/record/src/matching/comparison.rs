@@ -455,7 +455,6 @@ fn circumstances(run: &Run) -> BTreeMap<String, String> {
             }
         }
     }
-    found.extend(run.describe_pairs().map(|pairs| ("pairs".to_owned(), pairs)));
     found.extend(run.provenance.environment.clone());
     found.insert("hosts".to_owned(), hosts(run).join(", "));
     found.insert("ranks".to_owned(), devices(run));

@@ -305,8 +305,8 @@ pub struct Arguments {
     pub(crate) dry_run: bool,
 
     /// Number of ranks that --dry-run assumes [default: those that the launcher started]
-    #[arg(long, value_name = "N", value_parser = at_least_one, requires = "dry_run", hide_short_help = true, help_heading = RUNNING)]
-    pub(crate) ranks: Option<usize>,
+    #[arg(long = "ranks", value_name = "N", value_parser = at_least_one, requires = "dry_run", hide_short_help = true, help_heading = RUNNING)]
+    pub(crate) planned_ranks: Option<usize>,
 
     /// Damage element INDEX of rank RANK's result before each check, to see that it is found
     #[arg(long = "inject-fault", value_name = "RANK:INDEX", value_parser = fault, hide_short_help = true, help_heading = RUNNING)]
@@ -350,7 +350,7 @@ impl Arguments {
             time_stamps: self.time_stamps,
             cta_policy: self.cta_policy,
             default_stream: self.default_stream,
-            rounds: self.rounds.or(self.versus.map(|_| PAIRED_ROUNDS)),
+            rounds: self.rounds.or(self.versus.map(|_| PAIRED_ROUNDS)).filter(|&rounds| rounds > 1),
             until_stable: self.until_stable,
             budget_seconds: self.budget_seconds,
             ..defaults

@@ -144,7 +144,7 @@ fn is_printed_by_rank_0(kind: world::Kind) -> bool {
 
 /// True for a process that was started by hand or as a pod: its output is not mixed with that of other
 /// processes.
-fn has_terminal_of_its_own() -> bool {
+pub(super) fn has_terminal_of_its_own() -> bool {
     matches!(world::Started::detect().launcher, world::Launcher::Explicit | world::Launcher::Kubernetes)
 }
 

@@ -1,7 +1,7 @@
 //! The record of a run while it grows, and its reports: the text on standard output, and the files.
 //!
-//! The recorder is in rank 0's process. It is finished once, by rank 0 at the end or by the thread that ends
-//! the process early.
+//! The recorder is in rank 0's process, or in another one that reports. It is finished once, by the leading
+//! rank at the end or by the thread that ends the process early.
 
 use std::io;
 use std::path::PathBuf;
@@ -37,13 +37,13 @@ const MATRIX_FILE: &str = "NCCL_TESTS_ALLTOALLV_MATRIX_FILE";
 /// Maximum time that the end of the process waits for a row that is being printed.
 const PRINTING: Duration = Duration::from_millis(300);
 
-/// The record and its reports, shared between rank 0 and the threads that may end the process.
+/// The record and its reports, shared between the leading rank and the threads that may end the process.
 ///
 /// Printing blocks while the reader of standard output does not read. So nothing is printed under the lock
 /// `state`, which the thread that ends the process takes. `state` is locked before `text`.
 #[derive(Debug, Default)]
 pub(in crate::command) struct Recorder {
-    /// The files to open, once the ranks have joined and this process knows that it has rank 0.
+    /// The files to open, once the ranks have joined and this process knows that it reports.
     outputs: Vec<Output>,
     /// Replaces files of other programs.
     force: bool,
@@ -166,7 +166,7 @@ impl Recorder {
     }
 
     /// True once the run has begun: a signal that comes earlier leaves neither a table nor files.
-    pub(super) fn begun(&self) -> Arc<AtomicBool> {
+    pub(in crate::command) fn begun(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.begun)
     }
 

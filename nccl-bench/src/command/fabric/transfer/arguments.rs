@@ -18,7 +18,7 @@ Two ways to meet:
   nccl-bench fabric pingpong --listen 10.0.0.1:7000    one here,
   nccl-bench fabric pingpong --connect 10.0.0.1:7000   and one there
 
-All ranks are started with the same options. The first rank prints, and the one with --connect, too. Ranks that mpirun starts on several hosts meet through MPI, which is the work of \
+All ranks are started with the same options. The first rank prints, and also the one with --connect: give the two sides different --output files on a shared file system. Ranks that mpirun starts on several hosts meet through MPI, which is the work of \
 nccl-bench-mpi, or at an address of rank 0: mpirun -x NCCL_BENCH_ADDR=node1:29500 ...
 
 With more than two ranks, rank 0 measures with each of the others, one after the other; --all-pairs all with all.
@@ -216,9 +216,12 @@ pub struct Remote {
 
 /// Names of the fields of a request.
 const NAMES: Names = Names(|field| {
-    if matches!(field, "test" | "pairs") {
-        return format!("the {field}");
-    }
+    let field = match field {
+        "test" => return "the test".to_owned(),
+        "pairs" => "all_pairs",
+        "step" => "factor",
+        field => field,
+    };
     let command = clap::Command::new("pairs");
     name_option(&PingPong::augment_args(Remote::augment_args(command)), field)
 });

@@ -7,18 +7,19 @@ mod rendezvous;
 mod wait_notice;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use collectives::fabric::Library;
 use engine::bench::Bench;
 use engine::pairs::{PairRequest, check_provider};
 use engine::process::Process;
-use engine::supervision::{Signal, Stop, Verdict, print_message};
+use engine::supervision::{REFUSED, Signal, Stop, Verdict, print_message};
 
 pub(super) use arguments::Asked;
 pub use arguments::{Arguments, Bandwidth, Inject, PingPong, Remote, Windowed};
 
 use crate::command::Context;
-use crate::command::measure::Recorder;
+use crate::command::measure::{Recorder, has_terminal_of_its_own};
 
 /// Runs a test, and returns the exit code.
 ///
@@ -41,12 +42,23 @@ pub(super) fn run(asked: Asked<'_>, context: &Context<'_>) -> Result<u8, Stop> {
     let starts = if arguments.all_pairs { size - 1 } else { 1 };
     let pairs = (0..starts).flat_map(|one| (one + 1..size).map(move |other| [one, other])).collect();
     let recorder = Recorder::of_pairs(arguments.output.clone(), arguments.force);
-    let verdict =
-        Bench::open(&process, None).run_last(&PairRequest { pairs, ..request }, Arc::new(recorder))?;
-    if let Verdict::Stopped(signal) = verdict
-        && signal != Signal::SIGPIPE
-    {
-        print_message(format_args!("nccl-bench: interrupted by {signal}; not all sizes were measured"));
+    let begun = recorder.begun();
+    let request = PairRequest { pairs, ..request };
+    // All processes are refused with the same message; one of them prints it.
+    let prints = process.world().rank() == 0 || request.reports || has_terminal_of_its_own();
+    match Bench::open(&process, None).run_last(&request, Arc::new(recorder)) {
+        Ok(verdict) => {
+            // A table ends with the signal. It came before there was one.
+            if let Verdict::Stopped(signal) = verdict
+                && signal != Signal::SIGPIPE
+                && prints
+                && !begun.load(Ordering::SeqCst)
+            {
+                print_message(format_args!("nccl-bench: ended by {signal}"));
+            }
+            Ok(verdict.code())
+        }
+        Err(stop) if stop.refusal().is_some() && !prints => Ok(REFUSED),
+        Err(stop) => Err(stop),
     }
-    Ok(verdict.code())
 }
