@@ -70,7 +70,8 @@ pub(super) fn count_transfers(request: &PairRequest, bytes: u64) -> u64 {
     request.transfers.unwrap_or(usual.clamp(MIN_TRANSFERS, MAX_TRANSFERS))
 }
 
-/// Measures one size between two ranks over all their endpoints. Does nothing on ranks outside the pair: they have no sides.
+/// Measures one size between two ranks over all their endpoints. Does nothing on ranks outside the pair:
+/// they have no sides.
 pub(super) fn measure_size(
     sides: &mut [Side<'_>],
     buffers: &mut [Buffers],

@@ -183,9 +183,9 @@ impl Files {
     /// have the measurements with reserved space.
     ///
     /// # Errors
-    /// When a file cannot be written, or lacks a part of the run and [`measurement`](Self::measurement) has not
-    /// failed for it. The other files are written. A file that cannot be replaced keeps its
-    /// older content.
+    /// When a file cannot be written, or lacks a part of the run and [`measurement`](Self::measurement) has
+    /// not failed for it. The other files are written. A file that cannot be replaced keeps its older
+    /// content.
     pub fn finish(mut self, run: &Run) -> Result<(), WriteError> {
         // JSON Lines, the fastest format, first: a launcher may kill the process within a second.
         self.files.sort_by_key(|file| file.content != LINES);
