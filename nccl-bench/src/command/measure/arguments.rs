@@ -305,8 +305,8 @@ pub struct Arguments {
     pub(crate) dry_run: bool,
 
     /// Number of ranks that --dry-run assumes [default: those that the launcher started]
-    #[arg(long = "ranks", value_name = "N", value_parser = at_least_one, requires = "dry_run", hide_short_help = true, help_heading = RUNNING)]
-    pub(crate) planned_ranks: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = at_least_one, requires = "dry_run", hide_short_help = true, help_heading = RUNNING)]
+    pub(crate) ranks: Option<usize>,
 
     /// Damage element INDEX of rank RANK's result before each check, to see that it is found
     #[arg(long = "inject-fault", value_name = "RANK:INDEX", value_parser = fault, hide_short_help = true, help_heading = RUNNING)]

@@ -45,7 +45,7 @@ fn plan_on_gpus(measurement: &ParsedMeasurement, missing: Option<&str>) -> Resul
     let ParsedMeasurement { arguments, request } = measurement;
     let (ranks, _) = ranks(measurement, 1);
     let groups = plan_groups(measurement, ranks, 1)?;
-    let is_guessed = arguments.planned_ranks.or(request.gpus).or(request.threads).is_none();
+    let is_guessed = arguments.ranks.or(request.gpus).or(request.threads).is_none();
     let mut note = missing.map_or_else(String::new, |reason| {
         format!("For another machine, because no GPU can be used here: {reason}\n")
     });
@@ -68,7 +68,7 @@ fn ranks(ParsedMeasurement { arguments, request }: &ParsedMeasurement, alone: us
     let processes = Started::detect().size.unwrap_or(1);
     let alone = if processes == 1 { alone } else { 1 };
     let own = request.threads.unwrap_or(alone) * request.gpus.unwrap_or(1);
-    let ranks = arguments.planned_ranks.unwrap_or(processes * own);
+    let ranks = arguments.ranks.unwrap_or(processes * own);
     (ranks, if processes == 1 { ranks } else { own })
 }
 
@@ -82,7 +82,7 @@ fn plan_groups(
     if request.variables.split.is_none() {
         return Ok(Groups::of_all(ranks));
     }
-    let is_alone = arguments.planned_ranks.is_none() && Started::detect().size.unwrap_or(1) == 1;
+    let is_alone = arguments.ranks.is_none() && Started::detect().size.unwrap_or(1) == 1;
     let threads = request.threads.unwrap_or(if is_alone { alone } else { 1 });
     let of_process = threads * request.gpus.unwrap_or(1);
     if !ranks.is_multiple_of(of_process) {
