@@ -365,6 +365,7 @@ mod tests {
 
     use super::NAMES;
     use crate::cli::tests::measurement;
+    use crate::command::fabric::transfer::NAMES as PAIR_NAMES;
 
     #[test]
     fn every_option_that_processes_must_share_has_the_name_that_users_type() {
@@ -402,7 +403,9 @@ mod tests {
             .filter_map(|rest| rest.split('"').next());
         let fields: Vec<&str> = fields.collect();
         assert!(fields.len() > 30, "{fields:?}");
-        let unknown: Vec<_> = fields.into_iter().filter(|field| !NAMES.of(field).starts_with('-')).collect();
+        let has_flag =
+            |field: &&str| [NAMES, PAIR_NAMES].iter().any(|names| names.of(field).starts_with('-'));
+        let unknown: Vec<_> = fields.into_iter().filter(|field| !has_flag(field)).collect();
         assert_eq!(unknown, [""; 0]);
     }
 }

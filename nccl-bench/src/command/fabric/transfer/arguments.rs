@@ -215,7 +215,7 @@ pub struct Remote {
 }
 
 /// Names of the fields of a request.
-const NAMES: Names = Names(|field| {
+pub(in crate::command) const NAMES: Names = Names(|field| {
     let field = match field {
         "test" => return "the test".to_owned(),
         "pairs" => "all_pairs",

@@ -16,6 +16,8 @@ use engine::process::Process;
 use engine::supervision::{REFUSED, Signal, Stop, Verdict, print_message};
 
 pub(super) use arguments::Asked;
+#[cfg(test)]
+pub(in crate::command) use arguments::NAMES;
 pub use arguments::{Arguments, Bandwidth, Inject, PingPong, Remote, Windowed};
 
 use crate::command::Context;
