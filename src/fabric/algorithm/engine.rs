@@ -308,7 +308,8 @@ fn tag(sequence: u64, segment: usize, part: usize, number: usize) -> u64 {
 }
 
 /// # Safety
-/// As [`run`], with no message in flight to memory touched by the action, or from memory written by it.
+/// Requires what [`run`] does, and no message in flight to memory touched by the action, or from memory it
+/// writes.
 unsafe fn run_action(action: &Action, operation: &OperationContext<'_>, ranks: usize, buffers: Buffers) {
     match *action {
         Action::Combine { out, a, b, len } => {

@@ -186,7 +186,7 @@ impl DeviceData {
     /// previous ones. May be captured into a graph once the type is [loaded](Self::load).
     ///
     /// # Safety
-    /// As for [`check`](Self::check), until the work is done.
+    /// The same as for [`check`](Self::check), until the work is done.
     pub unsafe fn count(
         &mut self,
         stream: &Arc<CudaStream>,

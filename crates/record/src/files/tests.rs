@@ -161,7 +161,7 @@ fn what_another_program_has_written_meanwhile_is_not_replaced() {
     }
 }
 
-/// Of two runs begun at the same time, one is refused before it measures.
+/// One of two runs begun at the same time is refused before it measures.
 #[test]
 fn a_run_that_ended_while_another_began_is_not_replaced() {
     let (folder, run) = (tempfile::tempdir().unwrap(), crate::sample::full());
