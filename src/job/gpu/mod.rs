@@ -17,7 +17,9 @@ pub(super) use offer::choose;
 use closing::{OpenGroup, close_in_background};
 
 use super::backend::Device;
-use super::gpu_operation::{Comparison, FirstCall, GpuOperation, Mark, Watch, Watched, refuse_captured};
+use super::gpu_operation::{
+    Comparison, FirstCall, GpuOperation, Mark, Spare, Watch, Watched, refuse_captured,
+};
 use super::guard::is_group_thread;
 use super::work::{State, Work};
 use crate::Error;
@@ -46,6 +48,7 @@ struct GpuRank {
     stream: Arc<CudaStream>,
     /// Copies results of operations that have ended to the host; made for the first one.
     reading: Mutex<Option<Arc<CudaStream>>>,
+    spare: Spare,
     communicator: Arc<Watched>,
     watch: Arc<Watch>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -89,9 +92,19 @@ impl GpuGroup {
         let watch = Watch::new(world, part.ranks().to_vec(), topic, communicator.abort_handle());
         let communicator = Arc::new(Mutex::new(Some(communicator)));
         let threads = Mutex::default();
-        let (reading, _open) = (Mutex::default(), OpenGroup::new());
-        let rank =
-            GpuRank { device, stream, reading, communicator, watch, threads, size, description, _open };
+        let (reading, spare, _open) = (Mutex::default(), Spare::default(), OpenGroup::new());
+        let rank = GpuRank {
+            device,
+            stream,
+            reading,
+            spare,
+            communicator,
+            watch,
+            threads,
+            size,
+            description,
+            _open,
+        };
         rank.start_threads()?;
         Ok(Self { rank: Arc::new(rank), purpose: None })
     }
@@ -236,7 +249,7 @@ impl GpuGroup {
         first: Option<FirstCall>,
     ) -> Result<Option<Comparison>, Error> {
         let Some(first) = first else { return Ok(None) };
-        Comparison::start(communicator, self.reading_stream()?, first).map(Some)
+        Comparison::start(communicator, self.reading_stream()?, Arc::clone(&self.rank.spare), first).map(Some)
     }
 
     /// The stream for copies of results, which waits for nothing else.

@@ -5,12 +5,13 @@
 //! the last step, each with a rank that is in it. They are read when the operation has ended, for which no
 //! call of the program waits.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr as _, result};
 
 use super::of_driver;
+use crate::lock::lock;
 use crate::nccl::{Collectives as _, Communicator, cuda};
 use crate::purpose::{MAX_STEP, Purpose};
 use crate::{Error, ReduceOp};
@@ -27,12 +28,18 @@ pub(crate) struct FirstCall {
     pub(crate) step: u64,
 }
 
+/// Memory of comparisons that have ended, for the next ones. A thread of the group ends them, and must not free
+/// the memory: cudarc takes an error that it has noted, and notes it again, and a call of the program in
+/// between would return it as its own.
+pub(crate) type Spare = Arc<Mutex<Vec<CudaSlice<u64>>>>;
+
 /// A comparison under way.
 pub(crate) struct Comparison {
     call: FirstCall,
-    /// Keeps the numbers allocated.
-    _numbers: CudaSlice<u64>,
+    /// `None` only while this is dropped.
+    numbers: Option<CudaSlice<u64>>,
     address: CUdeviceptr,
+    spare: Spare,
     /// A stream of the library's own, which waits for nothing.
     reading: Arc<CudaStream>,
     /// The error of ranks in different steps, once it is read.
@@ -44,15 +51,20 @@ impl Comparison {
     pub(crate) fn start(
         communicator: &Communicator,
         reading: Arc<CudaStream>,
+        spare: Spare,
         call: FirstCall,
     ) -> Result<Self, Error> {
         let stream = communicator.stream();
         let own = encode(call.step, communicator.rank());
-        let mut numbers = cuda::own_result(stream.context(), || stream.clone_htod(&own))?;
+        let ended = lock(&spare).pop();
+        let mut numbers = cuda::own_result(stream.context(), || match ended {
+            Some(mut numbers) => stream.memcpy_htod(&own, &mut numbers).map(|()| numbers),
+            None => stream.clone_htod(&own),
+        })?;
         communicator.all_reduce_in_place(&mut numbers, ReduceOp::Max)?;
         let (address, recorded) = numbers.device_ptr(stream);
         drop(recorded);
-        Ok(Self { call, _numbers: numbers, address, reading, result: OnceLock::new() })
+        Ok(Self { call, numbers: Some(numbers), address, spare, reading, result: OnceLock::new() })
     }
 
     /// The error of ranks in different steps, which have their numbers in the group. The reduction has ended.
@@ -80,6 +92,12 @@ impl Comparison {
         }
         copied.map_err(of_driver)??;
         Ok(*numbers)
+    }
+}
+
+impl Drop for Comparison {
+    fn drop(&mut self) {
+        lock(&self.spare).extend(self.numbers.take());
     }
 }
 
