@@ -11,6 +11,5 @@ pub mod input;
 pub mod job;
 pub mod knowledge;
 pub mod log;
-pub mod reasons;
 pub mod topology;
 pub mod words;

@@ -4,7 +4,7 @@
 const SHOWN: usize = 8;
 
 /// Returns a list: `a`, `a and b`, `a, b and c`, `a, b, c, d, e, f, g, h and 5 more`.
-pub(crate) fn join_list<T: AsRef<str>>(names: &[T]) -> String {
+pub fn join_list<T: AsRef<str>>(names: &[T]) -> String {
     let shown: Vec<&str> = names.iter().take(SHOWN).map(AsRef::as_ref).collect();
     match (names.len() - shown.len(), &shown[..]) {
         (0, [others @ .., last]) if !others.is_empty() => format!("{} and {last}", others.join(", ")),
@@ -24,7 +24,7 @@ pub(crate) fn counted(count: usize, noun: &str) -> String {
 }
 
 /// Returns the form of a word after a number: `is` or `are`, `port` or `ports`.
-pub(crate) fn plural<'a>(count: usize, singular: &'a str, plural: &'a str) -> &'a str {
+pub fn plural<'a>(count: usize, singular: &'a str, plural: &'a str) -> &'a str {
     if count == 1 { singular } else { plural }
 }
 

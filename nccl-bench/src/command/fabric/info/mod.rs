@@ -1,9 +1,11 @@
 //! `nccl-bench fabric info`: libfabric's providers and endpoints on this machine, and the reasons for missing
 //! ones.
 //!
-//! `fold` merges similar entries into rows; `report` prints them. Facts and reasons come from [`diagnosis`].
+//! `fold` merges similar entries into rows; `report` prints them. `reasons` explains
+//! missing ones from the facts of [`diagnosis`].
 
 mod fold;
+mod reasons;
 mod report;
 
 use std::io::{self, Write};
@@ -17,10 +19,10 @@ use serde::Serialize;
 
 use diagnosis::host::nic::Nic;
 use diagnosis::host::rdma::{self, Host};
-use diagnosis::reasons::{self, Reason};
 use engine::supervision::Stop;
 
 use crate::exit::ExitError;
+use reasons::Reason;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -2,7 +2,6 @@ use super::*;
 use crate::command::fabric::info::{Arguments, Host, Libfabric, Provider, print};
 use collectives::fabric::Link;
 use diagnosis::host::sample::efa_host;
-use diagnosis::reasons::Reason;
 
 fn entry(provider: &str, domain: &str, capabilities: &[&str]) -> Info {
     let mut entry = Info::default();

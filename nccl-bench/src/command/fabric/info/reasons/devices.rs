@@ -1,13 +1,13 @@
 //! Requirements of EFA and verbs missing on this host.
 
 use collectives::fabric::Version;
+use diagnosis::host::nic::Nic;
+use diagnosis::host::pci::OnPci;
+use diagnosis::host::rdma::Host;
+use diagnosis::words::{join_list, plural};
 use rustix::io::Errno;
 
 use super::Reason;
-use crate::host::nic::Nic;
-use crate::host::pci::OnPci;
-use crate::host::rdma::Host;
-use crate::words::{join_list, plural};
 
 /// Returns the reasons why EFA cannot be used, or facts about its devices.
 pub(super) fn explain_efa(host: &Host, version: Version) -> Vec<Reason> {

@@ -1,8 +1,8 @@
+use diagnosis::host::rdma::Refused;
+use diagnosis::host::sample::{Machine, efa_container, efa_devices, efa_host, infiniband_host};
 use rustix::io::Errno;
 
 use super::*;
-use crate::host::rdma::Refused;
-use crate::host::sample::{Machine, efa_container, efa_devices, efa_host, infiniband_host};
 
 fn entry(provider: &str, endpoint: &str, capabilities: &str, domain: &str) -> Info {
     let mut entry = Info::default();

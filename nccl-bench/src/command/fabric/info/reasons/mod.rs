@@ -7,11 +7,11 @@ use std::fs;
 use std::path::Path;
 
 use collectives::fabric::{self, Hints, Info, Registered, Version};
+use diagnosis::host::rdma::Host;
+use diagnosis::words::join_list;
 use serde::Serialize;
 
-use crate::host::rdma::Host;
-use crate::words::join_list;
-pub use devices::describe_devices;
+pub(super) use devices::describe_devices;
 
 /// Maximum edit distance between a misspelt name and a known one.
 const SLIPS: usize = 1;
