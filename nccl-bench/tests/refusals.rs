@@ -241,7 +241,7 @@ fn the_name_of_a_file_counts_once() {
 
 #[test]
 fn what_cannot_be_done_is_said_in_words_of_the_user() {
-    assert_refused(&run("allreduce,bogus"), &["error: 'bogus' is no collective; write one of"]);
+    assert_refused(&run("allreduce,bogus"), &["error: 'bogus' is not a collective; write one of"]);
     assert!(!err(&run("allreduce,bogus")).contains("--collectives"));
     let output = run(&format!("{SHORT} --output /proc/run.json"));
     assert_refused(&output, &["cannot write /proc/run.json: no file can be made in /proc"]);

@@ -108,7 +108,10 @@ fn a_file_of_another_program_is_replaced_only_by_force() {
     }
     let error = Files::open(&outputs(folder.path(), &ALL), false).unwrap_err();
     assert_eq!(error.failures.len(), ALL.len());
-    assert!(error.to_string().contains("run.md: it exists and is no result file of nccl-bench; "), "{error}");
+    assert!(
+        error.to_string().contains("run.md: it exists and is not a result file of nccl-bench"),
+        "{error}"
+    );
     assert!(error.to_string().ends_with("or use --force to replace it"), "{error}");
     assert!(ALL.iter().all(|name| fs::read(path(name)).unwrap() == b"# Notes\n"));
     Files::open(&outputs(folder.path(), &ALL), true).unwrap().finish(&run).unwrap();
@@ -261,22 +264,22 @@ fn what_is_no_result_is_said() {
     let text = json.replacen("\"time_us\": 2", "\"time_us\": \"3\", \"other\": 2", 1);
     let newer = json.replacen("\"schema_version\": 1", "\"schema_version\": 7", 1);
     for (content, expected) in [
-        ("", "it is no result file"),
+        ("", "it is not a result file"),
         ("# nccl-bench allreduce\n", "it is not JSON"),
         ("{\"a\": 1}", "JSON of another kind"),
         ("[1, 2]", "it is"),
         ("{\"a\": b}", "it is not JSON: expected value"),
-        (newer.as_str(), "it has version 7 of the format, and this program knows 1; read it with a newer"),
+        (newer.as_str(), "it has version 7 of the format, but this program knows 1; read it with a newer"),
         (&json[..json.len() / 2], "it ends in the middle; the program that wrote it was stopped"),
         (&json.replacen("\"bytes\"", "\"bites\"", 1), "it is damaged: missing field `bytes`"),
-        (&jsonl, "it has no measurement: the run has not got that far, or was killed"),
+        (&jsonl, "it has no measurement: the run has not reached its first measurement, or was killed"),
         (&jsonl[..jsonl.len() / 2], "it ends in the middle"),
         (&format!("{jsonl}{{\"kind\": \"meas\n{{}}\n"), "line 2 is damaged: "),
         (&format!("{jsonl}{{\"kind\": \"measurement\"}}\n"), "line 2 is damaged: missing field"),
         (&format!("{jsonl}\n{jsonl}"), "line 3 is damaged: another run begins"),
         (&json.replacen("\"ended_at\"", "\"other\"", 1), "its run is complete, but has no `ended_at`"),
-        (&left_out, "its run is complete, but left measurements out"),
-        (&twice, "it names a rank twice, or leaves one out"),
+        (&left_out, "its run is complete, but measurements are missing"),
+        (&twice, "it names a rank twice, or omits one"),
         (&text, "'3' is text, not a number"),
         (&uncounted, "a measurement lists ranks with wrong elements, but counts none"),
         (&miscounted, "it ends a run of another number of wrong measurements than the "),

@@ -36,7 +36,7 @@ pub enum InvalidShare {
         text: String,
     },
     /// No number, or one below 0.
-    #[error("'{text}' is no share in percent; write it as in 5% or 0.5%")]
+    #[error("'{text}' is not a share in percent; write it as in 5% or 0.5%")]
     NoShare {
         /// The text.
         text: String,
@@ -119,7 +119,8 @@ pub enum MatchError {
     #[error("at most {MAX_RUNS} runs can be on each side: the exact test takes long for more")]
     TooManyRuns,
     /// Two files of one run.
-    #[error("{} and {} are of the same run: each run counts once; leave one out", first.display(), other.display())]
+    #[error("{} and {} are of the same run: each run counts once; remove \
+             one", first.display(), other.display())]
     SameRun {
         /// The first file.
         first: PathBuf,
@@ -146,7 +147,10 @@ pub enum MatchError {
         in_other: String,
     },
     /// No common row has a value above 0 in both.
-    #[error("{} and {} have no {} above 0 in common{}", first.display(), other.display(), metric_name(*.metric), hint(*.metric))]
+    #[error(
+        "{} and {} have no {} above 0 in common{}",
+        first.display(), other.display(), metric_name(*.metric), hint(*.metric)
+    )]
     NoValues {
         /// The first file.
         first: PathBuf,
