@@ -213,7 +213,7 @@ fn what_nobody_would_verify_or_could_measure_is_refused() {
     let gather = "gather --backend fabric -e 64 -n 1";
     assert_refused(
         &run(&format!("{gather} --inject-fault 1:0")),
-        &["rank 1, which has no result that is verified"],
+        &["rank 1, but this rank has no verified result"],
     );
     for line in ["--inject-fault 0:0", "-r 1 --inject-fault 1:0"] {
         let found = run(&format!("{gather} {line}"));
@@ -221,7 +221,7 @@ fn what_nobody_would_verify_or_could_measure_is_refused() {
     }
     for line in ["hypercube", "allreduce,hypercube"] {
         let three = run(&format!("{line} --backend fabric -e 64 -n 1 -t 3"));
-        assert_refused(&three, &["hypercube needs a power of two of ranks, and there are 3"]);
+        assert_refused(&three, &["hypercube needs a power of two as number of ranks, but there are 3"]);
     }
 }
 
@@ -287,7 +287,7 @@ fn a_dry_run_counts_the_ranks_of_the_run_and_says_that_it_writes_nothing() {
         assert!(text.contains("\nFor another machine, because no GPU can be used here: "), "{text}");
         assert_refused(
             &run("hypercube --dry-run --ranks 3"),
-            &["needs a power of two of ranks, and there are 3"],
+            &["needs a power of two as number of ranks, but there are 3"],
         );
     }
 }
