@@ -91,7 +91,12 @@ fn half_a_set_of_rank_variables_is_refused() {
         let output = nccl_bench(SHORT).env(name, value).output().unwrap();
         assert_refused(
             &output,
-            &[&format!("{name} is {value}: another launcher has started this process"), "NCCL_BENCH_ADDR"],
+            &[
+                &format!(
+                    "{name} is {value}: another launcher or a scheduler of nodes has started this process"
+                ),
+                "NCCL_BENCH_ADDR",
+            ],
         );
     }
     // Variables of a login node, a batch script or an image do not mean that there are several ranks.
