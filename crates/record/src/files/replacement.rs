@@ -79,7 +79,7 @@ pub fn check(path: &Path) -> io::Result<PathBuf> {
             return Err(io::Error::other("it is not a regular file"));
         }
         if is_standard_output(&found) {
-            return Err(io::Error::other("standard output goes there, name another file"));
+            return Err(io::Error::other("standard output goes there; name another file"));
         }
         // A rename would replace even a write-protected file, against the intention of its owner.
         OpenOptions::new().write(true).open(&target)?;

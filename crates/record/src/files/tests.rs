@@ -279,10 +279,10 @@ fn what_is_no_result_is_said() {
         (&format!("{jsonl}\n{jsonl}"), "line 3 is damaged: another run begins"),
         (&json.replacen("\"ended_at\"", "\"other\"", 1), "its run is complete, but has no `ended_at`"),
         (&left_out, "its run is complete, but measurements are missing"),
-        (&twice, "it names a rank twice, or omits one"),
+        (&twice, "it names a rank twice, or omits a rank"),
         (&text, "'3' is text, not a number"),
         (&uncounted, "a measurement lists ranks with wrong elements, but counts none"),
-        (&miscounted, "it ends a run of another number of wrong measurements than the "),
+        (&miscounted, "it ends a run with a different number of wrong measurements than the "),
         (&jsonl.replacen("\"schema_version\":1", "\"schema_version\":2", 1), "it has version 2"),
         (&jsonl.replacen("\"schema_version\":1", "\"schema_version\":0", 1), "it has version 0"),
     ] {
@@ -297,12 +297,12 @@ fn what_is_no_result_is_said() {
         kept.map(|(_, line)| format!("{line}\n")).collect::<String>()
     };
     let taken = crate::sample::full().measurements.len();
-    let expected = format!("it ends a run of {taken} measurements, and {} are there", taken - 1);
+    let expected = format!("it ends a run of {taken} measurements, but {} are in the file", taken - 1);
     let message = problem(&without(lines.len() - 2));
     assert!(message.contains(&expected), "{message}");
     for line in &lines[lines.len() - 2..] {
         let message = problem(&format!("{whole}{line}\n"));
-        assert!(message.contains("is damaged: it is behind the end of the run"), "{message}");
+        assert!(message.contains("is damaged: it follows the end of the run"), "{message}");
     }
     let message = read(&folder.path().join("none.json")).unwrap_err().to_string();
     assert!(message.contains("none.json: it cannot be read: No such file"), "{message}");

@@ -104,7 +104,7 @@ pub enum MatchError {
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Unreadable(Vec<ReadError>),
     /// Less than two files.
-    #[error("a comparison needs two files or more, or with --side both one that was measured with --vs")]
+    #[error("a comparison needs two files or more, or one file measured with --vs and --side both")]
     TooFew,
     /// A file has no baseline.
     #[error("{} has no other side: it was not measured with --vs", .0.display())]
@@ -116,7 +116,7 @@ pub enum MatchError {
     )]
     BothSides,
     /// More runs on a side than the test takes.
-    #[error("at most {MAX_RUNS} runs can be on each side: the exact test takes long for more")]
+    #[error("at most {MAX_RUNS} runs can be on each side: the exact test is too slow for more")]
     TooManyRuns,
     /// Two files of one run.
     #[error("{} and {} are of the same run: each run counts once; remove \
