@@ -39,8 +39,8 @@ pub enum Error {
     },
     /// The options name an algorithm unsuitable for this collective.
     #[error(
-        "{collective} on {ranks} ranks: algorithm '{algorithm}' cannot do it; choose one of {choices}, or \
-         none"
+        "{collective} on {ranks} ranks: algorithm '{algorithm}' does not support it; choose one of \
+         {choices}, or none"
     )]
     Algorithm {
         /// The collective.

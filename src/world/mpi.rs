@@ -168,7 +168,7 @@ impl World for Mpi {
         let total = lengths.iter().fold(0, |total: u64, length| total.saturating_add(*length));
         if i32::try_from(total).is_err() {
             return Err(Error::Mismatch(format!(
-                "an all_gather of {total} bytes over all ranks is too long for MPI: the limit is {}",
+                "an all_gather of {total} bytes over all ranks is too long for MPI: the limit is {} bytes",
                 i32::MAX
             )));
         }

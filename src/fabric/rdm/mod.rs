@@ -349,8 +349,8 @@ fn closed(operation: &'static str, provider: &str) -> Error {
     Error::Endpoint {
         operation,
         provider: provider.to_owned(),
-        problem: "the endpoint was closed when an operation failed, so that nothing writes to its buffers; \
-                  open a new one"
+        problem: "the endpoint was closed after a failed operation, so that nothing writes to its buffers; \
+                  open a new endpoint"
             .to_owned(),
     }
 }

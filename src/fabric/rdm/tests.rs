@@ -119,7 +119,7 @@ fn a_longer_message_is_an_error_of_its_receive() {
 
 #[test]
 fn what_ends_with_operations_in_flight_closes_the_endpoint() {
-    let message = "the endpoint was closed when an operation failed";
+    let message = "the endpoint was closed after a failed operation";
     let [(mut one, to_other), _other] = pair();
     let mut buffer = [0; 8];
     let result: Result<(), Error> = one.scope(|scope| {

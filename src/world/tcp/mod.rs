@@ -137,7 +137,8 @@ impl World for Tcp {
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         if mine.len() > MAX_MESSAGE {
             return Err(Error::Mismatch(format!(
-                "a message of {} bytes is too long for an all_gather over TCP: the limit is {MAX_MESSAGE}",
+                "a message of {} bytes is too long for an all_gather over TCP: the limit is {MAX_MESSAGE} \
+                 bytes",
                 mine.len()
             )));
         }

@@ -224,7 +224,7 @@ pub(super) fn memory() -> io::Result<(File, String)> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let (known, found) = (file.metadata()?, fs::metadata(&path)?);
     if (known.dev(), known.ino()) != (found.dev(), found.ino()) {
-        return Err(io::Error::other(format!("{path} is another file")));
+        return Err(io::Error::other(format!("{path} is a different file")));
     }
     Ok((file, path))
 }

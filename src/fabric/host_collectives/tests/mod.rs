@@ -393,8 +393,8 @@ fn an_algorithm_that_cannot_serve_is_refused() {
     let error = HostCollectives::new(simulated::network(6, 1).remove(0), None, options).err().unwrap();
     assert_eq!(
         error.to_string(),
-        "all_gather on 6 ranks: algorithm 'recursive-doubling' cannot do it; choose one of direct, bruck, \
-         ring, or none"
+        "all_gather on 6 ranks: algorithm 'recursive-doubling' does not support it; choose one of direct, \
+         bruck, ring, or none"
     );
 }
 
