@@ -73,7 +73,8 @@ extern "C" __global__ void relu_backward(float *d, const float *y, size_t n) {
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
     if (i < n && y[i] <= 0.0f) d[i] = 0.0f;
 }
-extern "C" __global__ void loss(float *d, float *sum, const float *y, const float *target, float scale, size_t n) {
+extern "C" __global__ void loss(float *d, float *sum, const float *y, const float *target, float scale,
+                                size_t n) {
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
     float e = i < n ? y[i] - target[i] : 0.0f;
     if (i < n) d[i] = 2.0f * scale * e;

@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "all_reduce has not finished within 1.5 s; these ranks have not called it, are busy, or have \
-             gone on: rank 0 on host a"
+             continued: rank 0 on host a"
         );
     }
 

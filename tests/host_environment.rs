@@ -284,7 +284,7 @@ fn hosts_that_have_loopback_alone_are_named() {
     let said = ranks("dev-shm:200m loopback hosts:tcp");
     assert_told(
         &said,
-        &["this rank's address is fi_sockaddr_in://127.0.0.1:", "no network interface but loopback"],
+        &["this rank's address fi_sockaddr_in://127.0.0.1:", "only the loopback interface is up or chosen"],
     );
 }
 
@@ -297,7 +297,7 @@ fn a_provider_without_a_capability_is_named() {
     options.provider = Some("udp".to_owned());
     let error = Communicator::new(world::single(), &options).err().unwrap().to_string();
     assert!(error.starts_with("provider 'udp': libfabric "), "{error}");
-    assert!(error.contains("offers no reliable endpoint for tagged messages with it"), "{error}");
+    assert!(error.contains("offers no reliable endpoint for tagged messages with this provider"), "{error}");
     assert!(error.contains("available: ") && error.contains("sockets"), "{error}");
 }
 

@@ -373,8 +373,8 @@ fn late_ranks_of_other_processes_are_named() {
         let named: Vec<_> = late.split(' ').map(|rank| format!("rank {rank} on host {host}")).collect();
         let named = named.join(", ");
         let error = format!(
-            "all_reduce has not finished within 3 s; these ranks have not called it, are busy, or have gone \
-             on: {named}"
+            "all_reduce has not finished within 3 s; these ranks have not called it, are busy, or have \
+             continued: {named}"
         );
         for process in job {
             assert_told(&process.wait_with_output().unwrap(), threads, &error);
@@ -393,7 +393,8 @@ fn a_rank_0_that_hangs_does_not_hide_the_timeout() {
     zero.kill().unwrap();
     zero.wait().unwrap();
     for output in others {
-        let error = "all_reduce has not finished within 3 s: a rank has not called it, or is slow; look at the other ranks";
+        let error = "all_reduce has not finished within 3 s: a rank has not called it, or is slow; look at \
+                     the other ranks";
         assert_told(&output, 1, error);
     }
     assert!(start.elapsed() < Duration::from_secs(300), "{:?}", start.elapsed());

@@ -68,7 +68,8 @@ fn none_compiles() {
 
     let project = tempfile::tempdir().unwrap();
     let mut manifest = format!(
-        "[package]\nname = \"nccl-holes\"\nversion = \"0.0.0\"\nedition = \"2024\"\n[workspace]\n[dependencies]\n\
+        "[package]\nname = \"nccl-holes\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\
+         [workspace]\n[dependencies]\n\
          collectives = {{ path = {root:?}, default-features = false, features = [\"nccl\"] }}\n\
          cudarc = {{ version = \"0.19\", default-features = false, features = [\"cuda-12000\"] }}\n"
     );

@@ -83,12 +83,16 @@ inlines! {
         fn fi_control = control(command: c_int, argument: *mut c_void) -> c_int;
 
         /// Opens a provider's own table of functions.
-        fn fi_open_ops = ops_open(name: *const c_char, flags: u64, ops: *mut *mut c_void, context: *mut c_void) -> c_int;
+        fn fi_open_ops = ops_open(
+            name: *const c_char, flags: u64, ops: *mut *mut c_void, context: *mut c_void
+        ) -> c_int;
     }
 
     fabric: *mut fid_fabric, fid_fabric.ops {
         /// Opens a domain.
-        fn fi_domain = domain(info: *mut fi_info, domain: *mut *mut fid_domain, context: *mut c_void) -> c_int;
+        fn fi_domain = domain(
+            info: *mut fi_info, domain: *mut *mut fid_domain, context: *mut c_void
+        ) -> c_int;
 
         /// Checks whether a thread may wait on the wait objects of these queues now.
         fn fi_trywait = trywait(fids: *mut *mut fid, count: c_int) -> c_int;
@@ -105,7 +109,9 @@ inlines! {
         fn fi_cq_open = cq_open(attr: *mut fi_cq_attr, cq: *mut *mut fid_cq, context: *mut c_void) -> c_int;
 
         /// Opens a counter.
-        fn fi_cntr_open = cntr_open(attr: *mut fi_cntr_attr, cntr: *mut *mut fid_cntr, context: *mut c_void) -> c_int;
+        fn fi_cntr_open = cntr_open(
+            attr: *mut fi_cntr_attr, cntr: *mut *mut fid_cntr, context: *mut c_void
+        ) -> c_int;
     }
 
     ep: *mut fid_ep, fid.ops {
@@ -134,10 +140,15 @@ inlines! {
 
     av: *mut fid_av, fid_av.ops {
         /// Inserts `count` addresses; returns the number of inserted ones.
-        fn fi_av_insert = insert(addr: *const c_void, count: usize, fi_addr: *mut fi_addr_t, flags: u64, context: *mut c_void) -> c_int;
+        fn fi_av_insert = insert(
+            addr: *const c_void, count: usize, fi_addr: *mut fi_addr_t, flags: u64, context: *mut c_void
+        ) -> c_int;
 
         /// Resolves a host and service and inserts the address.
-        fn fi_av_insertsvc = insertsvc(node: *const c_char, service: *const c_char, fi_addr: *mut fi_addr_t, flags: u64, context: *mut c_void) -> c_int;
+        fn fi_av_insertsvc = insertsvc(
+            node: *const c_char, service: *const c_char, fi_addr: *mut fi_addr_t, flags: u64,
+            context: *mut c_void
+        ) -> c_int;
 
         /// Removes addresses.
         fn fi_av_remove = remove(fi_addr: *mut fi_addr_t, count: usize, flags: u64) -> c_int;
@@ -160,13 +171,17 @@ inlines! {
         fn fi_cq_sread = sread(buf: *mut c_void, count: usize, cond: *const c_void, timeout: c_int) -> isize;
 
         /// Waits for entries and the addresses of their senders.
-        fn fi_cq_sreadfrom = sreadfrom(buf: *mut c_void, count: usize, src_addr: *mut fi_addr_t, cond: *const c_void, timeout: c_int) -> isize;
+        fn fi_cq_sreadfrom = sreadfrom(
+            buf: *mut c_void, count: usize, src_addr: *mut fi_addr_t, cond: *const c_void, timeout: c_int
+        ) -> isize;
 
         /// Wakes a thread waiting in `fi_cq_sread`.
         fn fi_cq_signal = signal() -> c_int;
 
         /// The text of a provider's error number.
-        fn fi_cq_strerror = strerror(prov_errno: c_int, err_data: *const c_void, buf: *mut c_char, len: usize) -> *const c_char;
+        fn fi_cq_strerror = strerror(
+            prov_errno: c_int, err_data: *const c_void, buf: *mut c_char, len: usize
+        ) -> *const c_char;
     }
 
     cntr: *mut fid_cntr, fid_cntr.ops {
@@ -188,10 +203,16 @@ inlines! {
 
     domain: *mut fid_domain, fid_domain.mr {
         /// Registers a buffer.
-        fn fi_mr_reg = reg(buf: *const c_void, len: usize, access: u64, offset: u64, requested_key: u64, flags: u64, mr: *mut *mut fid_mr, context: *mut c_void) -> c_int;
+        fn fi_mr_reg = reg(
+            buf: *const c_void, len: usize, access: u64, offset: u64, requested_key: u64, flags: u64,
+            mr: *mut *mut fid_mr, context: *mut c_void
+        ) -> c_int;
 
         /// Registers several buffers as one region.
-        fn fi_mr_regv = regv(iov: *const iovec, count: usize, access: u64, offset: u64, requested_key: u64, flags: u64, mr: *mut *mut fid_mr, context: *mut c_void) -> c_int;
+        fn fi_mr_regv = regv(
+            iov: *const iovec, count: usize, access: u64, offset: u64, requested_key: u64, flags: u64,
+            mr: *mut *mut fid_mr, context: *mut c_void
+        ) -> c_int;
 
         /// Registers by attributes: device memory, dmabuf. `attr` must be a [`crate::Padded`] one.
         fn fi_mr_regattr = regattr(attr: *const fi_mr_attr, flags: u64, mr: *mut *mut fid_mr) -> c_int;
@@ -204,19 +225,29 @@ inlines! {
 
     ep: *mut fid_ep, fid_ep.msg {
         /// Posts a receive.
-        fn fi_recv = recv(buf: *mut c_void, len: usize, desc: *mut c_void, src_addr: fi_addr_t, context: *mut c_void) -> isize;
+        fn fi_recv = recv(
+            buf: *mut c_void, len: usize, desc: *mut c_void, src_addr: fi_addr_t, context: *mut c_void
+        ) -> isize;
 
         /// Posts a receive into several buffers.
-        fn fi_recvv = recvv(iov: *const iovec, desc: *mut *mut c_void, count: usize, src_addr: fi_addr_t, context: *mut c_void) -> isize;
+        fn fi_recvv = recvv(
+            iov: *const iovec, desc: *mut *mut c_void, count: usize, src_addr: fi_addr_t,
+            context: *mut c_void
+        ) -> isize;
 
         /// Posts a receive with flags.
         fn fi_recvmsg = recvmsg(msg: *const fi_msg, flags: u64) -> isize;
 
         /// Posts a send.
-        fn fi_send = send(buf: *const c_void, len: usize, desc: *mut c_void, dest_addr: fi_addr_t, context: *mut c_void) -> isize;
+        fn fi_send = send(
+            buf: *const c_void, len: usize, desc: *mut c_void, dest_addr: fi_addr_t, context: *mut c_void
+        ) -> isize;
 
         /// Posts a send of several buffers.
-        fn fi_sendv = sendv(iov: *const iovec, desc: *mut *mut c_void, count: usize, dest_addr: fi_addr_t, context: *mut c_void) -> isize;
+        fn fi_sendv = sendv(
+            iov: *const iovec, desc: *mut *mut c_void, count: usize, dest_addr: fi_addr_t,
+            context: *mut c_void
+        ) -> isize;
 
         /// Posts a send with flags.
         fn fi_sendmsg = sendmsg(msg: *const fi_msg, flags: u64) -> isize;
@@ -225,27 +256,44 @@ inlines! {
         fn fi_inject = inject(buf: *const c_void, len: usize, dest_addr: fi_addr_t) -> isize;
 
         /// Posts a send with data for the receiver's completion.
-        fn fi_senddata = senddata(buf: *const c_void, len: usize, desc: *mut c_void, data: u64, dest_addr: fi_addr_t, context: *mut c_void) -> isize;
+        fn fi_senddata = senddata(
+            buf: *const c_void, len: usize, desc: *mut c_void, data: u64, dest_addr: fi_addr_t,
+            context: *mut c_void
+        ) -> isize;
 
         /// Sends a short message with data for the receiver's completion.
-        fn fi_injectdata = injectdata(buf: *const c_void, len: usize, data: u64, dest_addr: fi_addr_t) -> isize;
+        fn fi_injectdata = injectdata(
+            buf: *const c_void, len: usize, data: u64, dest_addr: fi_addr_t
+        ) -> isize;
     }
 
     ep: *mut fid_ep, fid_ep.tagged {
         /// Posts a receive of a message whose tag equals `tag` in all bits not set in `ignore`.
-        fn fi_trecv = recv(buf: *mut c_void, len: usize, desc: *mut c_void, src_addr: fi_addr_t, tag: u64, ignore: u64, context: *mut c_void) -> isize;
+        fn fi_trecv = recv(
+            buf: *mut c_void, len: usize, desc: *mut c_void, src_addr: fi_addr_t, tag: u64, ignore: u64,
+            context: *mut c_void
+        ) -> isize;
 
         /// Posts a receive into several buffers.
-        fn fi_trecvv = recvv(iov: *const iovec, desc: *mut *mut c_void, count: usize, src_addr: fi_addr_t, tag: u64, ignore: u64, context: *mut c_void) -> isize;
+        fn fi_trecvv = recvv(
+            iov: *const iovec, desc: *mut *mut c_void, count: usize, src_addr: fi_addr_t, tag: u64,
+            ignore: u64, context: *mut c_void
+        ) -> isize;
 
         /// Posts a receive with flags.
         fn fi_trecvmsg = recvmsg(msg: *const fi_msg_tagged, flags: u64) -> isize;
 
         /// Posts a send.
-        fn fi_tsend = send(buf: *const c_void, len: usize, desc: *mut c_void, dest_addr: fi_addr_t, tag: u64, context: *mut c_void) -> isize;
+        fn fi_tsend = send(
+            buf: *const c_void, len: usize, desc: *mut c_void, dest_addr: fi_addr_t, tag: u64,
+            context: *mut c_void
+        ) -> isize;
 
         /// Posts a send of several buffers.
-        fn fi_tsendv = sendv(iov: *const iovec, desc: *mut *mut c_void, count: usize, dest_addr: fi_addr_t, tag: u64, context: *mut c_void) -> isize;
+        fn fi_tsendv = sendv(
+            iov: *const iovec, desc: *mut *mut c_void, count: usize, dest_addr: fi_addr_t, tag: u64,
+            context: *mut c_void
+        ) -> isize;
 
         /// Posts a send with flags.
         fn fi_tsendmsg = sendmsg(msg: *const fi_msg_tagged, flags: u64) -> isize;
@@ -254,39 +302,63 @@ inlines! {
         fn fi_tinject = inject(buf: *const c_void, len: usize, dest_addr: fi_addr_t, tag: u64) -> isize;
 
         /// Posts a send with data for the receiver's completion.
-        fn fi_tsenddata = senddata(buf: *const c_void, len: usize, desc: *mut c_void, data: u64, dest_addr: fi_addr_t, tag: u64, context: *mut c_void) -> isize;
+        fn fi_tsenddata = senddata(
+            buf: *const c_void, len: usize, desc: *mut c_void, data: u64, dest_addr: fi_addr_t, tag: u64,
+            context: *mut c_void
+        ) -> isize;
 
         /// Sends a short message with data for the receiver's completion.
-        fn fi_tinjectdata = injectdata(buf: *const c_void, len: usize, data: u64, dest_addr: fi_addr_t, tag: u64) -> isize;
+        fn fi_tinjectdata = injectdata(
+            buf: *const c_void, len: usize, data: u64, dest_addr: fi_addr_t, tag: u64
+        ) -> isize;
     }
 
     ep: *mut fid_ep, fid_ep.rma {
         /// Reads from a peer's region.
-        fn fi_read = read(buf: *mut c_void, len: usize, desc: *mut c_void, src_addr: fi_addr_t, addr: u64, key: u64, context: *mut c_void) -> isize;
+        fn fi_read = read(
+            buf: *mut c_void, len: usize, desc: *mut c_void, src_addr: fi_addr_t, addr: u64, key: u64,
+            context: *mut c_void
+        ) -> isize;
 
         /// Reads from a peer's region into several buffers.
-        fn fi_readv = readv(iov: *const iovec, desc: *mut *mut c_void, count: usize, src_addr: fi_addr_t, addr: u64, key: u64, context: *mut c_void) -> isize;
+        fn fi_readv = readv(
+            iov: *const iovec, desc: *mut *mut c_void, count: usize, src_addr: fi_addr_t, addr: u64,
+            key: u64, context: *mut c_void
+        ) -> isize;
 
         /// Reads with flags.
         fn fi_readmsg = readmsg(msg: *const fi_msg_rma, flags: u64) -> isize;
 
         /// Writes into a peer's region.
-        fn fi_write = write(buf: *const c_void, len: usize, desc: *mut c_void, dest_addr: fi_addr_t, addr: u64, key: u64, context: *mut c_void) -> isize;
+        fn fi_write = write(
+            buf: *const c_void, len: usize, desc: *mut c_void, dest_addr: fi_addr_t, addr: u64, key: u64,
+            context: *mut c_void
+        ) -> isize;
 
         /// Writes several buffers into a peer's region.
-        fn fi_writev = writev(iov: *const iovec, desc: *mut *mut c_void, count: usize, dest_addr: fi_addr_t, addr: u64, key: u64, context: *mut c_void) -> isize;
+        fn fi_writev = writev(
+            iov: *const iovec, desc: *mut *mut c_void, count: usize, dest_addr: fi_addr_t, addr: u64,
+            key: u64, context: *mut c_void
+        ) -> isize;
 
         /// Writes with flags.
         fn fi_writemsg = writemsg(msg: *const fi_msg_rma, flags: u64) -> isize;
 
         /// Writes a short buffer. It may be reused after the call.
-        fn fi_inject_write = inject(buf: *const c_void, len: usize, dest_addr: fi_addr_t, addr: u64, key: u64) -> isize;
+        fn fi_inject_write = inject(
+            buf: *const c_void, len: usize, dest_addr: fi_addr_t, addr: u64, key: u64
+        ) -> isize;
 
         /// Writes with data for the peer's completion queue.
-        fn fi_writedata = writedata(buf: *const c_void, len: usize, desc: *mut c_void, data: u64, dest_addr: fi_addr_t, addr: u64, key: u64, context: *mut c_void) -> isize;
+        fn fi_writedata = writedata(
+            buf: *const c_void, len: usize, desc: *mut c_void, data: u64, dest_addr: fi_addr_t, addr: u64,
+            key: u64, context: *mut c_void
+        ) -> isize;
 
         /// Writes a short buffer with data for the peer's completion queue.
-        fn fi_inject_writedata = injectdata(buf: *const c_void, len: usize, data: u64, dest_addr: fi_addr_t, addr: u64, key: u64) -> isize;
+        fn fi_inject_writedata = injectdata(
+            buf: *const c_void, len: usize, data: u64, dest_addr: fi_addr_t, addr: u64, key: u64
+        ) -> isize;
     }
 }
 

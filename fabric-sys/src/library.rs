@@ -298,7 +298,7 @@ unsafe fn versioned_symbol(handle: *mut c_void, name: &CStr) -> *mut c_void {
 unsafe fn function<F: Copy>(symbol: *mut c_void, name: &str) -> Result<F, String> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
     if symbol.is_null() {
-        return Err(format!("has no symbol {name}: this is no libfabric"));
+        return Err(format!("has no symbol {name}: it is not libfabric"));
     }
     // SAFETY: not null, and of the right type as the caller vouches; both are pointers of one size
     // (asserted).

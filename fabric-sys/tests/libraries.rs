@@ -61,7 +61,7 @@ fn a_missing_library_is_reported_with_every_place() {
 
     let libc = run("in_a_process::load_error", Some(Path::new("libc.so.6")));
     let text = assert_success(&libc, "load_error");
-    assert!(text.contains("has no symbol fi_version: this is no libfabric"), "{text}");
+    assert!(text.contains("has no symbol fi_version: it is not libfabric"), "{text}");
 }
 
 /// Programs started by the tests above.

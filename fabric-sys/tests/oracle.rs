@@ -110,7 +110,8 @@ macro_rules! arity {
         impl<O: Word, $($letter: Word,)* R: Word> Inline<O> for unsafe fn(O, $($letter),*) -> R {
             fn compare(self, name: &str, object: O, original: *const c_void, expected_calls: usize) {
                 // SAFETY: the C function of the same name has the same types: the types of its slot.
-                let original: unsafe extern "C" fn(O, $($letter),*) -> R = unsafe { std::mem::transmute(original) };
+                let original: unsafe extern "C" fn(O, $($letter),*) -> R =
+                    unsafe { std::mem::transmute(original) };
                 for _seed in [1, 50] {
                     $(let $argument = $letter::make(_seed + $index);)*
                     // SAFETY: the object's tables hold recorders: these take anything.
@@ -154,7 +155,9 @@ macro_rules! table {
         // SAFETY: a table is a size and optional function pointers: zero is a value.
         let mut table: $table = unsafe { std::mem::zeroed() };
         table.size = size_of::<$table>();
-        $(table.$slot = Some(Slot::recorder::<{ id(concat!(stringify!($table), ".", stringify!($slot))) }>());)*
+        $(table.$slot = Some(
+            Slot::recorder::<{ id(concat!(stringify!($table), ".", stringify!($slot))) }>()
+        );)*
         Box::into_raw(Box::new(table))
     }};
 }
@@ -174,9 +177,9 @@ macro_rules! object {
 fn original(names: &BTreeSet<&str>) -> Library {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let mut source = String::from(
-        "#include <stddef.h>\n#include <rdma/fabric.h>\n#include <rdma/fi_domain.h>\n#include <rdma/fi_endpoint.h>\n\
-         #include <rdma/fi_eq.h>\n#include <rdma/fi_cm.h>\n#include <rdma/fi_tagged.h>\n#include <rdma/fi_rma.h>\n\
-         #include <rdma/fi_errno.h>\n",
+        "#include <stddef.h>\n#include <rdma/fabric.h>\n#include <rdma/fi_domain.h>\n\
+         #include <rdma/fi_endpoint.h>\n#include <rdma/fi_eq.h>\n#include <rdma/fi_cm.h>\n\
+         #include <rdma/fi_tagged.h>\n#include <rdma/fi_rma.h>\n#include <rdma/fi_errno.h>\n",
     );
     for name in names {
         source.push_str(&format!("void *const oracle_{name} = (void *) {name};\n"));
@@ -258,7 +261,9 @@ fn objects() -> Objects {
         ep_fid: ep.cast(),
         fabric: object!(fid_fabric ops = table!(fi_ops_fabric: domain passive_ep eq_open trywait domain2)),
         domain: object!(fid_domain
-            ops = table!(fi_ops_domain: av_open cq_open endpoint scalable_ep cntr_open stx_ctx srx_ctx endpoint2),
+            ops = table!(
+                fi_ops_domain: av_open cq_open endpoint scalable_ep cntr_open stx_ctx srx_ctx endpoint2
+            ),
             mr = table!(fi_ops_mr: reg regv regattr)
         ),
         ep,
@@ -286,8 +291,8 @@ functions! {
         fi_inject_writedata(_ _ _ _ _ _);
     av: fi_av_insert(_ _ _ _ _) fi_av_insertsvc(_ _ _ _ _) fi_av_remove(_ _ _) fi_av_lookup(_ _ _)
         fi_av_straddr(_ _ _);
-    cq: fi_cq_read(_ _) fi_cq_readfrom(_ _ _) fi_cq_readerr(_ _) fi_cq_sread(_ _ _ _) fi_cq_sreadfrom(_ _ _ _ _)
-        fi_cq_signal() fi_cq_strerror(_ _ _ _);
+    cq: fi_cq_read(_ _) fi_cq_readfrom(_ _ _) fi_cq_readerr(_ _) fi_cq_sread(_ _ _ _)
+        fi_cq_sreadfrom(_ _ _ _ _) fi_cq_signal() fi_cq_strerror(_ _ _ _);
     cntr: fi_cntr_read() fi_cntr_readerr() fi_cntr_add(_) fi_cntr_set(_) fi_cntr_wait(_ _);
     mr: fi_mr_bind(_ _) fi_mr_enable();
 }

@@ -43,7 +43,7 @@ fn what_cannot_be_is_refused_with_what_can() {
         ("allreduce --backend fabric --algo bruck", &["all_reduce has board, direct", "rabenseifner"]),
         ("allreduce --backend fabric --algo allreduce=bruck", &["all_reduce has board, direct"]),
         ("allreduce --backend fabric --algo all_gather=ring", &["all_gather is not measured"]),
-        ("sendrecv --backend fabric --algo ring", &["has no choice of algorithms"]),
+        ("sendrecv --backend fabric --algo ring", &["the measured collectives have no choice of algorithms"]),
         ("allreduce --backend fabric --between bord", &["'bord' is none of"]),
         (
             "allreduce --backend fabric --between bruck",
@@ -54,11 +54,11 @@ fn what_cannot_be_is_refused_with_what_can() {
         // Ranks of one host.
         (
             "allreduce --backend fabric -t 2 -n 1 --algo hierarchical",
-            &["--algo hierarchical: it cannot carry out all_reduce on 2 ranks of one host"],
+            &["--algo hierarchical: the algorithm does not support all_reduce on 2 ranks of one host"],
         ),
         (
             "allgather --backend fabric -t 3 -n 1 --algo recursive-doubling",
-            &["--algo recursive-doubling: it cannot carry out all_gather on 3 ranks"],
+            &["--algo recursive-doubling: the algorithm does not support all_gather on 3 ranks"],
         ),
     ] {
         let output = run(arguments, &[]);

@@ -164,7 +164,7 @@ fn what_has_no_end_is_refused_and_a_pipe_is_read() {
     let pipe = folder.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     for (endless, code, said) in
-        [(false, 0, "PASS: B is nowhere slower"), (true, 2, "pipe: it is no result file")]
+        [(false, 0, "PASS: B is nowhere slower"), (true, 2, "pipe: it is not a result file")]
     {
         let output = thread::scope(|scope| {
             scope.spawn(|| {

@@ -458,7 +458,7 @@ fn domains_are_used_in_turn_and_those_that_are_not_there_told() {
         let message = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{message}");
         assert!(
-            message.contains("it has no domain 'nowhere' for this; it has ") && message.contains("lo"),
+            message.contains("it has no domain 'nowhere' for this endpoint") && message.contains("lo"),
             "{message}"
         );
     }
@@ -467,7 +467,7 @@ fn domains_are_used_in_turn_and_those_that_are_not_there_told() {
 #[test]
 fn gpu_memory_that_cannot_be_is_told_before_anything_is_measured() {
     let cannot = [
-        ("pingpong -p tcp --memory cuda", "it moves memory of the host alone"),
+        ("pingpong -p tcp --memory cuda", "it supports host memory only"),
         // Without a driver, and with one.
         ("rma -p shm --memory cuda:4096", "--memory cuda: "),
     ];

@@ -316,7 +316,7 @@ fn mpi_carries_every_collective_in_place_and_out() {
         let world = format!("{}, Open MPI ", started(ranks));
         assert!(provenance["world"].as_str().unwrap().starts_with(&world), "{provenance}");
         assert!(provenance["library_path"].as_str().unwrap().contains("/libmpi"), "{provenance}");
-        assert!(run["notes"].to_string().contains("alltoallv in place is left out"), "{}", run["notes"]);
+        assert!(run["notes"].to_string().contains("alltoallv in place is skipped"), "{}", run["notes"]);
     }
 }
 
@@ -329,7 +329,7 @@ fn mpi_reduces_all_its_types_and_moves_all_others() {
     assert_eq!(measured(&run, &["data_type", "op"]), expected.collect());
     let notes = run["notes"].to_string();
     for left_out in ["int8", "uint8", "half", "bfloat16", "f8e4m3", "f8e5m2", "avg", "mulsum"] {
-        assert!(notes.contains(&format!("{left_out} is left out")), "{notes}");
+        assert!(notes.contains(&format!("{left_out} is skipped")), "{notes}");
     }
     let run = record(2, "allgather,alltoallv,hypercube --backend mpi -d all -b 1K -e 1K -n 1");
     assert_eq!(measured(&run, &["data_type"]).len(), 12);
@@ -359,9 +359,9 @@ fn what_mpi_cannot_do_is_refused_before_anything_is_measured() {
     for (arguments, part) in [
         ("allreduce --backend mpi -t 2", "mpirun -np"),
         ("allreduce --backend mpi -o avg", "sum, prod, max and min"),
-        ("allreduce --backend mpi -G 1", "this is host memory"),
+        ("allreduce --backend mpi -G 1", "this run measures host memory"),
         ("broadcast --backend mpi -r 2", "there are 2 ranks"),
-        ("allreduce --backend mpi --world tcp", "leave --world out"),
+        ("allreduce --backend mpi --world tcp", "omit --world"),
         ("allreduce --vs mpi --world tcp", "--vs mpi needs ranks that meet through MPI"),
         ("allreduce --vs mpi -t 2", "mpirun -np"),
         ("allreduce --vs mpi -d half", "MPI reduces int32"),

@@ -91,7 +91,12 @@ fn half_a_set_of_rank_variables_is_refused() {
         let output = nccl_bench(SHORT).env(name, value).output().unwrap();
         assert_refused(
             &output,
-            &[&format!("{name} is {value}: another launcher has started this process"), "NCCL_BENCH_ADDR"],
+            &[
+                &format!(
+                    "{name} is {value}: another launcher or a scheduler of nodes has started this process"
+                ),
+                "NCCL_BENCH_ADDR",
+            ],
         );
     }
     // Variables of a login node, a batch script or an image do not mean that there are several ranks.
@@ -213,7 +218,7 @@ fn what_nobody_would_verify_or_could_measure_is_refused() {
     let gather = "gather --backend fabric -e 64 -n 1";
     assert_refused(
         &run(&format!("{gather} --inject-fault 1:0")),
-        &["rank 1, which has no result that is verified"],
+        &["rank 1, but this rank has no verified result"],
     );
     for line in ["--inject-fault 0:0", "-r 1 --inject-fault 1:0"] {
         let found = run(&format!("{gather} {line}"));
@@ -221,7 +226,7 @@ fn what_nobody_would_verify_or_could_measure_is_refused() {
     }
     for line in ["hypercube", "allreduce,hypercube"] {
         let three = run(&format!("{line} --backend fabric -e 64 -n 1 -t 3"));
-        assert_refused(&three, &["hypercube needs a power of two of ranks, and there are 3"]);
+        assert_refused(&three, &["hypercube needs a power of two as number of ranks, but there are 3"]);
     }
 }
 
@@ -241,7 +246,7 @@ fn the_name_of_a_file_counts_once() {
 
 #[test]
 fn what_cannot_be_done_is_said_in_words_of_the_user() {
-    assert_refused(&run("allreduce,bogus"), &["error: 'bogus' is no collective; write one of"]);
+    assert_refused(&run("allreduce,bogus"), &["error: 'bogus' is not a collective; write one of"]);
     assert!(!err(&run("allreduce,bogus")).contains("--collectives"));
     let output = run(&format!("{SHORT} --output /proc/run.json"));
     assert_refused(&output, &["cannot write /proc/run.json: no file can be made in /proc"]);
@@ -287,7 +292,7 @@ fn a_dry_run_counts_the_ranks_of_the_run_and_says_that_it_writes_nothing() {
         assert!(text.contains("\nFor another machine, because no GPU can be used here: "), "{text}");
         assert_refused(
             &run("hypercube --dry-run --ranks 3"),
-            &["needs a power of two of ranks, and there are 3"],
+            &["needs a power of two as number of ranks, but there are 3"],
         );
     }
 }

@@ -123,11 +123,15 @@ macro_rules! functions {
                 }
             )*
             $(
-                #[doc = concat!("`", stringify!($optional), "`: see [`API`](crate::API) for the version that it needs.")]
-                #[doc = "\n\n# Safety\nAs the C function: valid pointers, live handles, the right thread and device."]
-                #[doc = "\n\n# Errors\nWhen the loaded library is too old to have it."]
+                #[doc = concat!("`", stringify!($optional), "`: see [`API`](crate::API) for its version.")]
+                #[doc = "\n\n# Safety\n"]
+                #[doc = "As the C function: valid pointers, live handles, the right thread and device."]
+                #[doc = "\n\n# Errors\nIf the loaded library is too old for the function."]
                 #[inline]
-                pub unsafe fn $optional(&self, $($o_name: $o_type),*) -> Result<$o_result, crate::MissingSymbol> {
+                pub unsafe fn $optional(
+                    &self,
+                    $($o_name: $o_type),*
+                ) -> Result<$o_result, crate::MissingSymbol> {
                     match self.functions.$optional {
                         // SAFETY: the caller keeps the C function's contract.
                         Some(function) => Ok(unsafe { function($($o_name),*) }),

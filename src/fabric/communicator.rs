@@ -97,8 +97,8 @@ impl Communicator {
         if let Some(rank) = everyone.iter().position(|other| *other != everyone[0]) {
             let asked = |rank: usize| String::from_utf8_lossy(&everyone[rank]);
             return Err(world::Error::Mismatch(format!(
-                "all ranks make a communicator with the same options, but rank 0 with {}, and rank {rank} \
-                 with {}",
+                "all ranks must make a communicator with the same options, but rank 0 uses {}, and rank \
+                 {rank} uses {}",
                 asked(0),
                 asked(rank)
             ))

@@ -30,8 +30,8 @@ pub enum Error {
     },
     /// An earlier operation failed or panicked, and took the communicator's connections with it.
     #[error(
-        "{operation}: the communicator was closed when an earlier operation failed, which has ended the \
-         job; see that operation's error"
+        "{operation}: the communicator is closed, because an earlier operation failed and ended the job; \
+         see the error of the earlier operation"
     )]
     Closed {
         /// The requested operation.
@@ -39,8 +39,8 @@ pub enum Error {
     },
     /// The options name an algorithm unsuitable for this collective.
     #[error(
-        "{collective} on {ranks} ranks: algorithm '{algorithm}' cannot do it; choose one of {choices}, or \
-         none"
+        "{collective} on {ranks} ranks: algorithm '{algorithm}' does not support it; choose one of \
+         {choices}, or none"
     )]
     Algorithm {
         /// The collective.
@@ -221,14 +221,14 @@ fn advice(code: i32) -> &'static str {
         | fabric_sys::FI_ECONNRESET
         | fabric_sys::FI_ECONNABORTED
         | fabric_sys::FI_ENOTCONN
-        | fabric_sys::FI_ESHUTDOWN => "see whether that rank has ended before its time",
+        | fabric_sys::FI_ESHUTDOWN => "check whether that rank has ended early",
         fabric_sys::FI_EHOSTUNREACH | fabric_sys::FI_ENETUNREACH | fabric_sys::FI_ETIMEDOUT => {
             "choose an interface that all hosts reach (FI_TCP_IFACE=<name>) and look for a firewall; ranks \
              of one host need the loopback interface (ip link set lo up)"
         }
         fabric_sys::FI_EMFILE => "raise the limit of open files (ulimit -n)",
         libc::EFBIG => "raise the limit of the size of files (ulimit -f)",
-        _ => "FI_LOG_LEVEL=warn makes libfabric say more",
+        _ => "set FI_LOG_LEVEL=warn for more messages of libfabric",
     }
 }
 

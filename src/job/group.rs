@@ -361,7 +361,7 @@ fn other_memory(operation: &str, of_group: Backend) -> Error {
         _ => ("memory of a GPU", "hosts", "a Vec", Backend::Gpu),
     };
     Error::Buffer(format!(
-        "{operation}: the buffer is {memory}, but this group is one of {place}: pass {instead}, or make the \
+        "{operation}: the buffer is {memory}, but this group is over {place}: pass {instead}, or make the \
          group with Backend::{backend:?}"
     ))
 }

@@ -42,7 +42,8 @@ impl Job {
     ///     }
     ///     let left = job.shrink()?;
     ///     if left.size() == job.size() {
-    ///         // Nobody is gone: the same may fail again. After a timeout, the program could go on with `left`.
+    ///         // All ranks are left: the same may fail again. After a timeout, the program could continue
+    ///         // with `left`.
     ///         return Err(error);
     ///     }
     ///     job = left;
@@ -77,8 +78,8 @@ impl Job {
     pub fn shrink_within(&self, limit: Duration) -> Result<Self, Error> {
         let recovery = self.preparation.0.get().ok_or_else(|| {
             Error::Job(
-                "this job cannot go on after a failure: it had no group yet, and its first prepares for that \
-                 while all ranks live"
+                "this job cannot continue after a failure: the first group prepares the job for failures, \
+                 and the job had no group yet"
                     .to_owned(),
             )
         })?;

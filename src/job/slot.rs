@@ -90,8 +90,8 @@ impl<T> UnderWay<T> for Arc<ResultSlot<T>> {
 /// The error of a wait on the thread whose progress it stops.
 pub(crate) fn waits_for_itself() -> Error {
     Error::Job(
-        "a waker of a future, or the drop of a buffer, cannot wait for an operation of the group, whose \
-         progress it stops"
+        "a waker of a future, or the drop of a buffer, cannot wait for an operation of the group, because \
+         it blocks the group's progress"
             .to_owned(),
     )
 }

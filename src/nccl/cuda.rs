@@ -39,7 +39,7 @@ fn probe() -> Result<(), Error> {
         // cudarc panics if one of them is missing.
         // SAFETY: the symbol is not used.
         if let Err(error) = unsafe { opened.get::<unsafe extern "C" fn()>(name) } {
-            return Err(Error::NoDriver { reason: format!("libcuda.so.1 is no CUDA driver: {error}") });
+            return Err(Error::NoDriver { reason: format!("libcuda.so.1 is not a CUDA driver: {error}") });
         }
     }
     let version = version()?;
@@ -57,7 +57,7 @@ fn refused(code: CUresult) -> Error {
         CUresult::CUDA_ERROR_NO_DEVICE => {
             Error::NoDevice { visible: env::var_os("CUDA_VISIBLE_DEVICES").map(PathBuf::from) }
         }
-        _ => Error::NoDriver { reason: format!("cuInit says {code:?}") },
+        _ => Error::NoDriver { reason: format!("cuInit returned {code:?}") },
     }
 }
 
@@ -67,7 +67,7 @@ fn version() -> Result<i32, Error> {
     // SAFETY: writes one int; allowed before cuInit; every libcuda has it.
     match unsafe { sys::cuDriverGetVersion(&mut version) } {
         CUresult::CUDA_SUCCESS => Ok(version),
-        code => Err(Error::NoDriver { reason: format!("cuDriverGetVersion says {code:?}") }),
+        code => Err(Error::NoDriver { reason: format!("cuDriverGetVersion returned {code:?}") }),
     }
 }
 
@@ -100,8 +100,8 @@ pub(crate) fn check_stream(operation: &'static str, stream: &CudaStream) -> Resu
     if stream.context().is_primary() {
         return refuse_per_thread(operation, stream);
     }
-    let reason = "the stream's context is not its device's primary context, which NCCL uses; make it with \
-                  CudaContext::new";
+    let reason = "the stream's context is not its device's primary context, but NCCL uses the primary \
+                  context; make it with CudaContext::new";
     Err(Error::Stream { operation, reason })
 }
 
@@ -111,13 +111,14 @@ pub(crate) fn refuse_per_thread(operation: &'static str, stream: &CudaStream) ->
     if stream.cu_stream() as usize != PER_THREAD_STREAM {
         return Ok(());
     }
-    let reason = "a per-thread default stream is another stream on every thread; use CudaContext::new_stream or \
-                  CudaContext::default_stream";
+    let reason = "a per-thread default stream is a different stream on every thread; use \
+                  CudaContext::new_stream or CudaContext::default_stream";
     Err(Error::Stream { operation, reason })
 }
 
-const CAPTURED: &str = "the stream is being captured into a CUDA graph, which keeps no buffer alive: end the capture \
-                        first, and use Graph::capture, or Communicator::captured (unsafe)";
+const CAPTURED: &str = "the stream is being captured into a CUDA graph, and a graph does not keep buffers \
+                        alive: end the capture first, and use Graph::capture, or Communicator::captured \
+                        (unsafe)";
 
 /// Refuses a stream under capture: a graph can be launched at any time, and does not keep buffers. Its
 /// context is current.
@@ -359,10 +360,13 @@ pub(crate) fn track_events(context: &Arc<CudaContext>) -> Result<Arc<CudaStream>
     if ignores_events(context) {
         // cudarc also waits, but counts the stream even if the wait fails.
         wait_for_context(context).map_err(|error| match error {
-            Error::Cuda { error: DriverError(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED), .. } => Error::Stream {
-                operation: "waiting for work whose events cudarc has not recorded",
-                reason: "a stream of the device is being captured: make a stream with CudaContext::new_stream before",
-            },
+            Error::Cuda { error: DriverError(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED), .. } => {
+                Error::Stream {
+                    operation: "waiting for work without recorded events",
+                    reason: "a stream of the device is being captured: make a stream with \
+                             CudaContext::new_stream before",
+                }
+            }
             other => other,
         })?;
     }
@@ -461,6 +465,6 @@ mod tests {
     fn a_driver_without_a_visible_gpu_is_not_a_missing_driver() {
         assert!(matches!(refused(CUresult::CUDA_ERROR_NO_DEVICE), Error::NoDevice { .. }));
         let mismatch = refused(CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH).to_string();
-        assert!(mismatch.contains("cuInit says CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"), "{mismatch}");
+        assert!(mismatch.contains("cuInit returned CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"), "{mismatch}");
     }
 }

@@ -35,7 +35,9 @@ impl ResultCode {
                 "a CUDA call failed: check nvidia-smi and the device's free memory"
             }
             Code::ncclSystemError => "a system call failed: check shared memory, limits and the network",
-            Code::ncclInvalidArgument | Code::ncclInvalidUsage => "the call is not allowed like this",
+            Code::ncclInvalidArgument | Code::ncclInvalidUsage => {
+                "the call, or one of its arguments, is invalid"
+            }
             Code::ncclRemoteError => "another rank or the network failed: look at the other ranks",
             Code::ncclTimeout => "another rank did not answer in time: look at the other ranks",
             _ => "set NCCL_DEBUG=WARN to see NCCL's own report",
@@ -66,7 +68,7 @@ impl fmt::Debug for ResultCode {
 // test than a byte.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs, reason = "the names and the texts say what the fields are")]
+#[allow(missing_docs, reason = "the names and the messages explain the fields")]
 pub enum Error {
     /// libnccl could not be loaded.
     #[error(transparent)]
@@ -79,8 +81,8 @@ pub enum Error {
     NoDriver { reason: String },
     /// The CUDA driver shows this process no device. `visible` is `CUDA_VISIBLE_DEVICES`, if it is set.
     #[error(
-        "no CUDA device: the driver is there, but shows this process no GPU; CUDA_VISIBLE_DEVICES is {}: it \
-         must name GPUs that there are, and a container must have been given them",
+        "no CUDA device: the driver is installed, but shows this process no GPU; CUDA_VISIBLE_DEVICES is \
+         {}: it must name existing GPUs, and a container must have access to them",
         visible_text(visible.as_deref())
     )]
     NoDevice { visible: Option<PathBuf> },
@@ -100,14 +102,14 @@ pub enum Error {
     Argument { operation: &'static str, reason: String },
     /// An invalid rank.
     #[error(
-        "rank {rank} of {size}: a rank is at least 0 and below the size, which is between 1 and 2147483647"
+        "rank {rank} of {size}: a rank is at least 0 and below the size, and the size is between 1 and \
+         2147483647"
     )]
     Rank { rank: usize, size: usize },
     /// An offset in a symmetric window at which the loaded NCCL gives wrong results.
     #[error(
-        "{operation}: NCCL {loaded} gives wrong results with places in symmetric windows that are no \
-         multiple of 4 bytes, of the buffer or of a rank's part; use a multiple, WindowKind::Plain, or NCCL \
-         2.30"
+        "{operation}: NCCL {loaded} gives wrong results if the offset of a buffer or of a rank's part in a \
+         symmetric window is not a multiple of 4 bytes; use a multiple of 4, WindowKind::Plain, or NCCL 2.30"
     )]
     Misaligned { operation: &'static str, loaded: Version },
     /// A buffer has the wrong length, in elements.
@@ -123,7 +125,7 @@ pub enum Error {
     )]
     NotOwned { operation: &'static str },
     /// Ranks of one communicator call different operations in a group or graph.
-    #[error("{operation}: the ranks of a communicator do not ask for the same: {reason}")]
+    #[error("{operation}: the ranks of a communicator do not agree: {reason}")]
     Disagreement { operation: &'static str, reason: String },
     /// A buffer is on another device than the communicator.
     #[error(
@@ -141,7 +143,7 @@ pub enum Error {
     #[error("{operation}: the {object} was made with another communicator")]
     WrongCommunicator { operation: &'static str, object: &'static str },
     /// Another library than the communicator's.
-    #[error("{operation}: the communicator was made with another libnccl than the others")]
+    #[error("{operation}: the communicator was made with a different libnccl than the other communicators")]
     WrongLibrary { operation: &'static str },
     /// The state of the communicator does not allow the operation. `reason` gives a solution.
     #[error("{operation}: the communicator cannot be used: {reason}")]
@@ -157,9 +159,9 @@ pub enum Error {
     Deadline { operation: &'static str, limit: Duration },
     /// A thread stays inside NCCL with this communicator: it cannot be aborted.
     #[error(
-        "{operation}: a thread is inside a blocking NCCL call with this communicator since {waited:?}; \
-         NCCL can only abort it once that call returns. Non-blocking communicators (Config::blocking) can be \
-         aborted at any time"
+        "{operation}: a thread has been inside a blocking NCCL call with this communicator for {waited:?}; \
+         NCCL can only abort it once that call returns. Non-blocking communicators (Config::blocking) can \
+         be aborted at any time"
     )]
     Busy { operation: &'static str, waited: Duration },
 }
@@ -186,7 +188,7 @@ impl fmt::Display for Needed {
 fn cuda_advice(error: DriverError) -> &'static str {
     match error.0 {
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => "the device has too little free memory: see nvidia-smi",
-        CUresult::CUDA_ERROR_INVALID_DEVICE => "see device_count for the devices that there are",
+        CUresult::CUDA_ERROR_INVALID_DEVICE => "see device_count for the number of devices",
         _ => "nvidia-smi and the kernel's log (dmesg) show the state of the device",
     }
 }

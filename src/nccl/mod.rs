@@ -36,8 +36,8 @@
 //! | ranks | bootstrap | `examples/` |
 //! |---|---|---|
 //! | threads | one thread creates a [`UniqueId`], all pass it to [`Communicator::builder`] | `nccl_threads` |
-//! | processes | the same; send the id's bytes through [`world`](crate::world) or by other means | `nccl_processes` |
-//! | all in one thread | [`Communicator::init_all`]; their operations must be in a [`group`](group()) | `nccl_group` |
+//! | processes | the same; send the id through [`world`](crate::world) or by other means | `nccl_processes` |
+//! | all in one thread | [`Communicator::init_all`]; operations are in a [`group`](group()) | `nccl_group` |
 //!
 //! For small operations, one thread for all GPUs takes several times as long as a thread or process per GPU.
 //!

@@ -14,7 +14,8 @@ macro_rules! settings {
     } texts {
         $($(#[$text_doc:meta])* $text:ident => $text_field:ident since $text_since:expr;)*
     } unsafe {
-        $($(#[$unsafe_doc:meta])* $promise:ident($unsafe_type:ty) => $unsafe_field:ident since $unsafe_since:expr;)*
+        $($(#[$unsafe_doc:meta])* $promise:ident($unsafe_type:ty)
+            => $unsafe_field:ident since $unsafe_since:expr;)*
     }) => {
         #[derive(Clone, Debug, Default, PartialEq)]
         struct Settings {

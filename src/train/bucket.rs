@@ -140,7 +140,7 @@ pub(super) fn outside(range: &Range<usize>, len: usize) -> Error {
 
 /// The error of memory that cannot be allocated.
 pub(super) fn no_memory<T: Element>(len: usize) -> Error {
-    Error::Job(format!("there is no memory for {len} elements of {}", T::DATA_TYPE.rust_name()))
+    Error::Job(format!("memory for {len} elements of {} cannot be allocated", T::DATA_TYPE.rust_name()))
 }
 
 #[cfg(test)]

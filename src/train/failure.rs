@@ -51,7 +51,7 @@ pub(super) fn warn_of_leak(owner: &str, error: &Error) {
 pub(super) fn check_step_number(number: u64, last: Option<u64>) -> Result<(), Error> {
     if last == Some(number) {
         return Err(Error::Job(format!(
-            "step {number} is complete: pass the number of the next one, as the program's loop counts them"
+            "step {number} is complete: pass the number of the next step of the program's loop"
         )));
     }
     if number > MAX_STEP {

@@ -155,8 +155,7 @@ impl<B: Bucket> Reducer<B> {
         if !self.schedule.is_new() && number != self.step {
             let missing = self.schedule.missing().count();
             return Err(Error::Job(format!(
-                "step {} is not complete (gradients that are missing: {missing}): call wait before step \
-                 {number}",
+                "step {} is not complete (missing gradients: {missing}): call wait before step {number}",
                 self.step
             )));
         }
@@ -420,7 +419,7 @@ impl<B: Bucket> Reducer<B> {
     }
 
     fn unknown(&self, index: usize) -> Error {
-        Error::Job(format!("there is no parameter {index}: there are {}", self.lens.len()))
+        Error::Job(format!("parameter {index} does not exist: there are {} parameters", self.lens.len()))
     }
 
     fn wrong_length(&self, index: usize, given: usize) -> Error {
@@ -437,8 +436,8 @@ impl<B: Bucket> Reducer<B> {
         let more = self.schedule.missing().count() - names.len();
         let more = if more == 0 { String::new() } else { format!(" and {more} more") };
         Error::Job(format!(
-            "no gradient of {}{more} is ready on rank {} of the group: call ready, or ready_zero where a \
-             parameter has none",
+            "no gradient of {}{more} is ready on rank {} of the group: call ready, or ready_zero for a \
+             parameter without a gradient",
             names.join(", "),
             self.group().rank()
         ))

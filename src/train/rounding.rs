@@ -57,7 +57,7 @@ impl Rounding {
             return Ok(());
         }
         Err(Error::Job(format!(
-            "the kernels for {} were loaded, not those for {}",
+            "the kernels for {} were loaded, not the kernels for {}",
             self.gradients,
             T::DATA_TYPE
         )))

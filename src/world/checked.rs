@@ -38,7 +38,7 @@ pub(crate) fn checked(world: Handle) -> Result<Handle, Error> {
     let Position { rank, size, .. } = world.position();
     if rank >= size {
         return Err(Error::Mismatch(format!(
-            "a world says that it has {size} ranks, and that this is rank {rank}"
+            "a world reports that it has {size} ranks, and that this is rank {rank}"
         )));
     }
     Ok(world)
@@ -261,7 +261,7 @@ mod tests {
             let error = checked(Arc::new(Lying(position(rank, size), size))).unwrap_err();
             assert_eq!(
                 error.to_string(),
-                format!("a world says that it has {size} ranks, and that this is rank {rank}")
+                format!("a world reports that it has {size} ranks, and that this is rank {rank}")
             );
         }
         let world = checked(Arc::new(Lying(position(1, 2), 3))).unwrap();

@@ -426,11 +426,11 @@ fn process_variable(name: &str) -> Option<String> {
 
 /// Joins the world of this process's launcher.
 ///
-/// | launcher | world |
-/// |---|---|
-/// | none | [`single`] |
-/// | torchrun, Slurm, an indexed Job of Kubernetes, or `NCCL_BENCH_RANK`, `_SIZE` and `_ADDR` | [`tcp`] (see [`RendezvousConfig`]) |
-/// | Open MPI's or MPICH's `mpirun`, Slurm with PMIx or PMI-2 | [`Options::join_mpi`]; [`tcp`] without it, which needs rank 0's address if `mpirun` has started ranks on several hosts |
+/// - No launcher: [`single`].
+/// - torchrun, Slurm, an indexed Job of Kubernetes, or `NCCL_BENCH_RANK`, `_SIZE` and `_ADDR`: [`tcp`] (see
+///   [`RendezvousConfig`]).
+/// - Open MPI's or MPICH's `mpirun`, Slurm with PMIx or PMI-2: [`Options::join_mpi`]. Without it: [`tcp`],
+///   with rank 0's address if `mpirun` has started ranks on several hosts.
 ///
 /// # Errors
 /// If variables of the launcher are missing or contradict each other; variables of another launcher or

@@ -47,8 +47,8 @@ pub fn mpi(options: &Options) -> Result<Handle, Error> {
     let name = short(&::mpi::environment::library_version().unwrap_or_default());
     if threading < Threading::Serialized {
         let problem = format!(
-            "{name} does not let several threads call it in turn (it gives {threading:?}, needed is \
-             Serialized); use an MPI built with thread support"
+            "{name} does not support calls from several threads in turn (it provides {threading:?}, but \
+             Serialized is needed); use an MPI built with thread support"
         );
         return Err(Error::UnsuitableKind { problem, instead: Kind::Tcp });
     }
@@ -168,7 +168,7 @@ impl World for Mpi {
         let total = lengths.iter().fold(0, |total: u64, length| total.saturating_add(*length));
         if i32::try_from(total).is_err() {
             return Err(Error::Mismatch(format!(
-                "an all_gather of {total} bytes over all ranks is too long for MPI, which takes {}",
+                "an all_gather of {total} bytes over all ranks is too long for MPI: the limit is {} bytes",
                 i32::MAX
             )));
         }
@@ -209,8 +209,8 @@ impl World for Mpi {
 
     fn rejoin(&self) -> Result<Rejoin, Error> {
         let problem = format!(
-            "the ranks of {} end together and cannot go on without one of them: start the job again after a \
-             failure",
+            "the ranks of {} end together and cannot continue without one of them: start the job again \
+             after a failure",
             self.name
         );
         Err(Error::UnsuitableKind { problem, instead: Kind::Tcp })

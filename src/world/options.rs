@@ -43,7 +43,7 @@ impl Kind {
     pub fn advice(self, option: &str) -> String {
         match self {
             Self::Auto => format!("let the launcher decide ({option})"),
-            Self::Single => format!("choose {option} where each process is a job of its own"),
+            Self::Single => format!("choose {option} if each process is a job of its own"),
             Self::Tcp => format!("let the ranks meet over TCP ({option})"),
             Self::Mpi => format!("let the ranks meet through MPI ({option})"),
         }
@@ -178,6 +178,6 @@ fn seconds(variable: &str) -> Result<Option<Duration>, Error> {
     let seconds =
         value.trim().parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     seconds.map(Some).ok_or_else(|| {
-        Error::Environment(format!("{variable} is `{value}`, which is not a number of seconds such as 60"))
+        Error::Environment(format!("{variable} is `{value}`, not a number of seconds such as 60"))
     })
 }

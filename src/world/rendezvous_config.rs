@@ -48,8 +48,8 @@ impl RendezvousConfig {
         }
         if size > MAX_RANKS {
             return wrong(format!(
-                "{size} ranks are more than the {MAX_RANKS} of a rendezvous: check the number that says how \
-                 many there are, such as NCCL_BENCH_SIZE or WORLD_SIZE"
+                "{size} ranks are more than the {MAX_RANKS} of a rendezvous: check the variable with the \
+                 number of ranks, such as NCCL_BENCH_SIZE or WORLD_SIZE"
             ));
         }
         if self.key.len() > MAX_NAME {
@@ -57,8 +57,8 @@ impl RendezvousConfig {
         }
         if let Some(control) = self.key.chars().find(|character| character.is_control()) {
             return wrong(format!(
-                "the job's key has the control character {control:?}, which no rank takes from another: set \
-                 NCCL_BENCH_KEY to one line of text, the same on all ranks"
+                "the job's key has the control character {control:?}, but control characters are not \
+                 allowed: set NCCL_BENCH_KEY to one line of text, the same on all ranks"
             ));
         }
         if size > 1 && (self.hosts.is_empty() || self.ports.is_empty()) {

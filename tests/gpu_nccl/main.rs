@@ -108,7 +108,7 @@ fn main() {
     };
     tests.push(gpu::unshared_test(
         "streams::communicators_on_other_streams",
-        "the ranks of a GPU have one default stream, on which each would wait for the other",
+        "the ranks of a GPU have one default stream, so they would wait for each other",
         streams::communicators_on_other_streams,
     ));
     gpu::run(tests);

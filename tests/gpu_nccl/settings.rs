@@ -49,7 +49,7 @@ pub(crate) fn settings_of_calls() {
             return;
         }
         let error = communicator.with(&config).send(&view.as_view(), communicator.rank()).unwrap_err();
-        assert!(error.to_string().starts_with("ncclSend: it takes no CallConfig"), "{error}");
+        assert!(error.to_string().starts_with("ncclSend: it does not take a CallConfig"), "{error}");
         let party = slice::from_ref(communicator);
         let mut rooms = Room::of(party, LONGEST);
         check_all::<f32, _>(party, &mut rooms, Way::Configured(&config), &SHORT, seed);

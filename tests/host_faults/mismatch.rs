@@ -254,7 +254,7 @@ fn other_options_are_told() {
                         change(&mut options);
                     }
                     let error = Communicator::new(handle, &options).err().unwrap().to_string();
-                    let told = error.contains("rank 0 with ") && error.contains("and rank 1 with ");
+                    let told = error.contains("rank 0 uses ") && error.contains("and rank 1 uses ");
                     assert!(told && error.contains(text), "{error}");
                 });
             }

@@ -69,8 +69,8 @@ fn a_watchdog_waits_for_a_thread_inside_nccl_and_then_returns_busy() {
             let error = handle.abort().unwrap_err();
             assert_eq!(
                 error.to_string(),
-                "ncclCommAbort: a thread is inside a blocking NCCL call with this communicator since 5s; \
-                 NCCL can only abort it once that call returns. Non-blocking communicators \
+                "ncclCommAbort: a thread has been inside a blocking NCCL call with this communicator for \
+                 5s; NCCL can only abort it once that call returns. Non-blocking communicators \
                  (Config::blocking) can be aborted at any time"
             );
             assert_eq!(fake.log(), [""; 0]);

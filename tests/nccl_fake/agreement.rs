@@ -19,7 +19,7 @@ fn ranks<const N: usize>(fake: &Fake) -> ([Communicator; N], [Memory; N]) {
 #[track_caller]
 fn disagree(result: Result<(), Error>, wanted: &str) {
     let text = result.unwrap_err().to_string();
-    let (_, reason) = text.split_once("the ranks of a communicator do not ask for the same: ").unwrap();
+    let (_, reason) = text.split_once("the ranks of a communicator do not agree: ").unwrap();
     assert_eq!(reason, wanted);
 }
 
@@ -78,8 +78,8 @@ fn places_in_symmetric_windows_are_compared() {
     fake.log();
     disagree(
         reduce_at(&ranks, &mut memory, [0, 2]),
-        "the buffer of rank 0 is at byte 0 of symmetric window 1, that of rank 1 at byte 8 of symmetric \
-         window 1",
+        "the buffer of rank 0 is at byte 0 of symmetric window 1, the buffer of rank 1 at byte 8 of \
+         symmetric window 1",
     );
     let graph = Graph::capture(|capture| {
         let [first, second] = &mut memory;
@@ -91,8 +91,8 @@ fn places_in_symmetric_windows_are_compared() {
     });
     disagree(
         graph.map(drop),
-        "the buffer of rank 0 is at byte 0 of symmetric window 1, that of rank 1 at byte 8 of symmetric \
-         window 1",
+        "the buffer of rank 0 is at byte 0 of symmetric window 1, the buffer of rank 1 at byte 8 of \
+         symmetric window 1",
     );
     // Equal offsets of two windows.
     let mut others = [&ranks[0], &ranks[1]].map(|rank| fake.memory(rank.stream(), 64));
@@ -100,8 +100,8 @@ fn places_in_symmetric_windows_are_compared() {
     std::mem::swap(&mut others[1], &mut memory[1]);
     disagree(
         reduce_at(&ranks, &mut others, [0, 0]),
-        "the buffer of rank 0 is at byte 0 of symmetric window 2, that of rank 1 at byte 0 of symmetric \
-         window 1",
+        "the buffer of rank 0 is at byte 0 of symmetric window 2, the buffer of rank 1 at byte 0 of \
+         symmetric window 1",
     );
     drop((made, more));
     reduce_at(&ranks, &mut others, [0, 2]).unwrap();
@@ -163,7 +163,7 @@ fn registered_buffers_of_all_ranks_or_of_none() {
     let fake = Fake::new();
     let (ranks, mut memory) = ranks::<2>(&fake);
     let registration = ranks[0].register(&memory[0]).unwrap();
-    let wanted = "the buffer of rank 0 is registered, that of rank 1 not registered";
+    let wanted = "the buffer of rank 0 is registered, the buffer of rank 1 not registered";
     disagree(reduce_at(&ranks, &mut memory, [0, 0]), wanted);
     let other = fake.memory(ranks[0].stream(), 64);
     let [first, second] = &mut memory;

@@ -17,8 +17,8 @@ fn refused(result: Result<(), Error>, operation: &str) {
     assert_eq!(
         error.to_string(),
         format!(
-            "{operation}: the stream is being captured into a CUDA graph, which keeps no buffer alive: end \
-             the capture first, and use Graph::capture, or Communicator::captured (unsafe)"
+            "{operation}: the stream is being captured into a CUDA graph, and a graph does not keep buffers \
+             alive: end the capture first, and use Graph::capture, or Communicator::captured (unsafe)"
         )
     );
 }

@@ -194,7 +194,7 @@ fn slices_of_streams_that_differ_between_threads_or_contexts_are_not_adopted() {
     let slice = context.per_thread_stream().alloc_zeros::<f32>(8).unwrap();
     let error = Memory::try_from(slice).unwrap_err();
     assert!(matches!(error, Error::Stream { operation: "Memory::try_from", .. }), "{error}");
-    assert!(error.to_string().contains("another stream on every thread"), "{error}");
+    assert!(error.to_string().contains("a different stream on every thread"), "{error}");
     let own_context = CudaContext::new_non_primary(0, 0).unwrap();
     let slice = own_context.default_stream().alloc_zeros::<f32>(8).unwrap();
     let error = Memory::try_from(slice).unwrap_err();

@@ -35,15 +35,15 @@ fn without_a_visible_gpu_the_error_names_the_variable_that_hides_them() {
     let text = |visible: Option<&str>| Error::NoDevice { visible: visible.map(PathBuf::from) }.to_string();
     assert_eq!(
         text(Some("")),
-        "no CUDA device: the driver is there, but shows this process no GPU; CUDA_VISIBLE_DEVICES is \"\": \
-         it must name GPUs that there are, and a container must have been given them"
+        "no CUDA device: the driver is installed, but shows this process no GPU; CUDA_VISIBLE_DEVICES is \
+         \"\": it must name existing GPUs, and a container must have access to them"
     );
     assert!(text(None).contains("CUDA_VISIBLE_DEVICES is not set"));
-    let reason = "cuInit says CUDA_ERROR_SYSTEM_DRIVER_MISMATCH".to_owned();
+    let reason = "cuInit returned CUDA_ERROR_SYSTEM_DRIVER_MISMATCH".to_owned();
     assert_eq!(
         Error::NoDriver { reason }.to_string(),
-        "no CUDA driver: cuInit says CUDA_ERROR_SYSTEM_DRIVER_MISMATCH; install the NVIDIA driver, or inside \
-         a container pass the GPUs in"
+        "no CUDA driver: cuInit returned CUDA_ERROR_SYSTEM_DRIVER_MISMATCH; install the NVIDIA driver, or \
+         inside a container pass the GPUs in"
     );
 }
 
@@ -93,8 +93,8 @@ fn failures_of_nccl_say_what_to_do() {
         (1, "a CUDA call failed: check nvidia-smi and the device's free memory"),
         (2, "a system call failed: check shared memory, limits and the network"),
         (3, "set NCCL_DEBUG=WARN to see NCCL's own report"),
-        (4, "the call is not allowed like this"),
-        (5, "the call is not allowed like this"),
+        (4, "the call, or one of its arguments, is invalid"),
+        (5, "the call, or one of its arguments, is invalid"),
         (6, "another rank or the network failed: look at the other ranks"),
         (8, "another rank did not answer in time: look at the other ranks"),
         (9, "set NCCL_DEBUG=WARN to see NCCL's own report"),
@@ -113,7 +113,7 @@ fn failures_of_the_driver_say_what_to_do() {
     let _fake = Fake::new();
     let advice = [
         (CUresult::CUDA_ERROR_OUT_OF_MEMORY, "the device has too little free memory: see nvidia-smi"),
-        (CUresult::CUDA_ERROR_INVALID_DEVICE, "see device_count for the devices that there are"),
+        (CUresult::CUDA_ERROR_INVALID_DEVICE, "see device_count for the number of devices"),
         (
             CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
             "nvidia-smi and the kernel's log (dmesg) show the state of the device",

@@ -100,8 +100,8 @@ fn hole_17_an_error_has_the_operation_the_reason_and_advice() {
     let mut memory = fake.memory(communicator.stream(), 16);
     fake.set(Knob::NcclResult, 4);
     let error = communicator.broadcast_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), 0).unwrap_err();
-    let text = "ncclBroadcast failed with ncclInvalidArgument (4): invalid argument (NCCL's last warning: the fake was \
-                told to fail); the call is not allowed like this";
+    let text = "ncclBroadcast failed with ncclInvalidArgument (4): invalid argument (NCCL's last warning: \
+                the fake was told to fail); the call, or one of its arguments, is invalid";
     assert_eq!(error.to_string(), text);
     assert!(format!("{error:?}").contains("ncclBroadcast"), "{error:?}");
     let error: Box<dyn std::error::Error + Send + Sync> = Box::new(error);

@@ -136,7 +136,8 @@ fn a_communicator_that_a_part_is_made_from_takes_no_operations() {
     let mut memory = fake.memory(communicator.stream(), 8);
     fake.set(Knob::Worker, worker::HELD);
     let pending = communicator.split_pending(&Split::color(0)).unwrap();
-    let reason = "the communicator cannot be used: a communicator is being made from it: wait for that first";
+    let reason = "the communicator cannot be used: a communicator is being made from it: wait for the new \
+                  communicator first";
     let mut view = memory.slice_mut::<f32>(..).unwrap();
     let error = communicator.all_reduce_in_place(&mut view, Sum).unwrap_err();
     assert_eq!(error.to_string(), format!("ncclAllReduce: {reason}"));

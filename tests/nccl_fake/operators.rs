@@ -49,7 +49,10 @@ fn a_scalar_of_the_device_is_one_element_and_is_read_where_it_lies() {
         (fake.memory(communicator.stream(), 16), fake.memory(communicator.stream(), 16));
     for len in [0, 2] {
         let result = communicator.scaled_sum_on_device(&scalars.slice::<f64>(..len).unwrap()).map(drop);
-        let exactly_one = |error: &Error| matches!(error, Error::Length { buffer: "scalar", needed: Needed::Exactly(1), found, .. } if *found == len);
+        let exactly_one = |error: &Error| {
+            matches!(error, Error::Length { buffer: "scalar", needed: Needed::Exactly(1), found, .. }
+                if *found == len)
+        };
         assert!(result.as_ref().is_err_and(exactly_one), "{result:?}");
     }
     let elsewhere = fake.memory(&fake.stream(1), 8);

@@ -106,8 +106,8 @@ fn shrinking_ignores_duplicate_ranks() {
     };
     wrong(&[], "there must be at least one");
     wrong(&[0, 1], "a rank cannot exclude itself: only the ranks that remain shrink a communicator");
-    wrong(&[4], "there is no such rank");
-    wrong(&[usize::MAX], "there is no such rank");
+    wrong(&[4], "a rank does not exist");
+    wrong(&[usize::MAX], "a rank does not exist");
     assert_eq!(fake.log(), [""; 0]);
     let child = parent.shrink(&Shrink::without(&[3, 0, 3])).unwrap();
     assert_eq!((child.rank(), child.size()), (0, 2));
@@ -216,8 +216,8 @@ fn a_communicator_is_made_from_several_ids() {
     };
     for count in [0, 3] {
         let wanted = format!(
-            "ncclCommInitRankConfig: {count} unique ids for 2 ranks: there must be at least one, at most one \
-             for each rank, and one alone for a communicator that grows"
+            "ncclCommInitRankConfig: {count} unique ids for 2 ranks: there must be at least one, at most \
+             one for each rank, and exactly one for a communicator that grows"
         );
         assert_eq!(make(fake.library(), count).unwrap_err().to_string(), wanted);
     }
@@ -469,9 +469,9 @@ fn a_communicator_is_not_split_or_shrunk_twice_in_one_group() {
     fake.log();
     let result = Communicator::split_all([(&first, key(0)), (&second, key(0)), (&first, key(1))]);
     let error = result.unwrap_err().to_string();
-    assert_eq!(error, "ncclCommSplit: communicator 2 of the list is there twice");
+    assert_eq!(error, "ncclCommSplit: communicator 2 is in the list twice");
     let result = Communicator::shrink_all([&second, &second], &Shrink::without(&[0]));
     let error = result.unwrap_err().to_string();
-    assert_eq!(error, "ncclCommShrink: communicator 1 of the list is there twice");
+    assert_eq!(error, "ncclCommShrink: communicator 1 is in the list twice");
     assert_eq!(fake.log(), [""; 0]);
 }

@@ -210,7 +210,8 @@ fn a_change_of_state_is_waited_for_fails_or_is_missing() {
         // Inside a group.
         let communicator = fake.communicator(&Config::new());
         group(|_| {
-            assert!(matches!(change(&communicator), Err(Error::InsideGroup { operation: seen }) if seen == operation));
+            let refused = change(&communicator);
+            assert!(matches!(refused, Err(Error::InsideGroup { operation: seen }) if seen == operation));
             Ok::<_, Error>(())
         })
         .unwrap();
@@ -358,7 +359,7 @@ fn a_communicator_that_could_not_be_finalized_can_only_be_ended() {
             // SAFETY: nothing is written.
             let put = unsafe { communicator.put(&part, &window, 2, Signal::new(0)) };
             let error = put.unwrap_err().to_string();
-            assert!(error.contains("NCCL made no window of the memory here"), "{error}");
+            assert!(error.contains("NCCL made no window for the memory here"), "{error}");
         }
         drop((window, registration));
         works_no_more(&fake, &communicator, &mut memory, FINALIZED);

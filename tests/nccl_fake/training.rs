@@ -322,7 +322,7 @@ fn too_little_memory_leaves_the_group_usable() {
         fake.set(Knob::NoMemory, 0);
         for error in [refused, also] {
             let Error::Job(text) = &error else { panic!("{error:?}") };
-            assert!(text.starts_with("there is no memory for "), "{text}");
+            assert!(text.starts_with("memory for "), "{text}");
         }
         together.wait();
         steps(group);

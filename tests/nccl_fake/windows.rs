@@ -178,7 +178,7 @@ fn where_nccl_makes_no_windows_collectives_work_as_ever() {
     fake.log();
     // SAFETY: it is refused.
     let put = unsafe { communicator.put(&first.slice::<f32>(..1).unwrap(), &window, 0, Signal::new(0)) };
-    let wanted = "ncclPutSignal: NCCL made no window of the memory here (Window::is_active)";
+    let wanted = "ncclPutSignal: NCCL made no window for the memory here (Window::is_active)";
     assert_eq!(put.unwrap_err().to_string(), wanted);
     drop((window, registration));
     drop(memory);
@@ -300,7 +300,8 @@ fn hole_6_one_sided_operations_stay_inside_their_window() {
     }
     let wrong = |result: Result, wanted: &str| assert_eq!(result.unwrap_err().to_string(), wanted);
     wrong(put(&other, 0, 0), "ncclPutSignal: the window was made with another communicator");
-    let no_rank = "rank 2 of 2: a rank is at least 0 and below the size, which is between 1 and 2147483647";
+    let no_rank = "rank 2 of 2: a rank is at least 0 and below the size, and the size is between 1 and \
+                   2147483647";
     wrong(put(&communicator, 0, 2), no_rank);
     wrong(communicator.signal(Signal::new(2)), no_rank);
     let none = "ncclWaitSignal: 0 signals to wait for; between 1 and 2147483647 are possible";

@@ -64,7 +64,7 @@ impl Play {
     pub(crate) fn assert_left_out(&mut self, process: usize) {
         let ended = self.ended(process);
         assert_eq!(ended.code, Some(3), "{}: {ended:?}", self.job);
-        assert!(ended.stderr.contains("go on without it"), "{}: {ended:?}", self.job);
+        assert!(ended.stderr.contains("continue without it"), "{}: {ended:?}", self.job);
     }
 
     pub(crate) fn ended(&mut self, process: usize) -> Ended {

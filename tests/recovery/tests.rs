@@ -122,7 +122,7 @@ fn a_rank_does_not_go_on_where_as_many_may_live() {
     let ended = play.ended(1);
     assert_eq!(ended.code, Some(3), "{ended:?}");
     assert!(
-        ended.stderr.contains("error: rank 1 on host ") && ended.stderr.contains(" cannot go on: rank 0 "),
+        ended.stderr.contains("error: rank 1 on host ") && ended.stderr.contains(" cannot continue: rank 0 "),
         "{ended:?}"
     );
     // The other one learns that it has ended, and goes on.

@@ -19,7 +19,7 @@ fn a_refused_call_changes_nothing() {
         assert!(text.contains("call wait first"), "{text}");
         let mut step = reducer.step(3).unwrap();
         let text = step.ready(2, &[1.0]).unwrap_err().to_string();
-        assert_eq!(text, "there is no parameter 2: there are 2");
+        assert_eq!(text, "parameter 2 does not exist: there are 2 parameters");
 
         // Its bucket is on its way.
         step.ready(1, &[group.rank() as f32]).unwrap();
@@ -43,7 +43,7 @@ fn a_refused_call_changes_nothing() {
         let error = reducer.step(4).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "step 3 is not complete (gradients that are missing: 1): call wait before step 4"
+            "step 3 is not complete (missing gradients: 1): call wait before step 4"
         );
         let mut step = reducer.step(3).unwrap();
         assert!(step.is_ready(1) && !step.is_ready(0));
@@ -271,7 +271,7 @@ fn a_group_is_usable_after_parameters_that_were_refused() {
         let error = Reducer::<Vec<f32>>::new(group, &parameters(&[1 << 58]), &ReducerOptions::default());
         assert_eq!(
             error.unwrap_err().to_string(),
-            "there is no memory for 288230376151711744 elements of f32"
+            "memory for 288230376151711744 elements of f32 cannot be allocated"
         );
         let mut reducer: Reducer =
             Reducer::new(group, &parameters(&[1]), &ReducerOptions::default()).unwrap();

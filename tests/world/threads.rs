@@ -222,9 +222,8 @@ fn calls_after_a_failure_do_not_hide_it() {
         world.compare(world.rank(), 7, &[Called { place: 0, number: 1, what: what.to_owned() }]);
     }
     for world in worlds {
-        assert!(
-            matches!(world.check(), Err(Error::RankFailed { reason, .. }) if reason == "lost (the process of ranks 10 to 11)".into())
-        );
+        assert!(matches!(world.check(), Err(Error::RankFailed { reason, .. })
+                if reason == "lost (the process of ranks 10 to 11)".into()));
     }
 }
 

@@ -51,7 +51,7 @@ fn number(version: &str) -> Result<Version> {
     let mut parts = version.split('.').map(str::parse);
     match (parts.next(), parts.next(), parts.next()) {
         (Some(Ok(major)), Some(Ok(minor)), Some(Ok(patch))) => Ok(Version::new(major, minor, patch)),
-        _ => anyhow::bail!("`{version}` is no version of NCCL"),
+        _ => anyhow::bail!("`{version}` is not a version of NCCL"),
     }
 }
 

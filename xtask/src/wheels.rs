@@ -128,7 +128,7 @@ pub(crate) fn newest(package: &str) -> Result<String> {
         .context("cannot run python3 -m pip; install python3 and pip")?;
     ensure!(
         output.status.success(),
-        "the package index does not tell the newest {package}: pip index: {}",
+        "the package index does not report the newest {package}: pip index: {}",
         output.status
     );
     // The first line is `<package> (<newest version>)`.

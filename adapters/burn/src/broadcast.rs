@@ -46,9 +46,9 @@ fn compare(group: &Group, names: &[String]) -> Result<(), Error> {
         both => Some(both),
     });
     let (left, right) = difference.into_iter().find(|(left, right)| left != right).unwrap_or_default();
-    let (left, right) = (left.unwrap_or("no further one"), right.unwrap_or("no further one"));
+    let (left, right) = (left.unwrap_or("no further parameter"), right.unwrap_or("no further parameter"));
     Err(Error::Job(format!(
-        "the modules of the ranks differ: where rank 0 has the parameter {left}, rank {rank} has {right}; \
+        "the modules of the ranks differ: rank 0 has the parameter {left}, but rank {rank} has {right}; \
          make the same module on all ranks"
     )))
 }

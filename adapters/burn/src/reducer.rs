@@ -86,8 +86,10 @@ impl Reducer {
     }
 
     fn average_of(&self, index: usize) -> Result<(ParamId, TensorData), Error> {
-        let parameter =
-            self.parameters.get(index).ok_or_else(|| Error::Job(format!("there is no parameter {index}")))?;
+        let parameter = self
+            .parameters
+            .get(index)
+            .ok_or_else(|| Error::Job(format!("parameter {index} does not exist")))?;
         let average = self.reducer.gradient(index)?;
         Ok((parameter.id, TensorData::new(average.to_vec(), parameter.shape.clone())))
     }
@@ -117,16 +119,16 @@ fn refused(error: &dyn fmt::Debug) -> Error {
 fn checked(parameters: &[Parameter], taken: Taken<'_>) -> Result<Vec<TensorData>, Error> {
     if let Some(name) = taken.unknown {
         return Err(Error::Job(format!(
-            "the parameter {name} is trained or has a gradient, and is not one that the Reducer was made \
-             for: make a new Reducer on all ranks when parameters are added, unfrozen or replaced"
+            "the parameter {name} is trained or has a gradient, but is not in the Reducer: make a new \
+             Reducer on all ranks when parameters are added, unfrozen or replaced"
         )));
     }
     let check = |(parameter, data): (&Parameter, Option<TensorData>)| {
         let name = &parameter.name;
         let data = data.ok_or_else(|| {
             Error::Job(format!(
-                "the parameter {name} has no gradient: it must contribute to the loss in every step on every \
-                 rank; for one that is not trained, call set_require_grad(false) before Reducer::new"
+                "the parameter {name} has no gradient: it must contribute to the loss in every step on \
+                 every rank; for an untrained parameter, call set_require_grad(false) before Reducer::new"
             ))
         })?;
         if data.dtype != DType::F32 {

@@ -171,7 +171,7 @@ pub(crate) fn steps_of(state: &HashMap<String, Tensor>) -> Result<u32, Error> {
 fn of_name<'a>(state: &'a HashMap<String, Tensor>, name: &str) -> Result<&'a Tensor, Error> {
     state
         .get(name)
-        .ok_or_else(|| Error::Tensor(format!("the state has no tensor {name}: it is of another model")))
+        .ok_or_else(|| Error::Tensor(format!("the state has no tensor {name}: it belongs to another model")))
 }
 
 /// A moment of one variable.

@@ -146,7 +146,7 @@ where
     train::Reducer<B>: Send,
 {
     let mut parameters: Vec<Parameter> = variables.iter().map(Named::parameter).collect();
-    parameters.push(Parameter::new("(which gradients there are)", [variables.len()]));
+    parameters.push(Parameter::new("(the set of gradients)", [variables.len()]));
     let reducer = train::Reducer::<B>::new(group, &parameters, options)?;
     Ok(Box::new(Typed { reducer, variables }))
 }

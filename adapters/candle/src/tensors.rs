@@ -40,7 +40,7 @@ pub fn group(job: &Job, device: &Device) -> Result<Group, Error> {
         Device::Cpu => Ok(job.group(Backend::Host)?),
         #[cfg(feature = "cuda")]
         Device::Cuda(device) => on_gpu(job, device),
-        _ => Err(Error::Tensor("there are no groups for tensors of this device: use the CPU".to_owned())),
+        _ => Err(Error::Tensor("tensors of this device are not supported: use the CPU".to_owned())),
     }
 }
 

@@ -61,7 +61,8 @@ impl Zero1 {
     fn checked(group: &Group, variables: &VarMap) -> Result<(Vec<Named>, Named), Error> {
         let all = parameters::sorted(group, variables)?;
         let Some(first) = all.first().cloned() else { return Err(Error::Tensor("no variables".to_owned())) };
-        by_type!(first.var.device(), first.var.dtype(), first.name, B => { let _: Option<B> = None; Ok(()) })?;
+        let (device, data_type) = (first.var.device(), first.var.dtype());
+        by_type!(device, data_type, first.name, B => { let _: Option<B> = None; Ok(()) })?;
         if let Some(other) = all.iter().find(|named| named.var.dtype() != first.var.dtype()) {
             return Err(Error::Tensor(format!(
                 "{} is {:?} and {} is {:?}: an optimizer with shards needs one type for all",
@@ -182,8 +183,8 @@ impl<B: Memory> Typed<B> {
                 Ok(if is_shared { gradient.detach().copy()? } else { gradient })
             }
             None => Err(Error::Tensor(format!(
-                "{} has no gradient, and would get the optimizer's decay: insert one of zeros, or keep it \
-                 out of the VarMap",
+                "{} has no gradient, and would get the optimizer's decay: insert a gradient of zeros, or \
+                 keep the variable out of the VarMap",
                 named.name
             ))),
         };

@@ -56,10 +56,9 @@ impl Checkpoint {
     pub(crate) fn restore(&self, variables: &VarMap) -> Result<()> {
         let data = variables.data().lock().ok().context("a thread has panicked")?;
         for (name, var) in data.iter() {
-            let saved = self
-                .tensors
-                .get(name)
-                .with_context(|| format!("the checkpoint has no parameter {name}: it is of another model"))?;
+            let saved = self.tensors.get(name).with_context(|| {
+                format!("the checkpoint has no parameter {name}: it belongs to another model")
+            })?;
             var.set(saved).with_context(|| format!("parameter {name} of the checkpoint"))?;
         }
         Ok(())

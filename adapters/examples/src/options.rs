@@ -16,7 +16,7 @@ pub enum Processor {
 /// Options of all programs.
 #[derive(Args, Clone, Debug)]
 pub struct Common {
-    /// Samples of a step, which all ranks together compute
+    /// Samples of a step, computed by all ranks together
     #[arg(long, default_value_t = 64, value_name = "SAMPLES")]
     pub batch: usize,
     /// Learning rate of AdamW
@@ -28,7 +28,7 @@ pub struct Common {
     /// Divide the optimizer's state among the ranks (ZeRO, stage 1)
     #[arg(long)]
     pub shard: bool,
-    /// Where to compute
+    /// Processor that computes
     #[arg(long, value_enum, default_value_t = Processor::Cpu)]
     pub device: Processor,
     /// Save parameters, optimizer state and step to this safetensors file at the end and every
@@ -36,12 +36,17 @@ pub struct Common {
     #[arg(long, value_name = "FILE")]
     pub checkpoint: Option<PathBuf>,
     /// Steps between two checkpoints
-    #[arg(long, value_name = "STEPS", requires = "checkpoint", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(
+        long,
+        value_name = "STEPS",
+        requires = "checkpoint",
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
     pub checkpoint_every: Option<u64>,
-    /// Go on from the checkpoint, with any number of ranks, which all read the file
+    /// Continue from the checkpoint, with any number of ranks; all ranks read the file
     #[arg(long, requires = "checkpoint")]
     pub resume: bool,
-    /// Rank that kills its own process, to see the others go on
+    /// Rank that kills its own process, to show that the other ranks continue
     #[arg(long, value_name = "RANK", requires = "fail_at")]
     pub fail_rank: Option<usize>,
     /// Step before which the rank of --fail-rank kills itself

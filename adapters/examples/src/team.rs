@@ -57,7 +57,7 @@ impl Team {
         if team.group.rank() == 0 {
             let (left, seconds) = (team.group.size(), began.elapsed().as_secs_f64());
             output::print(&format!(
-                "# {failure}; {left} of {ranks} ranks go on after step {step}, {seconds:.1} s later"
+                "# {failure}; {left} of {ranks} ranks continue after step {step}, {seconds:.1} s later"
             ))?;
         }
         Ok((team, step))
@@ -78,7 +78,7 @@ impl Team {
         } else if !self.device.is_cpu() {
             bail!(
                 "a shard of the optimizer's state is lost, and the last step undefined: save a --checkpoint \
-                 to go on from"
+                 and continue from it"
             );
         } else if self.group.rank() == 0 {
             output::print(

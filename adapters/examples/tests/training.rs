@@ -136,7 +136,7 @@ fn three_ranks_go_on_when_the_fourth_is_killed() {
     assert!(others.iter().all(|other| other.status.success() && other.stdout.is_empty()), "{others:?}");
     let output = succeeded(first.clone());
     let notice =
-        output.lines().find(|line| line.contains("3 of 4 ranks go on after step 30")).expect(&output);
+        output.lines().find(|line| line.contains("3 of 4 ranks continue after step 30")).expect(&output);
     let seconds = notice.rsplit_once(", ").unwrap().1.strip_suffix(" s later").unwrap();
     assert!(seconds.parse::<f64>().unwrap() < 10.0, "{notice}");
     let last = &lines(&output)[2];
@@ -156,7 +156,7 @@ fn shards_that_are_lost_come_from_the_checkpoint() {
     let outputs: Vec<Output> =
         processes.into_iter().map(|process| process.wait_with_output().unwrap()).collect();
     let output = succeeded(outputs[0].clone());
-    assert!(output.contains("2 of 3 ranks go on after step 22"), "{output}");
+    assert!(output.contains("2 of 3 ranks continue after step 22"), "{output}");
     let last = &lines(&output)[2];
     assert!((last.loss - expected[2].loss).abs() <= 1e-3 * expected[2].loss, "{output}");
 }

@@ -33,8 +33,9 @@ impl Streams {
     pub(crate) fn join(group: &Group, framework: usize) -> Result<Self, Error> {
         if framework == PER_THREAD {
             return Err(Error::Buffer(
-                "the per-thread default stream is another stream on every thread: use a stream of your own"
-                    .to_owned(),
+                "the per-thread default stream is a different stream on every thread: use a stream of your \
+                 own"
+                .to_owned(),
             ));
         }
         let group = Arc::clone(group.stream().ok_or_else(no_device)?);

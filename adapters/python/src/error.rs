@@ -23,7 +23,7 @@ create_exception!(
     TimedOut,
     CollectiveError,
     "An operation has not finished within the group's timeout: `operation`, `limit` in seconds, and `late`, \
-     the ranks that have not called it, are busy, or have gone on, with their hosts."
+     the ranks that have not called it, are busy, or have continued, with their hosts."
 );
 
 /// The exception of an error, with its text and its parts as attributes.

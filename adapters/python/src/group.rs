@@ -169,7 +169,7 @@ impl Group {
     fn set_timeout(&self, seconds: Option<f64>) -> PyResult<()> {
         let limit = seconds.map(Duration::try_from_secs_f64).transpose();
         let limit = limit.map_err(|error| {
-            PyValueError::new_err(format!("the timeout is no number of seconds: {error}"))
+            PyValueError::new_err(format!("the timeout is not a number of seconds: {error}"))
         })?;
         self.inner()?.set_timeout(limit);
         Ok(())

@@ -35,8 +35,9 @@ impl<T: Send + Sync> Owned<T> {
         match &self.value {
             Some(value) if self.process == process::id() => Ok(value),
             _ => Err(CollectiveError::new_err(format!(
-                "this belongs to process {}, from which process {} was forked: use it there alone, or start \
-                 the processes with multiprocessing's method \"spawn\" and call init() in each",
+                "this object belongs to process {}, and process {} was forked from it: use the object in \
+                 the first process only, or start the processes with multiprocessing's method \"spawn\" and \
+                 call init() in each",
                 self.process,
                 process::id()
             ))),

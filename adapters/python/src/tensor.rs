@@ -50,7 +50,7 @@ impl Tensor {
         if flags.contains(DlpackFlags::IS_COPIED) {
             return Err(PyValueError::new_err(
                 "the array's __dlpack__ exports a copy of its memory, and the result would be lost with it: \
-                 pass an array or tensor that shares its memory, as of numpy or torch",
+                 pass an array or tensor that shares its memory, such as numpy's or torch's",
             ));
         }
         Ok(tensor)
@@ -104,7 +104,8 @@ fn detached<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         && is_negative.call0()?.is_truthy()?
     {
         return Err(PyValueError::new_err(
-            "the tensor is a negative view of other memory: use a copy, as of torch's resolve_neg()",
+            "the tensor is a negative view of other memory: use a copy, for example from torch's \
+             resolve_neg()",
         ));
     }
     match object.getattr_opt("requires_grad")? {
@@ -135,7 +136,7 @@ fn torch_stream(object: &Bound<'_, PyAny>, device: usize) -> PyResult<usize> {
     let torch = modules.call_method1("get", ("torch",))?;
     if torch.is_none() || !object.is_instance(&torch.getattr("Tensor")?)? {
         return Err(PyTypeError::new_err(
-            "the CUDA stream in whose order this array is used is not known: pass its address as stream=",
+            "the CUDA stream of this array is not known: pass the stream's address as stream=",
         ));
     }
     torch.getattr("cuda")?.call_method1("current_stream", (device,))?.getattr("cuda_stream")?.extract()
@@ -170,8 +171,8 @@ fn described(tensor: &TensorRef<'_>) -> PyResult<Described> {
     if !is_contiguous(tensor) {
         let (shape, strides) = (tensor.shape(), tensor.strides().unwrap_or_default());
         return Err(PyValueError::new_err(format!(
-            "the tensor is not contiguous (shape {shape:?}, strides {strides:?}): use a contiguous copy, as \
-             of numpy.ascontiguousarray or torch's contiguous()"
+            "the tensor is not contiguous (shape {shape:?}, strides {strides:?}): use a contiguous copy, \
+             for example from numpy.ascontiguousarray or torch's contiguous()"
         )));
     }
     let len = tensor.num_elements();

@@ -207,7 +207,10 @@ fn check_results(name: &str, folder: &Path, trials: usize) {
         match (trial, &end) {
             (DAMAGED, End::Wrong) => {}
             (REFUSED, End::Refused(reason)) => {
-                assert!(reason.contains("a power of two of ranks, and there are 3"), "{name}: {reason}");
+                assert!(
+                    reason.contains("a power of two as number of ranks, but there are 3"),
+                    "{name}: {reason}"
+                );
                 assert_eq!(run, None);
                 continue;
             }

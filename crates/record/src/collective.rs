@@ -129,7 +129,8 @@ impl fmt::Display for Collective {
 
 /// A text that is not the name of a collective.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no collective; write one of {names}, several with commas, or `all` by itself", names = names())]
+#[error("'{0}' is not a collective; write one of {names}, several with commas, or `all` by \
+         itself", names = names())]
 pub struct UnknownCollective(String);
 
 fn names() -> String {

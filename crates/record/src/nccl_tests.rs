@@ -65,7 +65,10 @@ pub fn too_slow(run: &Run) -> Option<String> {
     let minimum = minimum_busbw(&run.provenance).filter(|_| applies)?;
     let mean = run.mean_busbw_gbps().unwrap_or(f64::NAN);
     (enough(mean, Some(minimum)) == Some(false)).then(|| {
-        format!("NCCL_TESTS_MIN_BW is not reached: the mean busbw is {mean:.2} GB/s, and {minimum} GB/s less 10 % are asked for")
+        format!(
+            "NCCL_TESTS_MIN_BW is not reached: the mean busbw is {mean:.2} GB/s, but {minimum} GB/s less 10 \
+             % are required"
+        )
     })
 }
 

@@ -47,9 +47,8 @@ impl PairSettings {
             self.inject_bytes.map(|longest| format!("injected up to {longest} bytes")),
             self.direct.map(|direct| match direct {
                 true => "GPUs' memory, directly".to_owned(),
-                false => {
-                    "GPUs' memory, directly or by way of the host's: the provider does not promise".to_owned()
-                }
+                false => "GPUs' memory, directly or through host memory: the provider does not specify it"
+                    .to_owned(),
             }),
             (self.completion == Completion::Block).then(|| "blocking".to_owned()),
             (self.pause_ns > 0).then(|| format!("pauses of {} ns while waiting", self.pause_ns)),

@@ -66,7 +66,8 @@ mod tests {
         for (bytes, ratio, best) in [(8, 0.5, 0.25), (16, 2.0, 1.0), (32, 1.0, 0.5)] {
             ratios.add(&measurement(bytes, ratio, best));
         }
-        let expected = "medians 1.000, bests 0.500 in geometric mean of 3; worst 2.000 at 16 bytes of float sum, in place";
+        let expected = "medians 1.000, bests 0.500 in geometric mean of 3; worst 2.000 at 16 bytes of float \
+                        sum, in place";
         assert_eq!(ratios.summary().as_deref(), Some(expected));
         // Measurements without a ratio are ignored.
         let before = ratios.clone();

@@ -71,7 +71,8 @@ fn no_file_is_left_in_half() {
     let kept = read(&path("run.jsonl")).unwrap();
     let left_out = run.measurements.len() - kept.measurements.len();
     assert!(left_out > 0 && kept.measurements[..] == run.measurements[..kept.measurements.len()], "{kept:?}");
-    let said = format!("the last {left_out} measurement(s) are left out: File too large (os error 27)");
+    let said =
+        format!("the last {left_out} measurement(s) are not in the file: File too large (os error 27)");
     assert_eq!((&kept.outcome, kept.notes.last()), (&Outcome::Failed { message: said.clone() }, Some(&said)));
     let wrong_measurements = run.measurements.iter().filter(|each| each.is_wrong()).count();
     assert!(wrong_measurements > 0 && kept.measurements.iter().all(|each| !each.is_wrong()), "{kept:?}");

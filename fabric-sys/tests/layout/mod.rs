@@ -27,15 +27,16 @@ macro_rules! layouts {
 }
 
 layouts! {
-    fi_info: next caps mode addr_format src_addrlen dest_addrlen src_addr dest_addr handle tx_attr rx_attr ep_attr
-        domain_attr fabric_attr nic;
+    fi_info: next caps mode addr_format src_addrlen dest_addrlen src_addr dest_addr handle tx_attr rx_attr
+        ep_attr domain_attr fabric_attr nic;
     fi_tx_attr: caps mode op_flags msg_order comp_order inject_size size iov_limit rma_iov_limit tclass;
     fi_rx_attr: caps mode op_flags msg_order comp_order total_buffered_recv size iov_limit;
-    fi_ep_attr: type_ protocol protocol_version max_msg_size msg_prefix_size max_order_raw_size max_order_war_size
-        max_order_waw_size mem_tag_format tx_ctx_cnt rx_ctx_cnt auth_key_size auth_key;
-    fi_domain_attr: domain name threading control_progress data_progress resource_mgmt av_type mr_mode mr_key_size
-        cq_data_size cq_cnt ep_cnt tx_ctx_cnt rx_ctx_cnt max_ep_tx_ctx max_ep_rx_ctx max_ep_stx_ctx max_ep_srx_ctx
-        cntr_cnt mr_iov_limit caps mode auth_key auth_key_size max_err_data mr_cnt tclass;
+    fi_ep_attr: type_ protocol protocol_version max_msg_size msg_prefix_size max_order_raw_size
+        max_order_war_size max_order_waw_size mem_tag_format tx_ctx_cnt rx_ctx_cnt auth_key_size auth_key;
+    fi_domain_attr: domain name threading control_progress data_progress resource_mgmt av_type mr_mode
+        mr_key_size cq_data_size cq_cnt ep_cnt tx_ctx_cnt rx_ctx_cnt max_ep_tx_ctx max_ep_rx_ctx
+        max_ep_stx_ctx max_ep_srx_ctx cntr_cnt mr_iov_limit caps mode auth_key auth_key_size max_err_data
+        mr_cnt tclass;
     fi_fabric_attr: fabric name prov_name prov_version api_version;
     fi_device_attr: name device_id device_version vendor_id driver firmware;
     fi_link_attr: address mtu speed state network_type;
@@ -67,8 +68,8 @@ layouts! {
     fid_nic: fid device_attr bus_attr link_attr prov_attr;
     fi_ops: size close bind control ops_open tostr ops_set;
     fi_ops_fabric: size domain passive_ep eq_open wait_open trywait domain2;
-    fi_ops_domain: size av_open cq_open endpoint scalable_ep cntr_open poll_open stx_ctx srx_ctx query_atomic
-        query_collective endpoint2;
+    fi_ops_domain: size av_open cq_open endpoint scalable_ep cntr_open poll_open stx_ctx srx_ctx
+        query_atomic query_collective endpoint2;
     fi_ops_ep: size cancel getopt setopt tx_ctx rx_ctx rx_size_left tx_size_left;
     fi_ops_cm: size setname getname getpeer connect listen accept reject shutdown join;
     fi_ops_msg: size recv recvv recvmsg send sendv sendmsg inject senddata injectdata;

@@ -341,7 +341,7 @@ pub(crate) mod tests {
             (&["allreduce", "-o", "sum,sum"], "'sum' names sum again: list each once"),
             (&["allreduce,all_reduce"], "error: 'all_reduce' names allreduce again: list each once"),
             (&["allredcue"], "tip: a similar subcommand exists: 'allreduce'"),
-            (&["allreduce,alltoal"], "error: 'alltoal' is no collective; write one of allreduce"),
+            (&["allreduce,alltoal"], "error: 'alltoal' is not a collective; write one of allreduce"),
             (&["allreduce", "-w", "4294967296"], "whole number from 0 to 4294967295"),
             (&["allreduce", "--inject-fault", "1:0", "-c", "0"], "-c 0 verifies nothing"),
             (&["allreduce", "--between", "ring"], "add --algo hierarchical"),

@@ -213,7 +213,7 @@ impl<T: Transport> HostCollectives<T> {
         }
         let problem = format!(
             "the {part} buffer has {part_len} elements and there are {} ranks, but the {whole} buffer has \
-             {whole_len} elements; it must have as many as all {part} buffers together",
+             {whole_len} elements; it must have as many elements as all {part} buffers together",
             self.ranks
         );
         Err(Error::Length { operation: collective.name(), problem })
@@ -225,10 +225,8 @@ impl<T: Transport> HostCollectives<T> {
             let part = len / self.ranks;
             return Ok(self.rank * part..(self.rank + 1) * part);
         }
-        let problem = format!(
-            "the buffer has {len} elements, which is no multiple of the number of ranks, {}",
-            self.ranks
-        );
+        let problem =
+            format!("the buffer has {len} elements, not a multiple of the number of ranks, {}", self.ranks);
         Err(Error::Length { operation: collective.name(), problem })
     }
 
@@ -458,7 +456,7 @@ fn check_equal(operation: &'static str, send: usize, receive: usize) -> Result<(
         return Ok(());
     }
     let problem = format!(
-        "the send buffer has {send} elements and the receive buffer {receive}; they must have as many"
+        "the send buffer has {send} elements and the receive buffer {receive}; both must have the same number"
     );
     Err(Error::Length { operation, problem })
 }

@@ -67,8 +67,7 @@ impl<T: Transport> HostCollectives<T> {
             self.check_rank(operation, "peer", peer)?;
             if peer == self.rank && self.transport.is_some() {
                 let problem = format!(
-                    "the peer is rank {peer} itself; only an exchange with itself in both directions can be \
-                     that"
+                    "the peer is rank {peer} itself; a rank can exchange with itself only in both directions"
                 );
                 return Err(Error::Rank { operation, problem });
             }

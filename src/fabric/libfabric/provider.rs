@@ -275,7 +275,8 @@ pub(crate) fn variable_filter() -> Option<String> {
 pub(crate) fn chosen_by_variable() -> String {
     variable_filter().map_or_else(String::new, |filter| {
         format!(
-            "; FI_PROVIDER={filter} makes libfabric leave out all others: unset it, or name a provider it has"
+            "; FI_PROVIDER={filter} makes libfabric skip all other providers: unset it, or name an \
+             available provider"
         )
     })
 }

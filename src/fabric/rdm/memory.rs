@@ -149,7 +149,7 @@ impl DeviceRange {
         }
         if start > end || end > memory.len {
             let problem =
-                format!("bytes {start}..{end} are not all within the {} that are registered", memory.len);
+                format!("bytes {start}..{end} are not all within the {} registered bytes", memory.len);
             return Err(endpoint.endpoint_error(operation, problem));
         }
         let start = memory.start.wrapping_add(start).cast_mut().cast();
@@ -194,7 +194,7 @@ impl Endpoint {
     ) -> Result<DeviceMemory, Error> {
         const NAME: &str = "fi_mr_regattr";
         if !self.options.cuda {
-            let problem = "the endpoint was opened for memory of the host alone";
+            let problem = "the endpoint was opened for host memory only";
             return Err(self.endpoint_error(NAME, problem.to_owned()));
         }
         let mut access = fabric_sys::FI_SEND | fabric_sys::FI_RECV;
@@ -211,7 +211,8 @@ impl Endpoint {
             fabric_sys::FI_ENOSYS => {
                 let (version, path) = (self.library.version(), self.library.path().display());
                 let problem = format!(
-                    "libfabric {version} ({path}) has no CUDA: it was built without it, or found no driver"
+                    "libfabric {version} ({path}) does not support CUDA: it was built without CUDA, or \
+                     found no driver"
                 );
                 self.endpoint_error(NAME, problem)
             }

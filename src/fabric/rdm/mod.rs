@@ -152,7 +152,7 @@ pub struct Completion {
 
 /// An operation in flight, to wait for.
 #[derive(Debug)]
-#[must_use = "all operations are waited for at the end of the scope, but what they got is lost"]
+#[must_use = "the end of the scope waits for all operations, but their results are lost"]
 pub struct Operation {
     /// [`Endpoint::id`].
     endpoint: u64,
@@ -248,7 +248,7 @@ impl Endpoint {
         // when the peer is closed; from 2.5 on it also crashes when one sends before the other has read the
         // location of its memory.
         if self.provider == "shm" && shm::is_of_this_process(address) {
-            let problem = "endpoints of one process crash each other over shm; use tcp, or processes";
+            let problem = "two endpoints of one process crash over shm; use tcp, or separate processes";
             return Err(self.endpoint_error("fi_av_insert", problem.to_owned()));
         }
         if self.provider == "shm" && !shm::is_address(address) {
@@ -349,7 +349,8 @@ fn closed(operation: &'static str, provider: &str) -> Error {
     Error::Endpoint {
         operation,
         provider: provider.to_owned(),
-        problem: "the endpoint was closed when an operation failed, so that its buffers are left alone; open another"
+        problem: "the endpoint was closed after a failed operation, so that nothing writes to its buffers; \
+                  open a new endpoint"
             .to_owned(),
     }
 }

@@ -98,8 +98,8 @@ impl Endpoint {
         if options.remote_memory {
             return Err(Error::Provider {
                 provider: options.provider.clone(),
-                problem: "endpoints with Options::remote_memory cannot share a domain: libfabric looks up their regions \
-                          without a lock; open each with Endpoint::open"
+                problem: "endpoints with Options::remote_memory cannot share a domain: libfabric looks up \
+                          their regions without a lock; open each with Endpoint::open"
                     .to_owned(),
             });
         }
@@ -166,7 +166,7 @@ fn open_endpoint(
     let (objects, address) = opened.map_err(|error| match error {
         Error::Call(failure) if options.blocking && failure.operation == "fi_cq_open" => {
             let problem = format!(
-                "its completion queues have nothing that a thread could sleep on ({}): poll instead",
+                "its completion queues have no object for a thread to wait on ({}): poll instead",
                 failure.text
             );
             refuse_provider(options, problem)
@@ -220,21 +220,21 @@ fn unavailable(library: &'static Fabric, name: &str, options: &Options, threadin
         there.sort_unstable();
         there.dedup();
         if !there.is_empty() {
-            return format!("it has no domain '{domain}' for this; it has {}", there.join(", "));
+            return format!("it has no domain '{domain}' for this endpoint; available: {}", there.join(", "));
         }
     }
     let others = Options { cuda: false, ..options.clone() };
     if options.cuda && finds(&others) {
         return format!(
-            "it moves memory of the host alone: with libfabric {} ({}) it lacks FI_HMEM here; copy to the \
-             host, or choose a provider that has it (nccl-bench fabric info -t rdm -c HMEM)",
+            "it supports host memory only: with libfabric {} ({}) it lacks FI_HMEM here; copy to the host, \
+             or choose a provider with FI_HMEM (nccl-bench fabric info -t rdm -c HMEM)",
             library.version(),
             library.path().display()
         );
     }
     let what = if options.remote_memory { "messages and remote memory" } else { "messages" };
     format!(
-        "libfabric {} ({}) offers no reliable endpoint for {what} with it here; see `{}`{}",
+        "libfabric {} ({}) offers no reliable endpoint for {what} with this provider here; see `{}`{}",
         library.version(),
         library.path().display(),
         command(name),
@@ -246,7 +246,8 @@ fn unavailable(library: &'static Fabric, name: &str, options: &Options, threadin
 fn no_address(name: &str, options: &Options) -> String {
     let source = options.source.as_deref().unwrap_or_default();
     format!(
-        "it has no local address '{source}' to bind to; choose one of those that `{} -v` shows, or none",
+        "it has no local address '{source}' to bind to; choose an address from the output of `{} -v`, or \
+         none",
         command(name)
     )
 }

@@ -190,8 +190,10 @@ impl Endpoint {
         call: impl Fn(&EndpointObjects, fi_addr_t) -> isize,
     ) -> Result<(), Error> {
         if len > self.longest_inject {
-            let problem =
-                format!("{len} bytes are more than the {} that can be injected", self.longest_inject);
+            let problem = format!(
+                "{len} bytes are more than {}, the limit of an injected operation",
+                self.longest_inject
+            );
             return Err(self.endpoint_error(name, problem));
         }
         self.submit(name, len, Some(peer), call)
@@ -205,7 +207,7 @@ impl Endpoint {
         call: impl Fn(&EndpointObjects, fi_addr_t) -> isize,
     ) -> Result<(), Error> {
         if peer.is_some_and(|peer| peer.endpoint != self.id) {
-            return Err(self.endpoint_error(name, "the peer is one of another endpoint".to_owned()));
+            return Err(self.endpoint_error(name, "the peer belongs to another endpoint".to_owned()));
         }
         if len > self.longest_message {
             return Err(self.failure(name, fabric_sys::FI_EMSGSIZE, None));
@@ -228,13 +230,15 @@ impl Endpoint {
 
     pub(super) fn wait(&mut self, operation: &Operation) -> Result<Completion, Error> {
         if operation.endpoint != self.id {
-            return Err(self.endpoint_error("waiting", "the operation is one of another endpoint".to_owned()));
+            return Err(
+                self.endpoint_error("waiting", "the operation belongs to another endpoint".to_owned())
+            );
         }
         let slot = self.slots.all.get(operation.slot as usize).map(|slot| slot.as_ptr());
         // SAFETY: a slot of this endpoint.
         let known = slot.filter(|&slot| unsafe { (*slot).generation } == operation.generation);
         let Some(slot) = known else {
-            return Err(self.endpoint_error("waiting", "the operation is one of another scope".to_owned()));
+            return Err(self.endpoint_error("waiting", "the operation belongs to another scope".to_owned()));
         };
         self.reset_wait();
         loop {
@@ -254,7 +258,7 @@ impl Endpoint {
                     });
                 }
                 OperationState::Free => {
-                    return Err(self.endpoint_error("waiting", "the operation is not one".to_owned()));
+                    return Err(self.endpoint_error("waiting", "the operation has ended already".to_owned()));
                 }
             }
         }

@@ -90,8 +90,8 @@ impl Endpoint {
         const NAME: &str = "fi_mr_regattr";
         self.require_option(self.options.remote_memory, NAME, "remote_memory")?;
         let memory = RegionMemory::zeroed(len, self.provider == "shm").map(Arc::new);
-        let memory =
-            memory.ok_or_else(|| self.endpoint_error(NAME, format!("there is no memory for {len} bytes")))?;
+        let memory = memory
+            .ok_or_else(|| self.endpoint_error(NAME, format!("{len} bytes of memory cannot be allocated")))?;
         let access = fabric_sys::FI_REMOTE_READ | fabric_sys::FI_REMOTE_WRITE;
         let host = (fabric_sys::FI_HMEM_SYSTEM, 0);
         let objects = self.objects_mut(NAME)?;

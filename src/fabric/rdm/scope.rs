@@ -217,10 +217,8 @@ impl<'env> Scope<'env> {
         self.endpoint.require_option(self.endpoint.options.remote_memory, operation, "remote_memory")?;
         let end = offset.checked_add(len as u64);
         if end.is_none_or(|end| end > region.len()) {
-            let problem = format!(
-                "{len} bytes from byte {offset} on are more than the region's {} bytes",
-                region.len()
-            );
+            let problem =
+                format!("{len} bytes at offset {offset} exceed the region's {} bytes", region.len());
             return Err(self.endpoint.endpoint_error(operation, problem));
         }
         Ok(region.address_of(offset))

@@ -98,10 +98,7 @@ fn what_is_too_long_to_be_injected_is_told() {
     let longest = one.longest_inject();
     assert!(longest > 0);
     let error = one.scope(|scope| scope.inject(to_other, 1, &vec![0; longest + 1])).unwrap_err().to_string();
-    assert!(
-        error.contains(&format!("{} bytes are more than the {longest} that can be", longest + 1)),
-        "{error}"
-    );
+    assert!(error.contains(&format!("{} bytes are more than {longest}, the limit", longest + 1)), "{error}");
 }
 
 #[test]
@@ -122,7 +119,7 @@ fn a_longer_message_is_an_error_of_its_receive() {
 
 #[test]
 fn what_ends_with_operations_in_flight_closes_the_endpoint() {
-    let message = "the endpoint was closed when an operation failed";
+    let message = "the endpoint was closed after a failed operation";
     let [(mut one, to_other), _other] = pair();
     let mut buffer = [0; 8];
     let result: Result<(), Error> = one.scope(|scope| {
@@ -223,7 +220,7 @@ fn a_peer_of_another_endpoint_is_refused() {
     })
     .unwrap();
     for error in errors {
-        assert!(error.to_string().contains("the peer is one of another endpoint"), "{error}");
+        assert!(error.to_string().contains("the peer belongs to another endpoint"), "{error}");
     }
 }
 
@@ -238,7 +235,7 @@ fn an_operation_of_another_endpoint_is_refused() {
     let [(mut one, _), _] = pair();
     for operation in [sent, received] {
         let error = one.scope(|scope| scope.wait(operation)).unwrap_err();
-        assert!(error.to_string().contains("the operation is one of another endpoint"), "{error}");
+        assert!(error.to_string().contains("the operation belongs to another endpoint"), "{error}");
     }
 }
 

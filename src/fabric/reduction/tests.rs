@@ -23,7 +23,8 @@ macro_rules! integers {
             const DATA_TYPE: DataType = DataType::$tag;
             fn values() -> Vec<Self> {
                 let (min, max) = (Self::MIN, Self::MAX);
-                vec![min, min + 1, 0, 1, 2, 3, 7, 100, max / 3, max / 2 + 1, max - 1, max, min / 2, 0x55, 0x2a]
+                let middle = [max / 3, max / 2 + 1, min / 2];
+                [&[min, min + 1, 0, 1, 2, 3, 7, 100, max - 1, max, 0x55, 0x2a][..], &middle].concat()
             }
             fn reference(a: Self, b: Self, op: ReduceOp) -> Self {
                 let (wide_a, wide_b) = (a as i128, b as i128);

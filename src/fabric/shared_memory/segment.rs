@@ -149,7 +149,7 @@ impl SharedSegment {
                 if result == CLAIMED { Some(rank) } else { all.iter().position(|one| one == &[CLAIMED]) };
             if let Some(rank) = twice {
                 return Err(world::Error::Mismatch(format!(
-                    "two ranks of a world of {ranks} ranks say that they are rank {rank}"
+                    "two ranks of a world of {ranks} ranks report that they are rank {rank}"
                 )));
             }
             Ok(mapped.ok().filter(|_| all.iter().all(|one| one == &[MAPPED])))

@@ -236,8 +236,8 @@ pub(super) fn with_length(tag: u64, len: usize) -> u64 {
 fn unavailable(library: &Fabric, provider: &str) -> Error {
     let known = provider::providers().map_or_else(|_| "none".to_owned(), |providers| providers.join(", "));
     let mut problem = format!(
-        "libfabric {} ({}) offers no reliable endpoint for tagged messages with it on this machine; \
-         available: {known}",
+        "libfabric {} ({}) offers no reliable endpoint for tagged messages with this provider on this \
+         machine; available: {known}",
         library.version(),
         library.path().display()
     );

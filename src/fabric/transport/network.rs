@@ -256,9 +256,9 @@ fn loopback_problem(address: &str) -> Option<String> {
     let loopback = ["fi_sockaddr_in://127.", "fi_sockaddr_in6://[::1]"];
     loopback.iter().any(|prefix| address.starts_with(prefix)).then(|| {
         format!(
-            "this rank's address is {address}, which ranks on other hosts do not reach: no network interface \
-             but loopback is up or chosen; bring one up (ip link), or choose one that all hosts reach \
-             (FI_TCP_IFACE=<name>)"
+            "ranks on other hosts cannot reach this rank's address {address}: only the loopback interface \
+             is up or chosen; bring another interface up (ip link), or choose an interface that all hosts \
+             reach (FI_TCP_IFACE=<name>)"
         )
     })
 }

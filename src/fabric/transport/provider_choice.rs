@@ -102,7 +102,7 @@ fn network_identity() -> String {
 /// Returns the reason against `shm` as the only provider of a job, if any.
 fn shm_problem(ranks: usize, one_host: bool) -> Option<String> {
     let problem = if !one_host {
-        "reaches only processes that share /dev/shm and the user, and the ranks of this job do not all"
+        "reaches only processes of one user with the same /dev/shm, but the ranks of this job differ in them"
             .to_owned()
     } else if ranks > MAX_SHM_RANKS {
         format!("serves at most {MAX_SHM_RANKS} ranks, and this job has {ranks}")

@@ -100,7 +100,7 @@ impl GpuGroup {
 fn host_memory(bytes: usize) -> Result<Vec<u8>, Error> {
     let mut memory = Vec::new();
     let reserved = memory.try_reserve_exact(bytes);
-    reserved.map_err(|_| Error::Job(format!("there is no memory for a copy of {bytes} bytes")))?;
+    reserved.map_err(|_| Error::Job(format!("{bytes} bytes of memory for a copy cannot be allocated")))?;
     memory.resize(bytes, 0);
     Ok(memory)
 }

@@ -67,7 +67,9 @@ impl GpuGroup {
         let id = all.first().and_then(|id| id.as_slice().try_into().ok()).map(UniqueId::from_bytes);
         let Some(id) = id else {
             return Err(Error::Job(
-                "rank 0 of the group has sent no id of NCCL: use one version of the program".into(),
+                "rank 0 of the group has sent no NCCL id: start all ranks with the same version of the \
+                 program"
+                    .into(),
             ));
         };
         // The others wait inside NCCL from here on, and not in an exchange of the part.

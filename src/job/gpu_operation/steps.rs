@@ -28,8 +28,8 @@ pub(crate) struct FirstCall {
     pub(crate) step: u64,
 }
 
-/// Memory of comparisons that have ended, for the next ones. A thread of the group ends them, and must not free
-/// the memory: cudarc takes an error that it has noted, and notes it again, and a call of the program in
+/// Memory of comparisons that have ended, for the next ones. A thread of the group ends them, and must not
+/// free the memory: cudarc takes an error that it has noted, and notes it again, and a call of the program in
 /// between would return it as its own.
 pub(crate) type Spare = Arc<Mutex<Vec<CudaSlice<u64>>>>;
 

@@ -34,7 +34,9 @@ impl Communicator {
     /// # use std::sync::Arc;
     /// # use collectives::nccl::{Communicator, Config, Error, Library, UniqueId};
     /// # use cudarc::driver::CudaStream;
-    /// # fn example(library: Library, stream: &Arc<CudaStream>, rank: usize, size: usize, id: &UniqueId) -> Result<(), Error> {
+    /// # fn example(
+    /// #     library: Library, stream: &Arc<CudaStream>, rank: usize, size: usize, id: &UniqueId,
+    /// # ) -> Result<(), Error> {
     /// let communicator = Communicator::builder(library, stream).rank(rank, size).id(id).init()?;
     /// # Ok(())
     /// # }
@@ -143,7 +145,8 @@ impl Builder<'_> {
 
     fn wrong_ids(&self, operation: &'static str) -> Error {
         let (count, size) = (self.ids.len(), self.size);
-        let rule = "there must be at least one, at most one for each rank, and one alone for a communicator that grows";
+        let rule = "there must be at least one, at most one for each rank, and exactly one for a \
+                    communicator that grows";
         Error::argument(operation, format!("{count} unique ids for {size} ranks: {rule}"))
     }
 

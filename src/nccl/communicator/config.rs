@@ -16,7 +16,8 @@ use crate::nccl::{error::Error, library::Library};
 /// ```
 /// # use std::time::Duration;
 /// # use collectives::nccl::Config;
-/// let config = Config::new().blocking(false).deadline(Duration::from_secs(60)).max_ctas(16).network("Socket");
+/// let deadline = Duration::from_secs(60);
+/// let config = Config::new().blocking(false).deadline(deadline).max_ctas(16).network("Socket");
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Config {

@@ -151,7 +151,7 @@ impl State {
     #[cold]
     pub(crate) fn refuse(self, operation: &'static str) -> Error {
         let reason = match self {
-            Self::Busy => "a communicator is being made from it: wait for that first",
+            Self::Busy => "a communicator is being made from it: wait for the new communicator first",
             Self::Suspending | Self::Suspended => "it is suspended: resume it first",
             Self::Revoked => "its operations have been stopped: split or shrink it, or make a new one",
             Self::Finalized => "it has been finalized: make a new one",

@@ -15,7 +15,8 @@ use crate::nccl::{error::Error, library::Library, nccl_group};
 /// ```no_run
 /// # use std::{sync::Arc, time::Duration};
 /// # use collectives::nccl::{Communicator, Error, Library, UniqueId};
-/// # fn example(library: Library, stream: &Arc<cudarc::driver::CudaStream>, id: UniqueId) -> Result<(), Error> {
+/// # use cudarc::driver::CudaStream;
+/// # fn example(library: Library, stream: &Arc<CudaStream>, id: UniqueId) -> Result<(), Error> {
 /// let mut pending = Communicator::builder(library, stream).rank(0, 2).id(&id).init_pending()?;
 /// while !pending.poll()? {
 ///     // Load data meanwhile ...

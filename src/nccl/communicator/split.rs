@@ -213,7 +213,9 @@ impl Communicator {
     ///
     /// ```no_run
     /// # use collectives::nccl::{Communicator, Error, Grow, UniqueId};
-    /// # fn example(communicator: &Communicator, send_to_the_new_rank: impl Fn(&UniqueId)) -> Result<(), Error> {
+    /// # fn example(
+    /// #     communicator: &Communicator, send_to_the_new_rank: impl Fn(&UniqueId),
+    /// # ) -> Result<(), Error> {
     /// let mut grow = Grow::to(communicator.size() + 1);
     /// if communicator.rank() == 0 {
     ///     let id = communicator.grow_id()?;
@@ -264,7 +266,7 @@ impl Communicator {
         let rules = [
             (exclude.is_empty(), "there must be at least one"),
             (exclude.contains(&self.rank()), own),
-            (exclude.iter().any(|&rank| rank >= size), "there is no such rank"),
+            (exclude.iter().any(|&rank| rank >= size), "a rank does not exist"),
         ];
         if let Some((_, rule)) = rules.iter().find(|(broken, _)| *broken) {
             return Err(Error::argument(SHRINK, format!("cannot exclude {exclude:?} of {size}: {rule}")));
@@ -369,7 +371,7 @@ fn start_all<'a, T>(
     if let Some(at) =
         (1..parents.len()).find(|&at| parents[..at].iter().any(|other| ptr::eq(*other, parents[at])))
     {
-        let reason = format!("communicator {at} of the list is there twice");
+        let reason = format!("communicator {at} is in the list twice");
         return Err(Error::argument(operation, reason));
     }
     Pending::start_group(library, parents, ranks, |(rank, part), guards| start(rank, part, guards))

@@ -38,7 +38,9 @@ const LAUNCH: &str = "cuGraphLaunch";
 ///
 /// ```no_run
 /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error, Graph, Memory}};
-/// # fn example(communicator: &Communicator, gradients: &mut Memory) -> Result<(), Box<dyn std::error::Error>> {
+/// # fn example(
+/// #     communicator: &Communicator, gradients: &mut Memory,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
 /// let graph: Result<_, Error> = Graph::capture(|capture| {
 ///     capture.on(communicator).all_reduce_in_place(&mut gradients.slice_mut::<f32>(..1024)?, ReduceOp::Avg)
 /// });

@@ -70,7 +70,7 @@ impl Memory {
     /// # use std::sync::Arc;
     /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error, Memory}};
     /// # fn example(communicator: &Communicator, tensor: u64, len: usize) -> Result<(), Error> {
-    /// // SAFETY: the tensor of another library has so many numbers, is used in the order of this stream only,
+    /// // SAFETY: the tensor of another library has `len` numbers, is used in the order of this stream only,
     /// // and is freed after the work that is queued there, and after its registrations, windows, graphs and
     /// // prepared operations.
     /// let mut tensor = unsafe { Memory::from_raw(tensor, len * 4, Arc::clone(communicator.stream()), ()) };

@@ -267,7 +267,7 @@ impl Window {
             return Err(Error::WrongCommunicator { operation, object: "window" });
         }
         if !self.is_active() {
-            let reason = "NCCL made no window of the memory here (Window::is_active)";
+            let reason = "NCCL made no window for the memory here (Window::is_active)";
             return Err(Error::argument(operation, reason));
         }
         checked_range(offset..offset.saturating_add(len), self.bytes() / size_of::<T>())?;

@@ -68,7 +68,7 @@ impl<'a> Calls<'a> {
             } else if common(one) != common(two) {
                 format!("ranks {first} and {second} call {} with different settings", one.operation.name())
             } else if let Some((one, two)) = self.find_other_place(one, other, two) {
-                format!("the buffer of rank {first} is {one}, that of rank {second} {two}")
+                format!("the buffer of rank {first} is {one}, the buffer of rank {second} {two}")
             } else {
                 return Ok(());
             };
@@ -128,7 +128,7 @@ impl<'a> Calls<'a> {
         };
         let (from, to) = (self.rank, receiver.rank);
         let (sent, received) = (list(&sent), list(&received));
-        let reason = format!("rank {from} sends {sent} to rank {to}, which receives {received} from it");
+        let reason = format!("rank {from} sends {sent} to rank {to}, but rank {to} receives {received}");
         Err(Error::Disagreement { operation: "ncclSend", reason })
     }
 

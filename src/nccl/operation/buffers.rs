@@ -318,8 +318,8 @@ pub(super) fn refuse_misread(library: Library, operation: &Operation) -> Result<
     Ok(())
 }
 
-const CAPTURED_BUFFER: &str = "a buffer was written in a CUDA graph's capture, and its event cannot be waited for: disable \
-                               the context's event tracking to use buffers in graphs";
+const CAPTURED_BUFFER: &str = "a buffer was written in a CUDA graph's capture, and its event cannot be \
+                               waited for: disable the context's event tracking to use buffers in graphs";
 
 /// Driver function of a failure recorded by cudarc.
 const NOTED: &str = "an earlier operation of cudarc's";

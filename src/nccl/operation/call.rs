@@ -189,7 +189,8 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
         self.check_rank(operation.kind.peer())?;
         require_type::<S::Element>(communicator.library())?;
         if config.is_some() && !operation.is_collective() {
-            let reason = "it takes no CallConfig: only collectives that are one function of NCCL do";
+            let reason = "it does not take a CallConfig: only collectives with an NCCL function of their \
+                          own do";
             return Err(Error::argument(operation.name(), reason));
         }
         if buffers.operator.is_some_and(|operator| !Arc::ptr_eq(&operator.communicator, &communicator.handle))
@@ -266,7 +267,10 @@ fn check_parts(buffer: &'static str, parts: &[Range<usize>], len: usize, size: u
     }
     let outside = (0..).zip(parts).find(|(_, part)| part.start > part.end || part.end > len);
     outside.map_or(Ok(()), |(rank, part)| {
-        Err(wrong_parts(buffer, &format!("rank {rank}'s is {part:?} of a buffer with {len} elements")))
+        Err(wrong_parts(
+            buffer,
+            &format!("the part of rank {rank} is {part:?}, but the buffer has {len} elements"),
+        ))
     })
 }
 

@@ -77,7 +77,9 @@ pub trait Collectives<'b>: Sized {
     /// ```no_run
     /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error}};
     /// # use cudarc::driver::CudaSlice;
-    /// # fn example(communicator: &Communicator, send: &CudaSlice<f32>, sum: &mut CudaSlice<f32>) -> Result<(), Error> {
+    /// # fn example(
+    /// #     communicator: &Communicator, send: &CudaSlice<f32>, sum: &mut CudaSlice<f32>,
+    /// # ) -> Result<(), Error> {
     /// let root = 0;
     /// let receive = (communicator.rank() == root).then_some(sum);
     /// communicator.reduce(send, receive, ReduceOp::Sum, root)?;
@@ -184,9 +186,14 @@ pub trait Collectives<'b>: Sized {
     /// ```no_run
     /// # use collectives::nccl::{Collectives, Communicator, Error};
     /// # use cudarc::driver::CudaSlice;
-    /// # fn example(communicator: &Communicator, send: &CudaSlice<f32>, receive: &mut CudaSlice<f32>) -> Result<(), Error> {
+    /// # fn example(
+    /// #     communicator: &Communicator, send: &CudaSlice<f32>, receive: &mut CudaSlice<f32>,
+    /// # ) -> Result<(), Error> {
     /// // Of two ranks, rank 0 keeps 10 elements and sends 30; rank 1 sends 5 and keeps 50.
-    /// let (to, from) = if communicator.rank() == 0 { ([0..10, 10..40], [0..10, 10..15]) } else { ([0..5, 5..55], [0..30, 30..80]) };
+    /// let (to, from) = match communicator.rank() {
+    ///     0 => ([0..10, 10..40], [0..10, 10..15]),
+    ///     _ => ([0..5, 5..55], [0..30, 30..80]),
+    /// };
     /// communicator.all_to_all_v(send, &to, receive, &from)?;
     /// # Ok(())
     /// # }

@@ -144,7 +144,7 @@ impl<'env> sealed::Launch<'env> for &Group<'env> {
         if self.simulated {
             communicator.library().raw().require(SIMULATE)?;
             if !operation.has_algorithm() {
-                let reason = "not possible in a simulation: NCCL would take ranks for connected that are not";
+                let reason = "not possible in a simulation: NCCL would treat unconnected ranks as connected";
                 return Err(Error::argument(operation.name(), reason));
             }
             if !communicator.handle.is_blocking() {

@@ -36,7 +36,9 @@ const QUEUE: &str = "queueing prepared operations";
 ///
 /// ```no_run
 /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error, Memory}};
-/// # fn example(communicator: &Communicator, gradients: &mut Memory) -> Result<(), Box<dyn std::error::Error>> {
+/// # fn example(
+/// #     communicator: &Communicator, gradients: &mut Memory,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
 /// let prepared = communicator.prepare(|prepare| {
 ///     prepare.all_reduce_in_place(&mut gradients.slice_mut::<f32>(..1024)?, ReduceOp::Avg)?;
 ///     prepare.all_reduce_in_place(&mut gradients.slice_mut::<f32>(1024..4096)?, ReduceOp::Avg)

@@ -11,7 +11,7 @@ pub(crate) const LEFT: &str = "nothing more, and left";
 const LEFT_EARLY: &str = "; the rank that left had fewer steps, or an error of its own: see its output";
 
 /// Text for an unknown call of the peer.
-const EARLIER: &str = "something else in an operation before";
+const EARLIER: &str = "something else in an earlier operation";
 
 /// Different calls of two ranks at the same place.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 pub(crate) const MAX_NAMED: usize = 32;
 
 /// Text before the late ranks.
-const LATE: &str = "; these ranks have not called it, are busy, or have gone on: ";
+const LATE: &str = "; these ranks have not called it, are busy, or have continued: ";
 
 /// A wait of a rank that has taken too long ([`World::time_out`](crate::world::World::time_out)).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(
             timeout("barrier", limit, [1, 12]).to_string(),
             "barrier: not complete after 1.5 s, the timeout; these ranks have not called it, are busy, or \
-             have gone on: rank 1 on host node1, rank 12 on host node12"
+             have continued: rank 1 on host node1, rank 12 on host node12"
         );
         let wait = Wait { rank: 0, topic: 1, operation: "barrier".to_owned(), limit, awaited: Vec::new() };
         let late = (0..1000).map(|rank| (rank, format!("node{rank}")));

@@ -29,28 +29,29 @@ impl fmt::Display for Refusal {
             Self::IncompletePair { set, missing } => write!(
                 formatter,
                 "{set} is set but {missing} is not, so this process cannot determine its rank: set \
-                 {missing}, or unset {set} where this process is the only one"
+                 {missing}, or unset {set} if this process is the only one"
             ),
             Self::Malformed((name, value)) => write!(
                 formatter,
-                "{name} is `{value}`, which is not a valid rank or size: unset it, or start this process \
-                 with its launcher"
+                "{name} is `{value}`, not a valid rank or size: unset it, or start this process with its \
+                 launcher"
             ),
             Self::Contradiction((one, value), (other, size)) => write!(
                 formatter,
-                "{one} is {value}, and {other} is {size}: they cannot both be of this job; \
-                 unset those that are left from another one"
+                "{one} is {value}, but {other} is {size}: one of them belongs to another job; unset the \
+                 variables of the other job"
             ),
             Self::OtherLauncher { found: (name, value), alone: None } => write!(
                 formatter,
-                "{name} is {value}: another launcher has started this process, or a scheduler of nodes, as \
+                "{name} is {value}: another launcher or a scheduler of nodes has started this process, as \
                  one of several or alone; set NCCL_BENCH_RANK, NCCL_BENCH_SIZE and NCCL_BENCH_ADDR for each \
-                 process, or unset {name} where this process is the only one"
+                 process, or unset {name} if this process is the only one"
             ),
             Self::OtherLauncher { found: (name, value), alone: Some(alone) } => write!(
                 formatter,
                 "{alone} is 1, but {name} is {value}: another launcher or a scheduler of nodes has started \
-                 several processes, each of which would be alone; unset the one that is left from another job"
+                 several processes, and each process would be alone; unset the variable that is left from \
+                 another job"
             ),
             Self::VariablesRemoved(launcher) => write!(
                 formatter,

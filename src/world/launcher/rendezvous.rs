@@ -14,16 +14,21 @@ const MASTER_PORT: u16 = 29500;
 const CANDIDATES: u16 = 8;
 
 impl RendezvousConfig {
-    /// Reads the configuration from the launcher's environment variables. The first applicable row is used:
+    /// Reads the configuration from the launcher's environment variables. The first applicable entry is used:
     ///
-    /// | launcher | rank and size | rank 0's host | port |
-    /// |---|---|---|---|
-    /// | none | `NCCL_BENCH_RANK`, `NCCL_BENCH_SIZE` | `NCCL_BENCH_ADDR`, as `host:port` | |
-    /// | torchrun | `RANK`, `WORLD_SIZE` | `MASTER_ADDR` | the first available of `MASTER_PORT` + 1 to + 8, since torchrun itself listens on `MASTER_PORT` |
-    /// | one that sets torchrun's variables | `RANK`, `WORLD_SIZE` | `MASTER_ADDR` | `MASTER_PORT`, or 29500 |
-    /// | Slurm | `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS` or `SLURM_NTASKS` | `MASTER_ADDR`, or the first of `SLURM_STEP_NODELIST` or `SLURM_JOB_NODELIST`, or `SLURM_LAUNCH_NODE_IPADDR` | `MASTER_PORT`, or one derived from the identifiers of job and step |
-    /// | Kubernetes | `JOB_COMPLETION_INDEX`, `NCCL_BENCH_SIZE`, `WORLD_SIZE` or `PET_NNODES` | `NCCL_BENCH_ADDR`, as `host:port`, or `MASTER_ADDR` | `MASTER_PORT`, or 29500 |
-    /// | Open MPI, MPICH | their own variables | `MASTER_ADDR`, or this host if all ranks are on it | `MASTER_PORT`, or one derived from the job: Open MPI's namespace, MPICH's parent process |
+    /// - No launcher. Rank and size: `NCCL_BENCH_RANK`, `NCCL_BENCH_SIZE`. Rank 0's host and port:
+    ///   `NCCL_BENCH_ADDR`, as `host:port`.
+    /// - torchrun. Rank and size: `RANK`, `WORLD_SIZE`. Host: `MASTER_ADDR`. Port: the first available of
+    ///   `MASTER_PORT` + 1 to + 8, since torchrun itself listens on `MASTER_PORT`.
+    /// - Another launcher with torchrun's variables. The same, but port `MASTER_PORT`, or 29500.
+    /// - Slurm. Rank and size: `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS` or `SLURM_NTASKS`. Host: `MASTER_ADDR`,
+    ///   or the first of `SLURM_STEP_NODELIST` or `SLURM_JOB_NODELIST`, or `SLURM_LAUNCH_NODE_IPADDR`. Port:
+    ///   `MASTER_PORT`, or one derived from the identifiers of job and step.
+    /// - Kubernetes. Rank: `JOB_COMPLETION_INDEX`. Size: `NCCL_BENCH_SIZE`, `WORLD_SIZE` or `PET_NNODES`.
+    ///   Host: `NCCL_BENCH_ADDR`, as `host:port`, or `MASTER_ADDR`. Port: `MASTER_PORT`, or 29500.
+    /// - Open MPI, MPICH. Rank and size: their own variables. Host: `MASTER_ADDR`, or this host if all ranks
+    ///   are on it. Port: `MASTER_PORT`, or one derived from the job: Open MPI's namespace, MPICH's parent
+    ///   process.
     ///
     /// `NCCL_BENCH_ADDR` overrides host and port, and `NCCL_BENCH_KEY`, without surrounding white space, the
     /// job's key.
@@ -70,18 +75,14 @@ impl RendezvousConfig {
 
 fn number(variable: Variable<'_>, name: &str) -> Result<usize, Error> {
     let value = variable(name).ok_or_else(|| Error::Environment(format!("{name} is not set")))?;
-    value
-        .trim()
-        .parse()
-        .map_err(|_| Error::Environment(format!("{name} is `{value}`, which is not a number")))
+    value.trim().parse().map_err(|_| Error::Environment(format!("{name} is `{value}`, not a number")))
 }
 
 fn port(variable: Variable<'_>) -> Result<Option<u16>, Error> {
     let Some(value) = variable("MASTER_PORT") else { return Ok(None) };
     let port = value.trim().parse().ok().filter(|&port| port != 0);
-    port.map(Some).ok_or_else(|| {
-        Error::Environment(format!("MASTER_PORT is `{value}`, which is not a port from 1 to 65535"))
-    })
+    port.map(Some)
+        .ok_or_else(|| Error::Environment(format!("MASTER_PORT is `{value}`, not a port from 1 to 65535")))
 }
 
 /// Local rank and local size, if both are set and consistent.
@@ -143,7 +144,7 @@ fn slurm(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
             let Some(list) = variable(name) else { continue };
             let host = nodelist::first_host(&list).ok_or_else(|| {
                 Error::Environment(format!(
-                    "{name} is `{list}`, which does not begin with the name of a host, such as node[01-04]: \
+                    "{name} is `{list}` and does not begin with the name of a host, such as node[01-04]: \
                      set MASTER_ADDR to the name of rank 0's host"
                 ))
             })?;
@@ -172,21 +173,21 @@ fn kubernetes(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
     let rank = number(variable, COMPLETION_INDEX)?;
     let missing = |what: &str, example: &str| {
         let problem = format!(
-            "this is pod {rank} of an indexed Job ({COMPLETION_INDEX}), but nothing says {what}: add \
+            "this is pod {rank} of an indexed Job ({COMPLETION_INDEX}), but {what} is not set: add \
              {example} to the container's env in the pod template"
         );
         Error::UnsuitableKind { problem, instead: Kind::Single }
     };
     let size = POD_SIZES.iter().find(|name| variable(name).is_some()).ok_or_else(|| {
-        missing("how many pods there are", "{name: NCCL_BENCH_SIZE, value: \"2\"}, the Job's completions,")
+        missing("the number of pods", "{name: NCCL_BENCH_SIZE, value: \"2\"}, the Job's completions,")
     })?;
     let size = number(variable, size)?;
     let host = master_host(variable);
     if size > 1 && host.is_none() && variable("NCCL_BENCH_ADDR").is_none() {
         return Err(missing(
-            "where pod 0 is",
-            "{name: NCCL_BENCH_ADDR, value: \"JOB-0.SERVICE:29500\"}, with the names of the Job and of the \
-             headless Service that is the pods' subdomain,",
+            "the address of pod 0",
+            "{name: NCCL_BENCH_ADDR, value: \"JOB-0.SERVICE:29500\"}, with the names of the Job and of its \
+             headless Service (the pods' subdomain),",
         ));
     }
     Ok(RendezvousConfig {
@@ -226,8 +227,8 @@ fn mpi_launcher(
     let here = local.is_some_and(|(_, here)| here == size);
     if size > 1 && !here && master_host(variable).is_none() && variable("NCCL_BENCH_ADDR").is_none() {
         let problem = format!(
-            "mpirun does not say that all {size} ranks are on this host, nor where rank 0 is: name its host \
-             and a free port of it, as {example}"
+            "mpirun reports neither the host of rank 0, nor that all {size} ranks are on this host: name \
+             the host of rank 0 and a free port of it, as {example}"
         );
         return Err(Error::UnsuitableKind { problem, instead: Kind::Mpi });
     }

@@ -322,8 +322,8 @@ fn ranks_that_do_not_fit_the_size_are_found() {
     let open_mpi = |rank, size| [("OMPI_COMM_WORLD_RANK", rank), ("OMPI_COMM_WORLD_SIZE", size)];
     assert_eq!(
         found(&open_mpi("1", "1")).unwrap(),
-        "OMPI_COMM_WORLD_RANK is 1, and OMPI_COMM_WORLD_SIZE is 1: they cannot both be of this job; unset \
-         those that are left from another one"
+        "OMPI_COMM_WORLD_RANK is 1, but OMPI_COMM_WORLD_SIZE is 1: one of them belongs to another job; \
+         unset the variables of the other job"
     );
     let local = [&open_mpi("0", "1")[..], &[("OMPI_COMM_WORLD_LOCAL_SIZE", "2")]].concat();
     assert!(found(&local).unwrap().starts_with("OMPI_COMM_WORLD_LOCAL_SIZE is 2"));
@@ -331,7 +331,7 @@ fn ranks_that_do_not_fit_the_size_are_found() {
     assert!(found(&[("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_WORLD_SIZE", "2")]).is_some());
     assert!(found(&[("JOB_COMPLETION_INDEX", "1"), ("NCCL_BENCH_SIZE", "1")]).is_some());
     for variables in [&open_mpi("x", "y"), &open_mpi("x", "1"), &[("RANK", "x"), ("WORLD_SIZE", "1")]] {
-        assert!(found(variables).unwrap().contains("RANK is `x`, which is not a valid rank or size"));
+        assert!(found(variables).unwrap().contains("RANK is `x`, not a valid rank or size"));
     }
     for right in [&open_mpi("0", "1"), &open_mpi("1", "2"), &[("RANK", "3"), ("WORLD_SIZE", "4")]] {
         assert_eq!(found(right), None, "{right:?}");

@@ -225,7 +225,7 @@ impl<'a> Caller<'a> {
     }
 
     fn not_formed<T>(&self, error: &Error) -> Option<T> {
-        log::debug(format_args!("a world of the ranks that are left has not formed: {error}"));
+        log::debug(format_args!("the remaining ranks could not form a world: {error}"));
         self.site.set(State::Calling);
         None
     }
@@ -264,8 +264,8 @@ impl<'a> Caller<'a> {
 
     fn left_out(&self, members: usize) -> Error {
         Error::LeftOut(format!(
-            "{} called shrink too late or could not be reached: {members} of the {} processes go on without \
-             it",
+            "{} called shrink too late or could not be reached: {members} of the {} processes continue \
+             without it",
             self.names([self.site.me]),
             self.site.processes.len()
         ))
@@ -273,8 +273,8 @@ impl<'a> Caller<'a> {
 
     fn too_few(&self, left: &[usize], uncertain: &[usize]) -> Error {
         Error::TimedOut(format!(
-            "{} cannot go on: {} may live and go on without them ({}); end those processes, or start the job \
-             again",
+            "{} cannot continue: {} may still run and continue without them ({}); end the processes that \
+             may still run, or start the job again",
             self.names(left.iter().copied()),
             self.names(uncertain.iter().copied()),
             self.states(),
@@ -283,7 +283,7 @@ impl<'a> Caller<'a> {
 
     fn timed_out(&self) -> Error {
         let limit = self.limit.saturating_mul(3).as_secs_f64();
-        Error::TimedOut(format!("the ranks that are left did not agree within {limit} s: {}", self.states()))
+        Error::TimedOut(format!("the remaining ranks did not agree within {limit} s: {}", self.states()))
     }
 
     /// Returns the known states of the other processes, except ended ones.
@@ -297,7 +297,7 @@ impl<'a> Caller<'a> {
                 View::State(State::Calling) => "has called shrink".to_owned(),
                 View::State(State::Decided(decision)) => {
                     let members = decision.members.iter().map(|&member| member as usize);
-                    format!("goes on with {}", self.names(members))
+                    format!("continues with {}", self.names(members))
                 }
             };
             Some(format!("{} {state}", self.names([other])))

@@ -108,7 +108,7 @@ impl Recovery {
         if let Some(world) = self.world.upgrade()
             && world.check().is_ok()
         {
-            world.fail("goes on without the ranks that are gone (it has called shrink)".into());
+            world.fail("continues without the failed ranks (it has called shrink)".into());
         }
         let limit = limit.min(YEAR);
         let run = |ranks| agreement::agree(Arc::clone(&self.site), ranks, limit);

@@ -135,8 +135,7 @@ impl Site {
         match local.threads[thread] {
             Thread::LeftOut => return Err(self.left_out(thread)),
             _ if local.finished => {
-                let again =
-                    "this job has been shrunk already: use the new one, which the first call has returned";
+                let again = "this job has been shrunk already: use the job returned by the first call";
                 return Err(Error::Mismatch(again.to_owned()));
             }
             Thread::Here => local.threads[thread] = Thread::Called,
@@ -218,7 +217,7 @@ impl Site {
     fn left_out(&self, thread: usize) -> Error {
         let rank = self.processes[self.me].first + thread;
         Error::LeftOut(format!(
-            "rank {rank} was left out: the other ranks of its process called shrink and did not wait longer \
+            "rank {rank} was excluded: the other ranks of its process called shrink and did not wait longer \
              for it"
         ))
     }
@@ -226,8 +225,8 @@ impl Site {
     fn incomplete(&self, called: &[usize]) -> Error {
         let process = &self.processes[self.me];
         Error::LeftOut(format!(
-            "only {} of the {} ranks of this process ({}) are left to go on, and every process needs the \
-             same number: this process is left out; a process for each rank loses no other rank",
+            "only {} of the {} ranks of this process ({}) remain, and every process needs the same number: \
+             this process is excluded. With one process for each rank, a failure costs no other rank",
             called.len(),
             process.ranks,
             process.describe(),

@@ -96,7 +96,7 @@ pub(super) fn introduce(world: &Handle) -> Result<Introduced, Error> {
     if let Some(other) = processes.iter().find(|other| other.ranks != processes[0].ranks) {
         return Err(Error::Mismatch(format!(
             "{} share a process, but {} do not: every process needs the same number of consecutive ranks to \
-             go on after a failure",
+             continue after a failure",
             processes[0].describe(),
             other.describe()
         )));
@@ -170,7 +170,8 @@ pub(super) fn exchange_addresses(
         process.port = port.parse().unwrap_or(0);
         process.addresses = rest.split(' ').filter_map(|address| address.parse().ok()).collect();
         if process.port == 0 || process.addresses.is_empty() {
-            let reason = if process.port == 0 { rest } else { "it has no address that others can reach" };
+            let reason =
+                if process.port == 0 { rest } else { "it has no address that other ranks can reach" };
             return Err(Error::Rendezvous(format!(
                 "{} cannot be asked after a failure: {reason}",
                 process.describe()

@@ -52,7 +52,7 @@ fn a_thread_that_does_not_call_is_left_out_and_told() {
     });
     assert_eq!(results[0], Ok(1));
     assert!(
-        matches!(&results[1], Err(Error::LeftOut(text)) if text.contains("rank 1 was left out")),
+        matches!(&results[1], Err(Error::LeftOut(text)) if text.contains("rank 1 was excluded")),
         "{results:?}"
     );
 }

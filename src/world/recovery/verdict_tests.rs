@@ -81,7 +81,9 @@ fn the_smaller_part_ends() {
 proptest! {
     /// At most one part continues, however the processes are divided, with any of them dead or not calling.
     #[test]
-    fn only_one_part_goes_on(parts in prop::collection::vec((0..3_usize, any::<bool>(), any::<bool>()), 1..9)) {
+    fn only_one_part_continues(
+        parts in prop::collection::vec((0..3_usize, any::<bool>(), any::<bool>()), 1..9),
+    ) {
         let mut worlds = Vec::new();
         for me in 0..parts.len() {
             let view = |other: usize| match parts[other] {
@@ -99,7 +101,8 @@ proptest! {
             }
             let views: Vec<_> = (0..parts.len()).map(view).collect();
             if let Step::Lead(members) = next(me, &views, 10) {
-                prop_assert!(members.contains(&me) && members.iter().all(|&other| parts[other].0 == parts[me].0));
+                let is_one_part = members.iter().all(|&other| parts[other].0 == parts[me].0);
+                prop_assert!(members.contains(&me) && is_one_part);
                 worlds.push(members);
             }
         }

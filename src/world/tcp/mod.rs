@@ -137,7 +137,8 @@ impl World for Tcp {
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         if mine.len() > MAX_MESSAGE {
             return Err(Error::Mismatch(format!(
-                "a message of {} bytes is too long for an all_gather over TCP, which takes {MAX_MESSAGE}",
+                "a message of {} bytes is too long for an all_gather over TCP: the limit is {MAX_MESSAGE} \
+                 bytes",
                 mine.len()
             )));
         }
@@ -245,8 +246,8 @@ impl World for Tcp {
     fn rejoin(&self) -> Result<Rejoin, Error> {
         if self.state.options.on_failure == OnFailure::Exit {
             return Err(Error::Launcher(
-                "with `Options::on_failure = OnFailure::Exit`, this process ends a second after another rank \
-                 has failed, so that it cannot go on without that rank: use `OnFailure::Report`"
+                "with `Options::on_failure = OnFailure::Exit`, this process ends a second after another \
+                 rank has failed, so that it cannot continue without that rank: use `OnFailure::Report`"
                     .to_owned(),
             ));
         }

@@ -227,8 +227,8 @@ fn every_collective_with_settings() {
         .force_algorithm(false)
         .profiler_tag(1 << 40);
     call_collectives(communicator.with(&config), &send, &mut receive).unwrap();
-    let settings = " with settings min_ctas 1 max_ctas 8 nvls_ctas 2 cluster 4 policy 3 algorithm ring/ll forced 0 tag \
-                    1099511627776";
+    let settings = " with settings min_ctas 1 max_ctas 8 nvls_ctas 2 cluster 4 policy 3 algorithm ring/ll \
+                    forced 0 tag 1099511627776";
     assert_eq!(fake.log(), lines("launch", COLLECTIVES, 2, settings));
 }
 

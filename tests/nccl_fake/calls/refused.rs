@@ -43,14 +43,14 @@ const MISTAKES: &[&str] = &[
      overlap",
     "all_to_all_v (ncclSend, ncclRecv): the parts of the receive buffer: rank 1 sends itself 1 elements and \
      receives 2",
-    "ncclSend: it takes no CallConfig: only collectives that are one function of NCCL do",
-    "ncclRecv: it takes no CallConfig: only collectives that are one function of NCCL do",
-    "all_to_all_v (ncclSend, ncclRecv): it takes no CallConfig: only collectives that are one function of \
-     NCCL do",
+    "ncclSend: it does not take a CallConfig: only collectives with an NCCL function of their own do",
+    "ncclRecv: it does not take a CallConfig: only collectives with an NCCL function of their own do",
+    "all_to_all_v (ncclSend, ncclRecv): it does not take a CallConfig: only collectives with an NCCL \
+     function of their own do",
 ];
 
 const NO_RANK_2: &str =
-    "rank 2 of 2: a rank is at least 0 and below the size, which is between 1 and 2147483647";
+    "rank 2 of 2: a rank is at least 0 and below the size, and the size is between 1 and 2147483647";
 
 fn mistakes<'b, L: Launch<'b>>(
     call: Call<'b, L>,

@@ -108,7 +108,10 @@ fn memory_is_not_used_before_a_late_launch() {
     let other = world.stream.context().new_stream().unwrap();
     world.all_reduce(SUM);
     world.set(0, &world.stream);
-    world.bug("set m1 on s1 races for m1 with all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0, which is yet");
+    world.bug(
+        "set m1 on s1 races for m1 with all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0, which is \
+         yet",
+    );
     world.set(8, &world.stream);
     let early = world.stream.record_event(None).unwrap();
     other.wait(&early).unwrap();

@@ -89,8 +89,8 @@ fn a_buffer_without_an_owner_is_refused() {
     let mut slice = stream.alloc_zeros::<f32>(2).unwrap();
     let memory = fake.memory(stream, 8);
     fake.log();
-    let wanted = "ncclAllReduce: the buffer has no owner that keeps it allocated: use a Memory (Memory::try_from \
-                  adopts a CudaSlice, Memory::from_raw any memory)";
+    let wanted = "ncclAllReduce: the buffer has no owner that keeps it allocated: use a Memory \
+                  (Memory::try_from adopts a CudaSlice, Memory::from_raw any memory)";
     let error = graph_of!(fake, &communicator, &mut slice).map(drop).unwrap_err();
     assert_eq!(error.to_string(), wanted);
     assert_eq!(fake.log(), [""; 0]);

@@ -190,7 +190,7 @@ fn ranks_of_one_communicator_in_a_group_are_compared() {
     let (mut four, mut five) = (one.slice_mut::<f32>(..4).unwrap(), two.slice_mut::<f32>(..5).unwrap());
     fake.log();
     let wrong = |result: Result<(), Error>, wanted: &str| {
-        let start = "the ranks of a communicator do not ask for the same: ";
+        let start = "the ranks of a communicator do not agree: ";
         let text = result.unwrap_err().to_string();
         assert_eq!(text.split_once(start).unwrap().1, wanted);
         assert_eq!(fake.log(), [""; 0]);

@@ -95,10 +95,10 @@ fn a_simulated_group_that_fails_estimates_nothing() {
     let result = simulate(|group| group.on(&first).send(&view, 0));
     assert_eq!(
         result.unwrap_err().to_string(),
-        "ncclSend: not possible in a simulation: NCCL would take ranks for connected that are not"
+        "ncclSend: not possible in a simulation: NCCL would treat unconnected ranks as connected"
     );
     let result = simulate(|group| group.on(&first).scatter_in_place(&mut mine, 0));
-    let text = "ncclScatter: not possible in a simulation: NCCL would take ranks for connected that are not";
+    let text = "ncclScatter: not possible in a simulation: NCCL would treat unconnected ranks as connected";
     not_allowed(result, text);
     assert_eq!(fake.log(), [""; 0]);
 

@@ -39,7 +39,10 @@ pub(super) fn generate() -> Result<(PathBuf, String)> {
         .allowlist_type("fi_.*|fid|fid_.*")
         .allowlist_var("FI_.*")
         .ignore_functions()
-        .blocklist_type("iovec|.*pthread_.*|__atomic_.*|fi_mutex_cond|fi_wait_pollfd|fi_eq_cm_entry|fi_hmem_override_ops|fi_mr_modify")
+        .blocklist_type(
+            "iovec|.*pthread_.*|__atomic_.*|fi_mutex_cond|fi_wait_pollfd|fi_eq_cm_entry|\
+             fi_hmem_override_ops|fi_mr_modify",
+        )
         .blocklist_item("FI_(VARIABLE_MSG|NOTIFY_FLAGS_ONLY|RESTRICTED_COMP|EP_SOCK_STREAM|SET_OPS_.*)")
         .default_enum_style(bindgen::EnumVariation::NewType { is_bitfield: false, is_global: true })
         .constified_enum("_bindgen_ty_.*")

@@ -6,8 +6,10 @@ fn tree(files: &[(&str, &str)]) -> Tree {
 
 #[test]
 fn functions_are_measured_from_signature_to_brace() {
-    let text = "/// A.\n#[inline]\npub fn a(\n    b: u8,\n) -> u8 {\n    b\n}\nmacro_rules! m {\n    () => { fn no() {} };\n}\n\
-                trait T {\n    fn none();\n    fn one() {}\n}\n#[cfg(test)]\nmod tests {\n    fn two() {\n    }\n}\n";
+    let text = "/// A.\n#[inline]\npub fn a(\n    b: u8,\n) -> u8 {\n    b\n}\n\
+                macro_rules! m {\n    () => { fn no() {} };\n}\n\
+                trait T {\n    fn none();\n    fn one() {}\n}\n\
+                #[cfg(test)]\nmod tests {\n    fn two() {\n    }\n}\n";
     let file = tree(&[("src/lib.rs", text)]);
     let product = "src/lib.rs:3: a has 5 lines (product)\nsrc/lib.rs:13: one has 1 lines (product)\n";
     assert_eq!(report::functions_above(&file, false, 0), product);
@@ -50,7 +52,8 @@ fn long_comments_are_faults_except_tables_and_examples() {
 
 #[test]
 fn a_block_of_doc_comments_counts_once() {
-    let text = "//! What it is.\n//! How it goes.\n\n/// Whether.\n#[inline]\n/// Asks.\nfn a() {}\n//// Of no kind.\n/// A.\nfn b() {}\n";
+    let text = "//! What it is.\n//! How it goes.\n\n/// Whether.\n#[inline]\n/// Asks.\nfn a() {}\n\
+                //// Of no kind.\n/// A.\nfn b() {}\n";
     let tree = tree(&[("src/lib.rs", text)]);
     assert_eq!(report::doc_starts(&tree), "src/lib.rs:1: What it is.\nsrc/lib.rs:4: Whether.\n");
     assert!(report::tables(&tree).contains("| sample | 1 | 10 | 0 | 0 | 4 | 2 | 50.0 % |"));

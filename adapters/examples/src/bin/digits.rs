@@ -12,10 +12,10 @@ use training_examples::{Common, digits::Digits};
 ///   digits                            one rank
 ///   mpirun -np 4 digits --shard       four, each with a quarter of the optimizer's state
 ///
-/// The batch is divided among the ranks, so that any number of them draws the same curve.
-/// Rank 0 prints a line for each epoch: the mean loss, the accuracy on images that are not
-/// trained on, the time of a step, and the share of it that communication took (with its
-/// waiting for slower ranks).
+/// The batch is divided among the ranks, so the curve is the same for any number of ranks.
+/// Rank 0 prints a line for each epoch: the mean loss, the accuracy on images outside of the
+/// training set, the time of a step, and communication's share of this time (with waits for
+/// slower ranks).
 ///
 /// Exit code: 0 if all steps are done, 1 after a failure, 2 for wrong arguments.
 #[derive(Parser)]

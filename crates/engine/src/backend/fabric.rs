@@ -79,8 +79,8 @@ pub(crate) fn refuse_unfit(request: &Request, ranks: usize, is_on_one_host: bool
     let host = if is_on_one_host { " of one host" } else { "" };
     let asked = request.names.with("algorithms", algorithm);
     Err(Stop::Refused(format!(
-        "{asked}: it cannot carry out {collective} on {ranks} ranks{host}; leave it out, or \
-         choose another (nccl-bench fabric algorithms)"
+        "{asked}: the algorithm does not support {collective} on {ranks} ranks{host}; omit it, or choose \
+         another (nccl-bench fabric algorithms)"
     )))
 }
 
@@ -110,7 +110,9 @@ fn library(provider: Option<&str>, names: Names) -> Result<BackendLibrary, Strin
     let filter = std::env::var("FI_PROVIDER").ok().filter(|filter| !filter.is_empty());
     if providers.is_empty() {
         let cause = filter.map_or_else(String::new, |filter| {
-            format!(": FI_PROVIDER={filter} leaves none; unset it, or name one of `fi_info -l`")
+            format!(
+                ": FI_PROVIDER={filter} excludes all providers; unset it, or name a provider of `fi_info -l`"
+            )
         });
         return Err(format!(
             "libfabric {} from {} has no provider for tagged messages here{cause}",
@@ -126,13 +128,15 @@ fn library(provider: Option<&str>, names: Names) -> Result<BackendLibrary, Strin
     }
     let shortage = fabric::shm_shortage().filter(|_| asked == "shm");
     Err(format!(
-        "{}: libfabric {} from {} has no such provider for tagged messages here; it has {}{}{}",
+        "{}: libfabric {} from {} does not have this provider for tagged messages here; available: {}{}{}",
         names.with("provider", asked),
         loaded.library_version,
         loaded.library_path,
         providers.join(", "),
         shortage.map_or_else(String::new, |shortage| format!("; {shortage}")),
-        filter.map_or_else(String::new, |filter| format!("; FI_PROVIDER={filter} leaves out all others"))
+        filter.map_or_else(String::new, |filter| format!(
+            "; FI_PROVIDER={filter} excludes all other providers"
+        ))
     ))
 }
 

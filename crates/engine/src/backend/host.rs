@@ -128,7 +128,7 @@ pub(crate) fn refuse_parts(groups: &Groups, ranks: usize) -> Result<(), Stop> {
     if groups.is_whole(ranks) {
         return Ok(());
     }
-    let reason = "MPI measures all ranks of the job as one group only: leave NCCL_TESTS_SPLIT out";
+    let reason = "MPI measures all ranks of the job as one group only: unset NCCL_TESTS_SPLIT";
     Err(Stop::Refused(reason.to_owned()))
 }
 
@@ -163,7 +163,9 @@ fn device(
 /// Returns the reason for which host memory cannot carry out a request; `None` when it can.
 pub(crate) fn find_unsupported(request: &Request) -> Option<String> {
     let (settings, names) = (&request.settings, request.names);
-    let host = |what: String| Some(format!("{what}: only NCCL over GPUs does that, and this is host memory"));
+    let host = |what: String| {
+        Some(format!("{what}: only NCCL over GPUs supports this, and this run measures host memory"))
+    };
     if requests_operator(request, Op::MulSum) {
         return host(names.with("ops", Op::MulSum));
     }

@@ -208,7 +208,7 @@ pub(crate) trait Backend {
         _rounds: &StreamRounds,
         _barrier: &Barrier<'_>,
     ) -> anyhow::Result<Option<Tally>> {
-        anyhow::bail!("this backend has no stream to check on")
+        anyhow::bail!("this backend does not support checks on a stream")
     }
 }
 

@@ -79,7 +79,7 @@ pub(crate) fn choose(
     let first_line = why.lines().next().unwrap_or(why);
     match on_hosts(fabric::find, &format!("because no GPU can be used: {first_line}")) {
         Err(Stop::Refused(fabric)) => Err(Stop::Refused(format!(
-            "there is nothing to measure with.\nNCCL over GPUs: {why}\nlibfabric over host memory: {fabric}"
+            "no backend can be used.\nNCCL over GPUs: {why}\nlibfabric over host memory: {fabric}"
         ))),
         prepared => prepared,
     }
@@ -101,14 +101,14 @@ fn on_gpus(
     if let Some(given) = request.tuning.given().filter(|_| request.versus != Some(Versus::Fabric)) {
         let (given, fabric) = (request.names.of(given), request.names.with("backend", "fabric"));
         return Err(Stop::Refused(format!(
-            "{given}: that is for collectives over libfabric ({fabric}); NCCL takes the variables NCCL_ALGO \
-             and NCCL_PROTO"
+            "{given}: the option is for collectives over libfabric ({fabric}); NCCL takes the variables \
+             NCCL_ALGO and NCCL_PROTO"
         )));
     }
     let primary = nccl::prepare(request, process, processes)?;
     let Some(find) = versus else { return Ok(primary) };
     let ranks = primary.threads * primary.gpus;
     let on_host = Request { gpus: None, threads: Some(ranks), ..request.clone() };
-    let why = format!("for what NCCL is measured in turn with ({})", request.names.of("versus"));
+    let why = format!("for the baseline of NCCL ({})", request.names.of("versus"));
     Ok(paired(primary, host::prepare(&on_host, process, find, None, connections, &why)?))
 }

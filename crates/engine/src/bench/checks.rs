@@ -26,7 +26,7 @@ fn keep<T: PartialEq + std::fmt::Display>(asked: &mut Vec<T>, known: &[T], notes
     asked.retain(|each| {
         let is_known = known.contains(each);
         if !is_known {
-            notes.push(format!("{each} is left out: there is none here"));
+            notes.push(format!("{each} is skipped: this backend does not support it"));
         }
         is_known
     });
@@ -50,8 +50,8 @@ pub fn check_ranks(request: &Request, ranks: usize, groups: &Groups) -> Result<(
     });
     if let Some((collective, ranks)) = impossible.filter(|_| !request.all.collectives) {
         return Err(Stop::Refused(format!(
-            "{collective} needs a power of two of ranks, and there are {ranks}: change their number, or \
-             leave it out"
+            "{collective} needs a power of two as number of ranks, but there are {ranks}: change the \
+             number, or omit {collective}"
         )));
     }
     let (smallest, largest) = (groups.smallest(), groups.largest());
@@ -115,7 +115,7 @@ pub(super) fn check_elements(request: &Request, sweep: Sweep, groups: &Groups) -
         first == Some(&Collective::AllToAllV) && matches!(request.variables.pattern, Pattern::Matrix(_));
     let also = if is_of_matrix { ", or a matrix with larger entries" } else { "" };
     Err(Stop::Refused(format!(
-        "{}: the largest size, {}, gives no rank an element among {ranks} ranks: give a larger one \
+        "{}: the largest size, {}, gives no rank an element among {ranks} ranks: give a larger size \
          ({}){also}",
         first.map_or("", |collective| collective.name()),
         Size(largest),
@@ -128,7 +128,10 @@ pub(super) fn check_fault(request: &Request, max_bytes: u64, groups: &Groups) ->
     let Some(fault) = request.fault else { return Ok(()) };
     let asked = request.names.of("fault");
     let Some(position) = groups.position(fault.rank) else {
-        return Err(Stop::Refused(format!("{asked} names rank {}, which does not measure", fault.rank)));
+        return Err(Stop::Refused(format!(
+            "{asked} names rank {}, but this rank does not measure",
+            fault.rank
+        )));
     };
     let roots = match request.roots {
         Roots::One(root) => root..root + 1,
@@ -153,7 +156,7 @@ pub(super) fn check_fault(request: &Request, max_bytes: u64, groups: &Groups) ->
             fault.index
         ))),
         None => Err(Stop::Refused(format!(
-            "{asked} names rank {}, which has no result that is verified: name another, or another {}",
+            "{asked} names rank {}, but this rank has no verified result: name another rank, or another {}",
             fault.rank,
             request.names.of("roots"),
         ))),

@@ -94,8 +94,8 @@ fn describe_unbound_rank(index: usize, claims: &[Claim], names: Names) -> String
     let (asked, option) = (names.with("binding", "core"), names.of("binding"));
     if claims[index].has_gpu {
         return format!(
-            "{asked}: rank {index} has a GPU, and threads that NCCL starts would share its processor; leave \
-             {option} out, or choose {}",
+            "{asked}: rank {index} has a GPU, and threads that NCCL starts would share its processor; omit \
+             {option}, or choose {}",
             names.with("backend", "fabric")
         );
     }
@@ -103,8 +103,8 @@ fn describe_unbound_rank(index: usize, claims: &[Claim], names: Names) -> String
     let processors: BTreeSet<_> = on_host().flat_map(|claim| &claim.processors).collect();
     let busy = claims[index].quota.map_or(processors.len(), |quota| quota.min(processors.len()));
     format!(
-        "{asked}: the host of rank {index} has {} ranks, which may use {busy} of its processors together; \
-         start fewer ranks, or leave {option} out",
+        "{asked}: the host of rank {index} has {} ranks, but together they may use only {busy} of its \
+         processors; start fewer ranks, or omit {option}",
         on_host().count()
     )
 }

@@ -80,7 +80,7 @@ fn describe_groups(request: &Request, groups: &Groups) -> Vec<String> {
     let has_root = request.collectives.iter().any(|collective| collective.has_root());
     if request.roots == Roots::All && has_root && groups.smallest() < groups.largest() {
         notes.push(format!(
-            "{}: only roots 0 to {}, which every group has",
+            "{}: only roots 0 to {} exist in every group and are measured",
             request.names.with("roots", "all"),
             groups.smallest().saturating_sub(1)
         ));

@@ -45,8 +45,8 @@ extern "C" void fill_{name:?}(void* buffer, u64 count, u64 first_index, const Re
     for (u64 thread = 0; thread < threads; ++thread)
         fill_kind<{name:?}>(buffer, count, first_index, *recipe, thread, threads);
 }}
-extern "C" Findings check_{name:?}(const void* buffer, u64 count, u64 first_index, u64 base, const Recipe* recipe,
-                                 u64 threads) {{
+extern "C" Findings check_{name:?}(const void* buffer, u64 count, u64 first_index, u64 base,
+                                 const Recipe* recipe, u64 threads) {{
     Findings all = {{0, 0}};
     for (u64 thread = 0; thread < threads; ++thread) {{
         Findings one = check_kind<{name:?}>(buffer, count, first_index, base, *recipe, thread, threads);

@@ -61,7 +61,7 @@ impl Recipe {
         let format = FormatTag::of(data_type)?;
         let rank = match source {
             ElementSource::Rank(rank) if rank >= ranks => {
-                bail!("test data: there is no rank {rank} among {ranks} ranks, which count from 0")
+                bail!("test data: rank {rank} does not exist; there are {ranks} ranks, counted from 0")
             }
             ElementSource::Rank(rank) => Some(rank),
             ElementSource::Reduced if op.is_none() => {

@@ -157,7 +157,7 @@ fn problems_that_are_not_defined_are_errors() {
     assert_eq!(fill(&DataSpec { ranks: 0, ..spec }, 0, 4), format!("test data: 0 {most}"));
     let many = DataSpec { ranks: DataSpec::MAX_RANKS + 1, ..spec };
     assert_eq!(fill(&many, 0, 4), format!("test data: 16777217 {most}"));
-    assert!(fill(&spec, 2, 4).contains("there is no rank 2 among 2 ranks"));
+    assert!(fill(&spec, 2, 4).contains("rank 2 does not exist; there are 2 ranks"));
     assert!(fill(&spec, 0, 7).contains("the buffer has 7 bytes, but must have 4"));
     let check = |segments: &[ExpectedSegment], length| {
         check(&spec, segments, &vec![0; length]).unwrap_err().to_string()

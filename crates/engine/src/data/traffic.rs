@@ -46,7 +46,7 @@ impl Matrix {
     pub fn read(path: &Path, scale: f64) -> Result<Self, String> {
         let name = path.display();
         if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-            return Err(format!("{name} cannot be read: it is no regular file"));
+            return Err(format!("{name} cannot be read: it is not a regular file"));
         }
         let text = fs::read_to_string(path).map_err(|error| format!("{name} cannot be read: {error}"))?;
         Self::parse(&text, scale).map_err(|problem| format!("{name}: {problem}"))
@@ -60,15 +60,15 @@ impl Matrix {
                     Ok((bytes * scale) as u64 / ALIGNMENT * ALIGNMENT)
                 }
                 Ok(_) if scale != 1.0 => Err(format!(
-                    "line {number}: '{word}' times {scale:e} (NCCL_TESTS_ALLTOALLV_MATRIX_SCALE) is no \
+                    "line {number}: '{word}' times {scale:e} (NCCL_TESTS_ALLTOALLV_MATRIX_SCALE) is not a \
                      number of bytes"
                 )),
-                _ => Err(format!("line {number}: '{word}' is no number of bytes")),
+                _ => Err(format!("line {number}: '{word}' is not a number of bytes")),
             };
             rows.push(line.split_whitespace().map(cell).collect::<Result<Vec<_>, _>>()?);
         }
         if rows.is_empty() {
-            return Err("there are no numbers in it".to_owned());
+            return Err("it contains no numbers".to_owned());
         }
         match rows.iter().position(|row| row.len() != rows.len()) {
             Some(row) => Err(format!(
@@ -214,9 +214,9 @@ mod tests {
         for (text, problem) in [
             ("", "no numbers"),
             ("1 2\n3", "2 rows, but row 2 has 1 numbers"),
-            ("1 2\n3 x", "line 2: 'x' is no number of bytes"),
-            ("-1", "line 1: '-1' is no number of bytes"),
-            ("nan", "'nan' is no number"),
+            ("1 2\n3 x", "line 2: 'x' is not a number of bytes"),
+            ("-1", "line 1: '-1' is not a number of bytes"),
+            ("nan", "'nan' is not a number"),
         ] {
             let error = Matrix::parse(text, 1.0).unwrap_err();
             assert!(error.contains(problem), "{text}: {error}");

@@ -65,7 +65,7 @@ impl CapturedLog {
         let file = File::open(&place.path)?;
         let found = file.metadata()?;
         if (found.dev(), found.ino()) != (place.device, place.inode) {
-            return Err(io::Error::other(format!("{} is another file", place.path)));
+            return Err(io::Error::other(format!("{} is a different file", place.path)));
         }
         Ok(Self(file))
     }

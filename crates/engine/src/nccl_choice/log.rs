@@ -6,9 +6,9 @@
 //! |---|---|---|
 //! | 2.20 to 2.22 | `8192 Bytes -> Algo 1 proto 0 time 12.300000` | the larger buffer; of a group: the sum |
 //! | 2.23 | `AllReduce: 8192 Bytes -> Algo 1 proto 0 time 12.300000` | the same |
-//! | 2.24 to 2.32 | `AllReduce: 8192 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..3}` | the count that the function takes |
-//! | 2.27 to 2.32 | `AllReduce [Symmetric]: 8192 Bytes -> Kernel AllReduce_AGxLL_R nchannels 8 nthreads 512 nWorks 1` | the counts of all works |
-//! | 2.29 to 2.32 | `AllGather [Copy Engine]: 8192 Bytes -> cudaMemcpy` | the count that the function takes |
+//! | 2.24 to 2.32 | `AllReduce: 8192 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..3}` | the call's count |
+//! | 2.27 to 2.32 | `AllReduce [Symmetric]: 8192 Bytes -> Kernel AllReduce_AGxLL_R ...` | the works' counts |
+//! | 2.29 to 2.32 | `AllGather [Copy Engine]: 8192 Bytes -> cudaMemcpy` | the call's count |
 //!
 //! NCCL 2.18 and 2.19 log no choices. No version logs sends and receives (all-to-all, gather and scatter), or
 //! copies of a single rank.
@@ -224,7 +224,7 @@ pub(super) fn memory() -> io::Result<(File, String)> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let (known, found) = (file.metadata()?, fs::metadata(&path)?);
     if (known.dev(), known.ino()) != (found.dev(), found.ino()) {
-        return Err(io::Error::other(format!("{path} is another file")));
+        return Err(io::Error::other(format!("{path} is a different file")));
     }
     Ok((file, path))
 }
@@ -233,19 +233,20 @@ pub(super) fn memory() -> io::Result<(File, String)> {
 fn users_file(level: &str, setting: &dyn Fn(&str) -> Option<String>) -> anyhow::Result<PathBuf> {
     if !["INFO", "ABORT", "TRACE"].iter().any(|name| name.eq_ignore_ascii_case(level)) {
         bail!(
-            "NCCL_DEBUG={level} is set, and NCCL tells its choice only with INFO: unset it, or set it to INFO"
+            "NCCL_DEBUG={level} is set, but NCCL reports its choice only with INFO: unset it, or set it to \
+             INFO"
         );
     }
     if !setting("NCCL_DEBUG_SUBSYS").is_some_and(|subsystems| has_tuning(&subsystems)) {
         bail!(
-            "NCCL_DEBUG is set, but NCCL_DEBUG_SUBSYS is without TUNING, where NCCL tells its choice: add \
-             it, or unset NCCL_DEBUG"
+            "NCCL_DEBUG is set, but NCCL_DEBUG_SUBSYS lacks TUNING, and NCCL reports its choice there: add \
+             TUNING, or unset NCCL_DEBUG"
         );
     }
     let place = |place: &str| {
         anyhow!(
-            "NCCL_DEBUG is set, and NCCL's log goes to {place}, where it cannot be read: set NCCL_DEBUG_FILE \
-             to the path of a file, or unset NCCL_DEBUG"
+            "NCCL_DEBUG is set, and NCCL's log goes to {place} and cannot be read there: set \
+             NCCL_DEBUG_FILE to the path of a file, or unset NCCL_DEBUG"
         )
     };
     let pattern = setting("NCCL_DEBUG_FILE")

@@ -6,7 +6,7 @@
 //!
 //! | operation | reported by the profiler | reported by the log |
 //! |---|---|---|
-//! | a collective by an algorithm | from 2.24 on, with its channels from 2.27 on | from 2.20 on, with its channels from 2.24 on |
+//! | a collective by an algorithm | from 2.24, channels from 2.27 on | from 2.20, channels from 2.24 on |
 //! | a broadcast | as above, but not in 2.29 and 2.30 | as above |
 //! | sends and receives | from 2.24 on, with their channels from 2.27 on | never |
 //! | a symmetric kernel (`-R 2`) | never | from 2.27 on |
@@ -207,7 +207,8 @@ mod tests {
         };
         let found = |algorithm: &str, channels| Some((algorithm.to_owned(), channels));
         let log = "NCCL INFO AllReduce: 64 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..3}\n";
-        let kernel = "NCCL INFO AllReduce [Symmetric]: 64 Bytes -> Kernel AllReduce_AGxLL_R nchannels 2 nthreads 8 nWorks 1\n";
+        let kernel = "NCCL INFO AllReduce [Symmetric]: 64 Bytes -> Kernel AllReduce_AGxLL_R nchannels 2 \
+                      nthreads 8 nWorks 1\n";
         assert_eq!(chosen(&[], ""), None);
         assert_eq!(chosen(&[("TREE", Some(2))], ""), found("tree", Some(2)));
         assert_eq!(chosen(&[("TREE", Some(2))], log), found("tree", Some(2)));

@@ -25,7 +25,7 @@ pub(super) fn set(variables: Assignments) -> anyhow::Result<()> {
     let threads = fs::read_dir("/proc/self/task").context("making a place for NCCL's log")?.count();
     anyhow::ensure!(
         variables.is_empty() || threads == 1,
-        "this process has {threads} threads already, so that no variables can be set any more"
+        "this process has {threads} threads already, so variables can no longer be set"
     );
     for (name, value) in variables {
         // SAFETY: this thread is the only one, so nothing reads the environment meanwhile.

@@ -267,7 +267,9 @@ fn allocate_gpu_memory(
     let number = number.unwrap_or_else(|| world.local_rank());
     if number >= gpus {
         let asked = request.names.with("memory", "cuda");
-        return Err(Stop::Refused(format!("{asked}: there is no GPU {number}, but {gpus} from 0 on")));
+        return Err(Stop::Refused(format!(
+            "{asked}: GPU {number} does not exist; there are {gpus}, counted from 0"
+        )));
     }
     (0..request.endpoints).map(|_| Gpu::new(number, size).map(Arc::new)).collect()
 }

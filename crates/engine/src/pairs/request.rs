@@ -191,16 +191,17 @@ impl PairRequest {
         // All fields are named, so that a new one cannot be forgotten.
         #[rustfmt::skip]
         let Self {
-            test, program: _, command: _, names: _, pairs, threads, reports: _, provider, min_bytes, max_bytes, step, transfers, rounds,
-            warm_up, check, window, messages, both_ways, until, inject: _, memory, completion: _, pause: _, endpoints,
-            shared_domain: _, domains: _, source: _, timeout: _,
+            test, program: _, command: _, names: _, pairs, threads, reports: _, provider, min_bytes,
+            max_bytes, step, transfers, rounds, warm_up, check, window, messages, both_ways, until, inject: _,
+            memory, completion: _, pause: _, endpoints, shared_domain: _, domains: _, source: _, timeout: _,
         } = self;
         let is_on_host = *memory == Memory::Host;
         let options = json!({
-            "test": test.name(), "pairs": pairs, "threads": threads, "provider": provider, "min_bytes": min_bytes,
-            "max_bytes": max_bytes, "step": format!("{step:?}"), "transfers": transfers, "rounds": rounds,
-            "warm_up": warm_up, "check": check, "window": window, "messages": messages, "both_ways": both_ways,
-            "until": until, "memory": is_on_host, "endpoints": endpoints,
+            "test": test.name(), "pairs": pairs, "threads": threads, "provider": provider,
+            "min_bytes": min_bytes, "max_bytes": max_bytes, "step": format!("{step:?}"),
+            "transfers": transfers, "rounds": rounds, "warm_up": warm_up, "check": check, "window": window,
+            "messages": messages, "both_ways": both_ways, "until": until, "memory": is_on_host,
+            "endpoints": endpoints,
         });
         serde_json::from_value(options)
     }

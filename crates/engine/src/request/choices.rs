@@ -147,11 +147,11 @@ impl FabricOptions {
             if !measured.iter().any(|&collective| between.serves_between(collective)) {
                 let known = known(&measured, |algorithm, collective| algorithm.serves_between(collective));
                 return Err(format!(
-                    "{asked}: nothing that is measured has this algorithm between hosts{known}"
+                    "{asked}: no measured collective has this algorithm between hosts{known}"
                 ));
             }
             if !self.algorithms.iter().any(|wish| wish.algorithm == fabric::Algorithm::Hierarchical) {
-                return Err(format!("{asked} says what {needed} does between hosts: add {needed}"));
+                return Err(format!("{asked} is the part of {needed} between hosts: add {needed}"));
             }
         }
         let mut choices: Vec<(fabric::Collective, fabric::Algorithm)> = Vec::new();
@@ -166,7 +166,7 @@ impl FabricOptions {
                 (_, true) => {
                     let known = known(&all, serves);
                     let asked = names.with("algorithms", algorithm);
-                    return Err(format!("{asked}: not an algorithm of what is measured{known}"));
+                    return Err(format!("{asked}: not an algorithm of the measured collectives{known}"));
                 }
                 _ => {}
             }
@@ -189,7 +189,7 @@ fn known(
     serves: impl Fn(fabric::Algorithm, fabric::Collective) -> bool,
 ) -> String {
     if collectives.is_empty() {
-        return "; what is measured has no choice of algorithms".to_owned();
+        return "; the measured collectives have no choice of algorithms".to_owned();
     }
     let each = |&collective: &fabric::Collective| {
         let has = fabric::Algorithm::ALL.into_iter().filter(|&own| serves(own, collective));

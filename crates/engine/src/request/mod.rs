@@ -173,11 +173,11 @@ impl Request {
             "the smallest size is 0, or above the largest"
         } else if !self.step().advances() || (settings.step_factor.is_some() && settings.step_bytes.is_some())
         {
-            "there is one step, a factor of at least 2 or at least 1 byte"
+            "only one step can be given: a factor of at least 2, or at least 1 byte"
         } else if settings.iterations == 0 || settings.aggregated == 0 || settings.rounds == Some(0) {
             "iterations, operations per iteration and rounds are at least 1"
         } else if settings.budget_seconds.is_some() && self.budget().is_none() {
-            "the time limit of one size is no number of seconds"
+            "the time limit of one size is not a number of seconds"
         } else if settings.graph_launches > 0
             && (settings.default_stream || settings.per_iteration || settings.blocking != Blocking::No)
         {

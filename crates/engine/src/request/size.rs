@@ -15,8 +15,8 @@ impl FromStr for Size {
     fn from_str(text: &str) -> Result<Self, String> {
         let invalid = |reason| {
             format!(
-                "'{text}' is no size: {reason}; write bytes, or a number with K, M, G or T (binary), as in \
-                 8, 64K, 1.5M, 8G"
+                "'{text}' is not a size: {reason}; write bytes, or a number with K, M, G or T (binary), as \
+                 in 8, 64K, 1.5M, 8G"
             )
         };
         let trimmed = text.trim();
@@ -24,16 +24,16 @@ impl FromStr for Size {
             return Err(invalid("it is negative"));
         }
         if let Some(digits) = trimmed.strip_prefix("0x").or_else(|| trimmed.strip_prefix("0X")) {
-            let bytes = u64::from_str_radix(digits, 16).map_err(|_| invalid("it is no number"))?;
+            let bytes = u64::from_str_radix(digits, 16).map_err(|_| invalid("it is not a number"))?;
             return if bytes > 0 { Ok(Self(bytes)) } else { Err(invalid("it must be at least one byte")) };
         }
         let digits = trimmed.trim_end_matches(|c: char| c.is_ascii_alphabetic()).trim_end();
         let unit = trimmed[digits.len()..].trim_start();
         let plain = |c: char| c.is_ascii_digit() || matches!(c, '.' | 'e' | 'E' | '+');
         if digits.is_empty() || !digits.chars().all(plain) {
-            return Err(invalid("it is no number"));
+            return Err(invalid("it is not a number"));
         }
-        let value: f64 = digits.parse().map_err(|_| invalid("it is no number"))?;
+        let value: f64 = digits.parse().map_err(|_| invalid("it is not a number"))?;
         let upper = unit.to_ascii_uppercase();
         let factor = match upper.as_str() {
             "" => 1,

@@ -133,7 +133,7 @@ impl Variables {
         let number_of_gpu = |text: &str| text.parse().ok();
         let device = parsed(&set, "NCCL_TESTS_DEVICE", number_of_gpu, "the number of a GPU, from 0 on")?;
         let switch = |text: &str| ["0", "1"].into_iter().position(|value| value == text);
-        let fence = parsed(&set, SYMMETRIC_FENCE, switch, "0 (off) or 1 (on, as without it)")?;
+        let fence = parsed(&set, SYMMETRIC_FENCE, switch, "0 (off) or 1 (on, the default)")?;
         Ok(Self {
             split,
             device,

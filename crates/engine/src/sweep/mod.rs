@@ -137,7 +137,7 @@ pub(crate) fn run(
     let mut seed = first_seed;
     for &collective in &plan.request.collectives {
         if let Some(ranks) = groups.sizes().find(|&ranks| !collective.runs_over(ranks)) {
-            let reason = format!("it needs a power of two of ranks, and there are {ranks}");
+            let reason = format!("it needs a power of two as number of ranks, but there are {ranks}");
             observer.event(Event::LeftOut(collective, reason))?;
             continue;
         }

@@ -323,8 +323,9 @@ mod tests {
         let pairs = run.settings.pairs.take();
         assert_eq!(text(&run), include_str!("../../tests/data/run.md"));
         run.settings.pairs = pairs;
-        let settings = "\n- Settings: bw over nvlink, window 64, injected up to 128 bytes, GPUs' memory, directly, \
-                        pauses of 2000 ns while waiting, 2 endpoints, 5 warm-up rounds, 1 verification, ";
+        let settings = "\n- Settings: bw over nvlink, window 64, injected up to 128 bytes, GPUs' memory, \
+                        directly, pauses of 2000 ns while waiting, 2 endpoints, 5 warm-up rounds, 1 \
+                        verification, ";
         assert!(text(&run).contains(settings), "{}", text(&run));
     }
 

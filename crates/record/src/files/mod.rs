@@ -59,7 +59,7 @@ impl Format {
 /// A file name without the suffix of a format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{0}' does not say by its suffix what to write: .json (all of a run), .jsonl (the same, line by line \
+    "the suffix of '{0}' does not select a format: .json (all of a run), .jsonl (the same, line by line \
      while it runs), .csv (a row per measurement) or .md (Markdown tables)"
 )]
 pub struct UnknownSuffix(String);
@@ -104,7 +104,7 @@ impl fmt::Display for WriteError {
 
 /// Reason for refusing a file of another program.
 const FOREIGN: &str =
-    "it exists and is no result file of nccl-bench; name another file, or use --force to replace it";
+    "it exists and is not a result file of nccl-bench; name another file, or use --force to replace it";
 
 /// The result files of a run, on the process of rank 0.
 #[derive(Debug, Default)]

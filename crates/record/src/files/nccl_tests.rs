@@ -54,7 +54,7 @@ pub fn target(path: &Path) -> Result<PathBuf, TargetError> {
         return Err(TargetError::Suffix { path: path.to_owned() });
     }
     if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-        let source = io::Error::other("it is no regular file");
+        let source = io::Error::other("it is not a regular file");
         return Err(TargetError::Create { path: path.to_owned(), source });
     }
     let mut names = (0_u64..).map(|number| with_suffix(path, &format!(".{number}")));

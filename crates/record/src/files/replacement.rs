@@ -76,10 +76,10 @@ pub fn check(path: &Path) -> io::Result<PathBuf> {
             return Err(io::Error::other("it is a folder"));
         }
         if !found.is_file() {
-            return Err(io::Error::other("it is no regular file"));
+            return Err(io::Error::other("it is not a regular file"));
         }
         if is_standard_output(&found) {
-            return Err(io::Error::other("standard output goes there, name another file"));
+            return Err(io::Error::other("standard output goes there; name another file"));
         }
         // A rename would replace even a write-protected file, against the intention of its owner.
         OpenOptions::new().write(true).open(&target)?;
@@ -282,6 +282,6 @@ mod tests {
         let pipe = folder.path().join("pipe.json");
         let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
         assert!(made.success());
-        assert_eq!(check(&pipe).unwrap_err().to_string(), "it is no regular file");
+        assert_eq!(check(&pipe).unwrap_err().to_string(), "it is not a regular file");
     }
 }

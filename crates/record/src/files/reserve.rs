@@ -72,7 +72,7 @@ pub(super) fn shortened(run: &Run, measurements: usize, reason: &io::Error) -> R
         measurements: missing.len(),
         wrong_measurements: missing.iter().filter(|each| each.is_wrong()).count(),
     };
-    let note = format!("the last {} measurement(s) are left out: {reason}", missing.len());
+    let note = format!("the last {} measurement(s) are not in the file: {reason}", missing.len());
     let outcome = match &run.outcome {
         Outcome::Complete => Outcome::Failed { message: note.clone() },
         outcome => outcome.clone(),

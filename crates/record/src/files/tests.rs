@@ -108,7 +108,10 @@ fn a_file_of_another_program_is_replaced_only_by_force() {
     }
     let error = Files::open(&outputs(folder.path(), &ALL), false).unwrap_err();
     assert_eq!(error.failures.len(), ALL.len());
-    assert!(error.to_string().contains("run.md: it exists and is no result file of nccl-bench; "), "{error}");
+    assert!(
+        error.to_string().contains("run.md: it exists and is not a result file of nccl-bench"),
+        "{error}"
+    );
     assert!(error.to_string().ends_with("or use --force to replace it"), "{error}");
     assert!(ALL.iter().all(|name| fs::read(path(name)).unwrap() == b"# Notes\n"));
     Files::open(&outputs(folder.path(), &ALL), true).unwrap().finish(&run).unwrap();
@@ -261,25 +264,25 @@ fn what_is_no_result_is_said() {
     let text = json.replacen("\"time_us\": 2", "\"time_us\": \"3\", \"other\": 2", 1);
     let newer = json.replacen("\"schema_version\": 1", "\"schema_version\": 7", 1);
     for (content, expected) in [
-        ("", "it is no result file"),
+        ("", "it is not a result file"),
         ("# nccl-bench allreduce\n", "it is not JSON"),
         ("{\"a\": 1}", "JSON of another kind"),
         ("[1, 2]", "it is"),
         ("{\"a\": b}", "it is not JSON: expected value"),
-        (newer.as_str(), "it has version 7 of the format, and this program knows 1; read it with a newer"),
+        (newer.as_str(), "it has version 7 of the format, but this program knows 1; read it with a newer"),
         (&json[..json.len() / 2], "it ends in the middle; the program that wrote it was stopped"),
         (&json.replacen("\"bytes\"", "\"bites\"", 1), "it is damaged: missing field `bytes`"),
-        (&jsonl, "it has no measurement: the run has not got that far, or was killed"),
+        (&jsonl, "it has no measurement: the run has not reached its first measurement, or was killed"),
         (&jsonl[..jsonl.len() / 2], "it ends in the middle"),
         (&format!("{jsonl}{{\"kind\": \"meas\n{{}}\n"), "line 2 is damaged: "),
         (&format!("{jsonl}{{\"kind\": \"measurement\"}}\n"), "line 2 is damaged: missing field"),
         (&format!("{jsonl}\n{jsonl}"), "line 3 is damaged: another run begins"),
         (&json.replacen("\"ended_at\"", "\"other\"", 1), "its run is complete, but has no `ended_at`"),
-        (&left_out, "its run is complete, but left measurements out"),
-        (&twice, "it names a rank twice, or leaves one out"),
+        (&left_out, "its run is complete, but measurements are missing"),
+        (&twice, "it names a rank twice, or omits a rank"),
         (&text, "'3' is text, not a number"),
         (&uncounted, "a measurement lists ranks with wrong elements, but counts none"),
-        (&miscounted, "it ends a run of another number of wrong measurements than the "),
+        (&miscounted, "it ends a run with a different number of wrong measurements than the "),
         (&jsonl.replacen("\"schema_version\":1", "\"schema_version\":2", 1), "it has version 2"),
         (&jsonl.replacen("\"schema_version\":1", "\"schema_version\":0", 1), "it has version 0"),
     ] {
@@ -294,12 +297,12 @@ fn what_is_no_result_is_said() {
         kept.map(|(_, line)| format!("{line}\n")).collect::<String>()
     };
     let taken = crate::sample::full().measurements.len();
-    let expected = format!("it ends a run of {taken} measurements, and {} are there", taken - 1);
+    let expected = format!("it ends a run of {taken} measurements, but {} are in the file", taken - 1);
     let message = problem(&without(lines.len() - 2));
     assert!(message.contains(&expected), "{message}");
     for line in &lines[lines.len() - 2..] {
         let message = problem(&format!("{whole}{line}\n"));
-        assert!(message.contains("is damaged: it is behind the end of the run"), "{message}");
+        assert!(message.contains("is damaged: it follows the end of the run"), "{message}");
     }
     let message = read(&folder.path().join("none.json")).unwrap_err().to_string();
     assert!(message.contains("none.json: it cannot be read: No such file"), "{message}");

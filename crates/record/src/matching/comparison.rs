@@ -362,10 +362,10 @@ fn doubts(
         without.partition(|row| row.values[0].is_some() || row.values[file].is_some());
     if !one_sided.is_empty() {
         incomplete
-            .push(format!("of rows that both have, {} have a number above 0 in one only", one_sided.len()));
+            .push(format!("of the common rows, {} have a number above 0 on one side only", one_sided.len()));
     }
     if !neither.is_empty() {
-        notes.push(format!("of rows that both have, {} are left out: no number above 0", neither.len()));
+        notes.push(format!("of the common rows, {} are skipped: no number above 0", neither.len()));
     }
     for index in [0, file] {
         let unstable = rows.iter().filter(|row| own.has(&row.key) && row.unstable.contains(&index)).count();

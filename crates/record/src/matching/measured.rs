@@ -211,9 +211,8 @@ impl Rows {
     /// Describes the rows with wrong data: `allreduce float sum, 8 bytes in-place: 3 wrong elements`.
     pub fn wrong(&self) -> Vec<String> {
         let wrong = self.rows.iter().filter(|row| row.wrong > 0);
-        let left_out = (self.wrong_left_out > 0).then(|| {
-            format!("{} measurement(s) that the file has left out: wrong elements", self.wrong_left_out)
-        });
+        let left_out = (self.wrong_left_out > 0)
+            .then(|| format!("{} measurement(s) missing in the file: wrong elements", self.wrong_left_out));
         wrong.map(|row| format!("{}: {} wrong elements", row.key.name(), row.wrong)).chain(left_out).collect()
     }
 }

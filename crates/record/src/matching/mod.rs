@@ -36,7 +36,7 @@ pub enum InvalidShare {
         text: String,
     },
     /// No number, or one below 0.
-    #[error("'{text}' is no share in percent; write it as in 5% or 0.5%")]
+    #[error("'{text}' is not a share in percent; write it as in 5% or 0.5%")]
     NoShare {
         /// The text.
         text: String,
@@ -104,7 +104,7 @@ pub enum MatchError {
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Unreadable(Vec<ReadError>),
     /// Less than two files.
-    #[error("a comparison needs two files or more, or with --side both one that was measured with --vs")]
+    #[error("a comparison needs two files or more, or one file measured with --vs and --side both")]
     TooFew,
     /// A file has no baseline.
     #[error("{} has no other side: it was not measured with --vs", .0.display())]
@@ -116,10 +116,11 @@ pub enum MatchError {
     )]
     BothSides,
     /// More runs on a side than the test takes.
-    #[error("at most {MAX_RUNS} runs can be on each side: the exact test takes long for more")]
+    #[error("at most {MAX_RUNS} runs can be on each side: the exact test is too slow for more")]
     TooManyRuns,
     /// Two files of one run.
-    #[error("{} and {} are of the same run: each run counts once; leave one out", first.display(), other.display())]
+    #[error("{} and {} are of the same run: each run counts once; remove \
+             one", first.display(), other.display())]
     SameRun {
         /// The first file.
         first: PathBuf,
@@ -146,7 +147,10 @@ pub enum MatchError {
         in_other: String,
     },
     /// No common row has a value above 0 in both.
-    #[error("{} and {} have no {} above 0 in common{}", first.display(), other.display(), metric_name(*.metric), hint(*.metric))]
+    #[error(
+        "{} and {} have no {} above 0 in common{}",
+        first.display(), other.display(), metric_name(*.metric), hint(*.metric)
+    )]
     NoValues {
         /// The first file.
         first: PathBuf,

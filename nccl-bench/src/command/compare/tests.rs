@@ -190,10 +190,7 @@ fn wrong_data_is_a_failure_in_either_run_however_fast() {
     let left_out = Some(LeftOut { measurements: 2, wrong_measurements: 1 });
     let outcome = Outcome::Failed { message: "the disk is full".to_owned() };
     let text = verdict(&[right.clone(), Run { left_out, outcome, ..right.clone() }], &["--partial"], false);
-    assert!(
-        text.contains("FAIL: B has wrong data:\n  1 measurement(s) that the file has left out"),
-        "{text}"
-    );
+    assert!(text.contains("FAIL: B has wrong data:\n  1 measurement(s) missing in the file"), "{text}");
     // Wrong in one cycle of several, and on the other side of --vs.
     let mut again = run_of(&[10.0]);
     let wrong_then = wrong.measurements[1].clone();
@@ -390,15 +387,12 @@ fn values_that_are_no_numbers_are_left_out_and_counted() {
     let (first, mut second) = (run_of(&[10.0, 20.0]), run_of(&[10.0, 20.0]));
     second.measurements[0].time_us = f64::NAN;
     let text = verdict(&[first.clone(), second.clone()], &[], false);
-    let said = "of rows that both have, 1 have a number above 0 in one only";
+    let said = "of the common rows, 1 have a number above 0 on one side only";
     assert!(text.contains(&format!("FAIL: {said}")), "{text}");
     let text = verdict(&[first.clone(), second.clone()], &["--partial"], true);
     assert!(text.contains(&format!("Not whole: {said}")) && text.contains("(3 rows)"), "{text}");
     let text = verdict(&[second.clone(), second.clone()], &[], true);
-    assert!(
-        text.contains("Note: of rows that both have, 1 are left out: no number above 0\nPASS: "),
-        "{text}"
-    );
+    assert!(text.contains("Note: of the common rows, 1 are skipped: no number above 0\nPASS: "), "{text}");
 
     for measurement in &mut second.measurements {
         measurement.busbw_gbps = 0.0;
@@ -429,7 +423,7 @@ fn bad_input_is_named_and_nothing_is_printed() {
     let error = files_compared(&paths, &[]).0.unwrap_err();
     let message = error.to_string();
     assert!(
-        message.contains("table.txt: it is no result file") && message.contains("missing.json: it cannot")
+        message.contains("table.txt: it is not a result file") && message.contains("missing.json: it cannot")
     );
     assert_eq!(code(error), 2);
 }
@@ -443,7 +437,7 @@ fn the_command_line_says_what_is_wrong_with_it() {
     }
     for text in ["-1%", "five", "nan", "inf", "", "%"] {
         let message = parse(&["compare", "a", "b", "--threshold", text]).unwrap_err().to_string();
-        assert!(message.contains("is no share in percent"), "{message}");
+        assert!(message.contains("is not a share in percent"), "{message}");
     }
     for text in ["0.05", "5", "0"] {
         let message = parse(&["compare", "a", "b", "--threshold", text]).unwrap_err().to_string();

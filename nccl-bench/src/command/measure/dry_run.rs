@@ -194,17 +194,17 @@ mod tests {
             |options: &str| render(&measurement(&format!("nccl-bench {options} --backend fabric --dry-run")));
         let text = planned("allreduce,alltoall -o all").unwrap();
         assert!(text.starts_with("2 ranks; sizes from 8 to 64M;"), "{text}");
-        assert!(text.contains("\nmulsum is left out") && !text.contains("GPU"), "{text}");
+        assert!(text.contains("\nmulsum is skipped") && !text.contains("GPU"), "{text}");
         assert!(text.contains("\nallreduce, sum prod max min avg\n"), "{text}");
         let reduced = planned("allreduce -e 900T").unwrap();
         assert!(reduced.contains("-e is reduced to what fits into the host memory of"), "{reduced}");
         assert!(!reduced.contains("900T"), "{reduced}");
         for (options, reason) in [
-            ("hypercube -t 3", "hypercube needs a power of two of ranks, and there are 3"),
+            ("hypercube -t 3", "hypercube needs a power of two as number of ranks, but there are 3"),
             ("broadcast -r 2", "-r 2: there are 2 ranks"),
             (
                 "allgather --algo recursive-doubling -t 3",
-                "cannot carry out all_gather on 3 ranks; leave it out, or",
+                "the algorithm does not support all_gather on 3 ranks; omit it, or",
             ),
             ("allreduce -G 1", "-G (CUDA graphs): only NCCL over GPUs"),
             ("alltoall -e 8", "gives no rank an element among 2 ranks"),
@@ -214,6 +214,6 @@ mod tests {
             assert!(text.contains(reason), "{options}: {text}");
         }
         let on_gpus = render(&measurement("nccl-bench hypercube --backend nccl --dry-run --ranks 3"));
-        assert!(matches!(on_gpus, Err(Stop::Refused(text)) if text.contains("and there are 3")));
+        assert!(matches!(on_gpus, Err(Stop::Refused(text)) if text.contains("but there are 3")));
     }
 }

@@ -323,7 +323,7 @@ fn ranks_that_do_not_share_hosts_have_no_hierarchy() {
     let error = HostCollectives::new(simulated::network(3, 1).remove(0), None, options).err().unwrap();
     assert_eq!(
         error.to_string(),
-        "all_reduce on 3 ranks: algorithm 'hierarchical' cannot do it; choose one of direct, \
+        "all_reduce on 3 ranks: algorithm 'hierarchical' does not support it; choose one of direct, \
          recursive-doubling, pairwise, rabenseifner, ring, or none"
     );
     assert!(

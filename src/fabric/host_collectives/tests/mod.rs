@@ -372,14 +372,15 @@ fn lengths_that_do_not_fit_are_refused_before_anything_is_sent() {
         let error = collectives.all_reduce(&[1_i32; 4], &mut [0; 5], ReduceOp::Sum).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "all_reduce: the send buffer has 4 elements and the receive buffer 5; they must have as many"
+            "all_reduce: the send buffer has 4 elements and the receive buffer 5; both must have the same \
+             number"
         );
         let error = collectives.all_gather(&[1_i32; 4], &mut [0; 11]).unwrap_err();
         assert!(
             error.to_string().contains("4 elements and there are 3 ranks, but the receive buffer has 11")
         );
         let error = collectives.all_gather_in_place(&mut [0_i32; 11]).unwrap_err();
-        assert!(error.to_string().contains("11 elements, which is no multiple of the number of ranks, 3"));
+        assert!(error.to_string().contains("11 elements, not a multiple of the number of ranks, 3"));
         let mut data = [1_i32; 2];
         collectives.all_reduce_in_place(&mut data, ReduceOp::Sum).unwrap();
         assert_eq!(data, [3; 2]);
@@ -392,8 +393,8 @@ fn an_algorithm_that_cannot_serve_is_refused() {
     let error = HostCollectives::new(simulated::network(6, 1).remove(0), None, options).err().unwrap();
     assert_eq!(
         error.to_string(),
-        "all_gather on 6 ranks: algorithm 'recursive-doubling' cannot do it; choose one of direct, bruck, \
-         ring, or none"
+        "all_gather on 6 ranks: algorithm 'recursive-doubling' does not support it; choose one of direct, \
+         bruck, ring, or none"
     );
 }
 

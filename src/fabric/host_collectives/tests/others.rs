@@ -37,14 +37,18 @@ proptest! {
         data_type in prop::sample::select(&DataType::ALL[..]),
         op in prop::sample::select(&ReduceOp::ALL[..]),
     ) {
-        let algorithm = algorithm.filter(|wanted| flat(collective, ranks).any(|algorithm| algorithm == *wanted));
+        let is_flat = |wanted: &Algorithm| flat(collective, ranks).any(|algorithm| algorithm == *wanted);
+        let algorithm = algorithm.filter(is_flat);
         let options = SelectionOptions { segment, in_flight, ..SelectionOptions::new(medium) };
         let operation = CollectiveCheck { collective, count, seed, op, root: seed as usize % ranks };
         on_every_rank(ranks, seed, with_algorithm(collective, algorithm, options), |_, collectives| {
-            let check = |operation: &CollectiveCheck, collectives: Rank<'_>| for_type!(data_type, check(operation, collectives));
+            let check = |operation: &CollectiveCheck, collectives: Rank<'_>| {
+                for_type!(data_type, check(operation, collectives))
+            };
             check(&operation, collectives);
             // Early ranks do not disturb the others.
-            check(&CollectiveCheck { seed: seed ^ 1, root: (seed >> 8) as usize % ranks, ..operation }, collectives);
+            let root = (seed >> 8) as usize % ranks;
+            check(&CollectiveCheck { seed: seed ^ 1, root, ..operation }, collectives);
         });
     }
 }

@@ -15,9 +15,9 @@ fn buffers_and_ranks_that_do_not_fit_are_refused_before_anything_is_sent() {
         assert_eq!(
             text(collectives.reduce_scatter(&[1_i32; 7], &mut [0; 2], op)),
             "reduce_scatter: the receive buffer has 2 elements and there are 3 ranks, but the send buffer \
-             has 7 elements; it must have as many as all receive buffers together"
+             has 7 elements; it must have as many elements as all receive buffers together"
         );
-        let multiple = "7 elements, which is no multiple of the number of ranks, 3";
+        let multiple = "7 elements, not a multiple of the number of ranks, 3";
         for error in [
             text(collectives.reduce_scatter_in_place(&mut [1_i32; 7], op)),
             text(collectives.all_to_all(&[1_i32; 7], &mut [1; 7])),
@@ -70,7 +70,9 @@ fn buffers_and_ranks_that_do_not_fit_are_refused_before_anything_is_sent() {
         );
         assert!(text(collectives.send(&data, rank)).contains("itself"));
         assert!(text(collectives.exchange(&[1; 3], rank, &mut data, (rank + 1) % 3)).contains("itself"));
-        assert!(text(collectives.exchange(&[1; 2], rank, &mut data, rank)).contains("must have as many"));
+        assert!(
+            text(collectives.exchange(&[1; 2], rank, &mut data, rank)).contains("must have the same number")
+        );
         check_part_ranges(rank, collectives);
 
         // Nothing of all this was sent.

@@ -10,14 +10,14 @@ fn endpoints_of_one_process_do_not_know_each_other_over_shm() {
     let [mut one, other] = [0; 2].map(|_| Endpoint::open(&options("shm")).unwrap());
     for address in [other.address().to_vec(), one.address().to_vec()] {
         let error = one.insert(&address).unwrap_err().to_string();
-        assert!(error.contains("endpoints of one process crash each other over shm"), "{error}");
+        assert!(error.contains("two endpoints of one process crash over shm"), "{error}");
     }
 }
 
 #[test]
 fn a_provider_that_is_not_there_is_told() {
     let error = Endpoint::open(&Options::new("cxi")).err().unwrap().to_string();
-    assert!(error.contains("offers no reliable endpoint for messages with it here"), "{error}");
+    assert!(error.contains("offers no reliable endpoint for messages with this provider here"), "{error}");
 }
 
 #[test]
@@ -67,7 +67,8 @@ fn a_domain_is_chosen_by_its_name() {
     let error = Endpoint::open(&Options { domain: Some("nowhere".to_owned()), ..named }).err().unwrap();
     let text = error.to_string();
     assert!(
-        text.contains("it has no domain 'nowhere' for this; it has ") && text.contains(&loopback),
+        text.contains("it has no domain 'nowhere' for this endpoint; available: ")
+            && text.contains(&loopback),
         "{text}"
     );
 }

@@ -149,7 +149,7 @@ fn two_ranks_do_not_get_one_area() {
         let world = Lying(world, rank.min(1), 2, move |all: &mut Vec<_>| drop(all.remove(left_out)));
         SharedSegment::create(&world, true).map(|segment| segment.is_some())
     });
-    let text = "two ranks of a world of 2 ranks say that they are rank 1";
+    let text = "two ranks of a world of 2 ranks report that they are rank 1";
     let failed = |rank: usize| made[rank].as_ref().is_err_and(|error| error.to_string() == text);
     // Rank 0 learns of it from its only peer.
     assert!(failed(1) ^ failed(2), "{made:?}");

@@ -87,11 +87,8 @@ fn an_mpi_launcher_on_one_host_needs_no_address() {
     assert_eq!((one.hosts, one.local), (vec!["127.0.0.1".to_owned()], Some((1, 2))));
     let several = [&common[..], &[("OMPI_COMM_WORLD_LOCAL_SIZE", "1")]].concat();
     let parsed = message(&several);
-    for part in [
-        "mpirun does not say that all 2 ranks are on this host",
-        "mpirun -x NCCL_BENCH_ADDR=node1:29500",
-        "join_mpi",
-    ] {
+    for part in ["nor that all 2 ranks are on this host", "mpirun -x NCCL_BENCH_ADDR=node1:29500", "join_mpi"]
+    {
         assert!(parsed.contains(part), "{parsed}");
     }
 }

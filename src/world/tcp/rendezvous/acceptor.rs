@@ -104,9 +104,9 @@ fn name_problems(config: &RendezvousConfig, port: u16) -> String {
     let problem = |name: &String| match resolve(name, port) {
         Err(error) => Some(format!("; rank 0's name {name} cannot be resolved here: {error}")),
         Ok(addresses) if addresses.iter().any(is_own) => None,
-        Ok(_) => {
-            Some(format!("; the other ranks look for rank 0 at {name}, which is not an address of this host"))
-        }
+        Ok(_) => Some(format!(
+            "; the other ranks look for rank 0 at {name}, but this is not an address of this host"
+        )),
     };
     let problems: Option<Vec<String>> = config.hosts.iter().map(problem).collect();
     problems.unwrap_or_default().concat()
@@ -135,8 +135,8 @@ pub(crate) fn accept_ranks(
         })?;
         if let Some(conflict) = acceptor.size_conflict.take() {
             let message = format!(
-                "the rendezvous at {address} failed: {conflict}; start all with the same number of ranks, \
-                 and jobs at the same time at different ports"
+                "the rendezvous at {address} failed: {conflict}; start all processes with the same number \
+                 of ranks, and use different ports for jobs at the same time"
             );
             acceptor.tell_joined(&message);
             return Err(Error::Rendezvous(message));

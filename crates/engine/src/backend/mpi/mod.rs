@@ -56,11 +56,11 @@ pub fn find(request: &Request, process: &dyn World, _: &Connections) -> Result<H
     // MPI is not initialised in a world of another kind.
     if !::mpi::environment::is_initialized() {
         let world = request.names.of("world");
-        return refused(&format!("MPI carries the data of MPI's own ranks only: leave {world} out"));
+        return refused(&format!("MPI carries the data of MPI's own ranks only: omit {world}"));
     }
     let notes = request.collectives.contains(&Collective::AllToAllV).then(|| {
-        "alltoallv in place is left out over MPI, which has it only where each two ranks send each other the \
-         same"
+        "alltoallv in place is skipped: MPI supports it only if every two ranks send each other the same \
+         number of elements"
             .to_owned()
     });
     Ok(HostBackend {
@@ -143,7 +143,7 @@ fn in_place() -> *mut c_void {
 
 fn count_of(number: usize) -> anyhow::Result<c_int> {
     c_int::try_from(number)
-        .with_context(|| format!("MPI counts {MOST} elements at most, and these are {number}"))
+        .with_context(|| format!("MPI supports at most {MOST} elements, but these are {number}"))
 }
 
 fn check(function: &str, code: c_int) -> anyhow::Result<()> {
@@ -198,7 +198,7 @@ fn operator(work: &Work) -> anyhow::Result<ffi::MPI_Op> {
 /// Checks that a buffer has the length of the operation's counts.
 fn require(work: &Work, buffer: &[u8], elements: usize) -> anyhow::Result<()> {
     let (found, expected) = (buffer.len(), elements * work.data_type.size());
-    anyhow::ensure!(found == expected, "a buffer has {found} bytes, and MPI would take it for {expected}");
+    anyhow::ensure!(found == expected, "a buffer has {found} bytes, but MPI would use {expected}");
     Ok(())
 }
 

@@ -11,34 +11,34 @@ pub(super) fn find_unsupported(request: &Request) -> Option<String> {
     let names = request.names;
     if let Some(threads @ 2..) = request.threads {
         return Some(format!(
-            "{}: a rank of MPI is a process; start so many with its launcher instead (mpirun -np)",
+            "{}: with MPI, every rank is a process; start this number of processes with MPI's launcher \
+             instead (mpirun -np)",
             names.with("threads", threads)
         ));
     }
     let alone = request.backend == BackendChoice::Mpi && request.versus.is_none();
     if alone && request.provider != "auto" {
         return Some(format!(
-            "{}: that chooses one of libfabric's; an MPI library has variables of its own",
+            "{}: the option selects a provider of libfabric; an MPI library has its own variables",
             names.with("provider", &request.provider)
         ));
     }
     if let Some(given) = request.tuning.given().filter(|_| alone) {
         return Some(format!(
-            "{}: that is for collectives over libfabric; an MPI library has variables of its own",
+            "{}: the option is for collectives over libfabric; an MPI library has its own variables",
             names.of(given)
         ));
     }
     if let Some(op) = request.ops.iter().find(|&&op| !OPS.contains(&op) && requests_operator(request, op)) {
         let asked = names.with("ops", op);
-        return Some(format!("{asked}: MPI has no such operator; it has sum, prod, max and min"));
+        return Some(format!("{asked}: MPI does not have this operator; it has sum, prod, max and min"));
     }
     let reduced = |data_type: &&DataType| reduces(request) && !NUMBERS.contains(data_type);
     if let Some(data_type) = request.data_types.iter().find(reduced).filter(|_| !request.all.data_types) {
         let known = NUMBERS.map(DataType::name).join(", ");
         return Some(format!(
-            "{}: MPI reduces {known}; it has no 8- and 16-bit floating-point numbers, and \
-             whether sums of 8-bit integers wrap or saturate is its own affair. Collectives that reduce \
-             nothing take all types",
+            "{}: MPI reduces {known}. It has no 8- and 16-bit floating-point types, and does not define \
+             whether sums of 8-bit integers wrap or saturate. Collectives without a reduction take all types",
             names.with("data_types", data_type)
         ));
     }
@@ -46,7 +46,8 @@ pub(super) fn find_unsupported(request: &Request) -> Option<String> {
     let most = (MOST * smallest) as u64;
     let max = request.max_bytes.filter(|&max| max > most)?;
     Some(format!(
-        "{}: MPI counts {MOST} elements at most, which are {most} bytes of the smallest type; give less",
+        "{}: MPI supports at most {MOST} elements, or {most} bytes of the smallest type; choose a smaller \
+         size",
         names.with("max_bytes", Size(max))
     ))
 }

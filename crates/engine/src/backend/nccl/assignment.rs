@@ -60,8 +60,8 @@ pub(super) fn assignment(
     });
     if !same && !disjoint {
         return Err(format!(
-            "the processes of {host} see different GPUs that overlap: give each its own with \
-             CUDA_VISIBLE_DEVICES, or let all see all"
+            "the processes of {host} see different GPUs that overlap: give each process its own GPUs with \
+             CUDA_VISIBLE_DEVICES, or let all processes see all GPUs"
         ));
     }
     // With NCCL_TESTS_DEVICE every process begins with the same GPU.
@@ -190,8 +190,8 @@ mod tests {
         assert!(refused(sharing(&one), 17, SINCE).contains("At most 16 ranks can share a GPU"));
         assert_eq!(
             refused(sharing(&one), 2, BEFORE),
-            "2 GPUs (gpus 2) are asked for on node1, but it has 1. NCCL_MULTI_RANK_GPU_ENABLE needs NCCL 2.30, \
-             and 2.29.9 is loaded"
+            "2 GPUs (gpus 2) are asked for on node1, but it has 1. NCCL_MULTI_RANK_GPU_ENABLE needs NCCL \
+             2.30, and 2.29.9 is loaded"
         );
         assert!(refused(process("boot 1", &one), 2, SINCE).contains("a process per GPU is gpus 1"));
     }

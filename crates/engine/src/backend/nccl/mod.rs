@@ -189,8 +189,8 @@ fn one_version<'a>(found: &[(&str, &'a Gpus)]) -> Result<&'a Gpus, Stop> {
         return Ok(first);
     };
     Err(Stop::Refused(format!(
-        "processes have different NCCL versions, which cannot talk: process 0 on {host} has {} ({}), process \
-         {index} on {other_host} has {} ({}). Point NCCL_LIBRARY to the same version everywhere",
+        "processes have different NCCL versions and cannot communicate: process 0 on {host} has {} ({}), \
+         process {index} on {other_host} has {} ({}). Point NCCL_LIBRARY to the same version everywhere",
         first.nccl_version, first.nccl_path, other.nccl_version, other.nccl_path
     )))
 }
@@ -209,15 +209,15 @@ fn divide(
     if let Some(index) = shares.iter().position(|assignment| assignment.gpus != shares[0].gpus) {
         let option = request.names.of("gpus");
         return Err(Stop::Refused(format!(
-            "process 0 on {} would use {} GPUs, but process {index} on {} {}: say with {option} how many \
-             each shall use",
+            "process 0 on {} would use {} GPUs, but process {index} on {} {}: set the number of each \
+             process with {option}",
             processes_of_host[0].host, shares[0].gpus, processes_of_host[index].host, shares[index].gpus
         )));
     }
     if request.settings.default_stream && shares.iter().any(GpuAssignment::has_a_gpu_twice) {
         return Err(Stop::Refused(format!(
-            "{}: ranks of one process that share a GPU have one default stream, on which each would wait for \
-             the other. Leave it out, or start a process per rank ({})",
+            "{}: ranks of one process that share a GPU have one default stream, so they would wait for each \
+             other. Omit it, or start a process per rank ({})",
             request.names.of("default_stream"),
             request.names.with("gpus", 1),
         )));

@@ -28,16 +28,16 @@ pub(super) fn notes(
     if request.settings.stream_checks.is_some() && capability < EARLY_CAPABILITY {
         let (option, (major, minor)) = (request.names.of("stream_checks"), capability);
         notes.push(format!(
-            "{option}: a GPU of compute capability {major}.{minor} cannot trigger programmatic launch early, \
-             which needs {}.{}: its inputs are written by a plain kernel, so that an operation which starts \
-             too early is not found",
+            "{option}: an early trigger of programmatic launch needs compute capability {}.{}, but the GPU \
+             has {major}.{minor}. A plain kernel writes its inputs, and an operation that starts too early \
+             is not detected",
             EARLY_CAPABILITY.0, EARLY_CAPABILITY.1,
         ));
     }
     if ranks_on_gpu > 1 {
         notes.push(format!(
-            "up to {ranks_on_gpu} ranks share a GPU ({MULTI_RANK}): times and bandwidths are those of one \
-             GPU with itself, and say nothing of NVLink or a network"
+            "up to {ranks_on_gpu} ranks share a GPU ({MULTI_RANK}): times and bandwidths are of one GPU \
+             with itself, not of NVLink or a network"
         ));
     }
     notes
@@ -75,9 +75,9 @@ fn known_faults(
 /// The library's protection against [`SYMMETRIC_FAULT`].
 fn fence(request: &Request) -> &'static str {
     if request.variables.without_symmetric_fence {
-        " The library does not order the kernels (NCCL_BENCH_SYMMETRIC_FENCE=0), so that results can be wrong"
+        " The library does not order the kernels (NCCL_BENCH_SYMMETRIC_FENCE=0), so results can be wrong"
     } else {
-        " The library orders the kernels, which costs about 1 us per operation"
+        " The library orders the kernels, at a cost of about 1 us per operation"
     }
 }
 

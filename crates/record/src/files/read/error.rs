@@ -33,8 +33,8 @@ pub enum ReadProblem {
     Encoded(&'static str),
     /// It is not a result file.
     #[error(
-        "it is no result file: expected JSON or JSON Lines of nccl-bench (--output), or JSON of nccl-tests \
-         (-J); {0}"
+        "it is not a result file: expected JSON or JSON Lines of nccl-bench (--output), or JSON of \
+         nccl-tests (-J); {0}"
     )]
     NotOurs(String),
     /// It ends in the middle.
@@ -42,7 +42,7 @@ pub enum ReadProblem {
     EndMissing(&'static str),
     /// It was written by a newer program.
     #[error(
-        "it has version {found} of the format, and this program knows {known}; read it with a newer \
+        "it has version {found} of the format, but this program knows {known}; read it with a newer \
          nccl-bench"
     )]
     Newer {

@@ -84,7 +84,7 @@ pub(crate) fn read_each(
 
 fn no_measurement(run: &Run) -> ReadProblem {
     ReadProblem::NoMeasurement(match &run.outcome {
-        Outcome::Running => "the run has not got that far, or was killed".to_owned(),
+        Outcome::Running => "the run has not reached its first measurement, or was killed".to_owned(),
         Outcome::Complete => "nothing was to be measured".to_owned(),
         Outcome::Interrupted { signal } => format!("the run was ended by {signal}"),
         Outcome::Failed { message } => format!("the run failed: {message}"),
@@ -179,11 +179,11 @@ fn refuse_contradiction(run: &Run, has_uncounted_mismatch: bool) -> Result<(), R
     let found = if run.ranks.is_empty() {
         "it names no rank"
     } else if ranks.iter().enumerate().any(|(index, &rank)| index != rank) {
-        "it names a rank twice, or leaves one out"
+        "it names a rank twice, or omits a rank"
     } else if is_complete && run.ended_at.is_none() {
         "its run is complete, but has no `ended_at`"
     } else if is_complete && run.left_out.is_some_and(|left_out| left_out.measurements > 0) {
-        "its run is complete, but left measurements out"
+        "its run is complete, but measurements are missing"
     } else if has_uncounted_mismatch {
         "a measurement lists ranks with wrong elements, but counts none"
     } else {
@@ -225,7 +225,7 @@ fn lines(source: &mut FileReader<'_>, mut document: FieldReader<'_>) -> Result<C
             };
             match found.kind.as_deref() {
                 Some("measurement" | "connected" | "end") if has_ended => {
-                    return Err(damaged(&"it is behind the end of the run"));
+                    return Err(damaged(&"it follows the end of the run"));
                 }
                 Some("measurement") => {
                     let measurement: Measurement =
@@ -243,13 +243,13 @@ fn lines(source: &mut FileReader<'_>, mut document: FieldReader<'_>) -> Result<C
                     let (taken, all) = (document.taken, end.summary.measurements);
                     if taken != all {
                         return Err(damaged(&format!(
-                            "it ends a run of {all} measurements, and {taken} are there"
+                            "it ends a run of {all} measurements, but {taken} are in the file"
                         )));
                     }
                     if end.summary.wrong_measurements.is_some_and(|all| all != wrong) {
                         return Err(damaged(&format!(
-                            "it ends a run of another number of wrong measurements than the {wrong} that are \
-                             there"
+                            "it ends a run with a different number of wrong measurements than the {wrong} \
+                             in the file"
                         )));
                     }
                     (run.outcome, run.ended_at, run.notes) = (end.outcome, end.ended_at, end.notes);

@@ -118,7 +118,7 @@ fn sides_that_cannot_be_tested_are_refused() {
     for (line, told) in [
         (&["--before", path, path, "--after", path][..], "is named twice: each run counts once"),
         (&["--before", path, "--after", by_link], "is named twice: each run counts once"),
-        (&["--before", path, "--after", copy], "are of the same run: each run counts once; leave one out"),
+        (&["--before", path, "--after", copy], "are of the same run: each run counts once; remove one"),
         (&many, "at most 20 runs can be on each side"),
         (&["--before", path, "--after", path, "--side", "both"], "--side own or --side other"),
     ] {
