@@ -81,7 +81,8 @@ pub struct Arguments {
     pub world: world::Kind,
 
     /// Seconds in which all processes of a launcher have to join
-    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 120,
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub timeout: u64,
 
     /// Print the answer of the libraries, for the process that started this one

@@ -37,7 +37,8 @@ or an error that no rule explains was seen.";
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
     /// Seconds between the two readings of error counters; 0 for one reading
-    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(..=86_400))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 2,
+          value_parser = clap::value_parser!(u64).range(..=86_400))]
     pub interval: u64,
 
     /// GPUs that each host has to have
@@ -57,7 +58,8 @@ pub struct Arguments {
     pub world: world::Kind,
 
     /// Seconds in which all processes of a launcher have to join
-    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 120,
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub timeout: u64,
 
     /// The reports to write.

@@ -37,11 +37,13 @@ pub struct Arguments {
     pub address: Option<String>,
 
     /// Time in seconds that the processes of the job wait for each other's answer
-    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 5,
+          value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub timeout: u32,
 
     /// Time between the two questions
-    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=86400))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 5,
+          value_parser = clap::value_parser!(u32).range(1..=86400))]
     pub interval: u32,
 
     /// Ask the job of this process

@@ -58,7 +58,8 @@ pub struct Arguments {
     pub world: world::Kind,
 
     /// Seconds in which all processes have to join, and that a step of the measurement may take
-    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 120,
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub timeout: u64,
 
     /// The reports to write.

@@ -64,24 +64,29 @@ pub struct Arguments {
     pub max_bytes: Size,
 
     /// Multiply by this factor from one size to the next
-    #[arg(short = 'f', long = "stepfactor", value_name = "FACTOR", default_value = "2", value_parser = clap::value_parser!(u64).range(2..))]
+    #[arg(short = 'f', long = "stepfactor", value_name = "FACTOR", default_value = "2",
+          value_parser = clap::value_parser!(u64).range(2..))]
     pub factor: u64,
 
     /// Transfers of each endpoint in a round; round trips with pingpong [default: up to 1000, as many as make
     /// 256 MiB in all rounds, or a window of up to 256 MiB]
-    #[arg(short = 'n', long = "iters", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    #[arg(short = 'n', long = "iters", value_name = "COUNT",
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub transfers: Option<u64>,
 
     /// Rounds per size, of which the table has the median, the fastest and the slowest
-    #[arg(long, value_name = "COUNT", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(long, value_name = "COUNT", default_value_t = 10,
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub rounds: u64,
 
     /// Untimed rounds before
-    #[arg(short = 'w', long = "warmup_iters", value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    #[arg(short = 'w', long = "warmup_iters", value_name = "COUNT", default_value_t = 1,
+          value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     pub warm_up: u64,
 
     /// Verify each size: 0 or 1
-    #[arg(short = 'c', long = "check", value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
+    #[arg(short = 'c', long = "check", value_name = "0|1", default_value_t = 1,
+          value_parser = clap::value_parser!(u8).range(0..=1))]
     pub check: u8,
 
     /// Injection of short messages and writes
@@ -119,7 +124,8 @@ pub struct Arguments {
     pub source: Option<String>,
 
     /// Seconds without progress of a rank after which the measurement fails
-    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 30,
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub timeout: u64,
 
     /// Measure all pairs of ranks, not only those with rank 0
@@ -190,7 +196,8 @@ pub struct Windowed {
     pub arguments: Arguments,
 
     /// Transfers in flight at a time
-    #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=65536))]
+    #[arg(long, value_name = "COUNT", default_value_t = 64,
+          value_parser = clap::value_parser!(u64).range(1..=65536))]
     pub window: u64,
 }
 
