@@ -330,7 +330,9 @@ fn the_version_that_the_name_of_a_network_was_judged_for_is_told() {
 
 #[test]
 fn the_manifest_of_a_seed_is_judged() {
-    let text = "env:\n- name: FI_PROVIDER\n  value: efa\n- name: NCCL_ALGO\n  value: Tree\n- name: NCCL_BUFFSIZE\n  value: \"2097152\"\n- name: NCCL_SHM_DISABLE\n  value: \"0\"\n- name: DB_PASSWORD\n  value: hush\n";
+    let text = "env:\n- name: FI_PROVIDER\n  value: efa\n- name: NCCL_ALGO\n  value: Tree\n\
+                - name: NCCL_BUFFSIZE\n  value: \"2097152\"\n- name: NCCL_SHM_DISABLE\n  value: \"0\"\n\
+                - name: DB_PASSWORD\n  value: hush\n";
     let machine = situation(Some("2.27.3"), Some("1.16.2"), Some("2.1.0"), Some("p4d.24xlarge"));
     let examination = examined(text, &machine);
     assert_eq!(examination.health(), Health::Broken);
@@ -377,7 +379,8 @@ fn the_loopback_is_broken_between_nodes() {
 
 #[test]
 fn what_mpirun_passes_on_wins_in_an_mpi_job() {
-    let text = "kind: MPIJob\nargs:\n- mpirun\n- -x\n- NCCL_DEBUG=WARN\nenv:\n- name: NCCL_DEBUG\n  value: TRACE\n- name: NCCL_SOCKET_IFNAME\n  value: =eth0\n";
+    let text = "kind: MPIJob\nargs:\n- mpirun\n- -x\n- NCCL_DEBUG=WARN\nenv:\n\
+                - name: NCCL_DEBUG\n  value: TRACE\n- name: NCCL_SOCKET_IFNAME\n  value: =eth0\n";
     let examination = examined(text, &Situation::default());
     assert_eq!(examination.facts["variables"][0]["value"], "WARN");
     assert_eq!(examination.facts["overridden"][0]["value"], "TRACE");

@@ -218,15 +218,29 @@ fn fewer_than_expected(facts: &Facts, expected: Expected) -> Vec<Finding> {
     let gpus = facts.gpus.devices.len();
     if let Some(wanted) = expected.gpus.filter(|wanted| gpus < *wanted) {
         findings.push(
-            Finding::new("fewer-gpus-than-expected", Severity::Broken, format!("{} of {wanted} expected are usable", counted(gpus, "GPU")))
-                .with_remedy("nvidia-smi; dmesg | grep -E 'NVRM|Xid'; in a container: --gpus all, or nvidia.com/gpu in the pod's limits"),
+            Finding::new(
+                "fewer-gpus-than-expected",
+                Severity::Broken,
+                format!("{} of {wanted} expected are usable", counted(gpus, "GPU")),
+            )
+            .with_remedy(
+                "nvidia-smi; dmesg | grep -E 'NVRM|Xid'; in a container: --gpus all, or nvidia.com/gpu in \
+                 the pod's limits",
+            ),
         );
     }
     let nics = facts.nics.iter().filter(|nic| nic.is_up()).count();
     if let Some(wanted) = expected.nics.filter(|wanted| nics < *wanted) {
         findings.push(
-            Finding::new("fewer-nics-than-expected", Severity::Broken, format!("{} of {wanted} expected are up", counted(nics, "RDMA device")))
-                .with_remedy("rdma link; ibstat; in a container: --device=/dev/infiniband, or the device plugin's resource"),
+            Finding::new(
+                "fewer-nics-than-expected",
+                Severity::Broken,
+                format!("{} of {wanted} expected are up", counted(nics, "RDMA device")),
+            )
+            .with_remedy(
+                "rdma link; ibstat; in a container: --device=/dev/infiniband, or the device plugin's \
+                 resource",
+            ),
         );
     }
     findings

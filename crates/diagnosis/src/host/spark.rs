@@ -77,10 +77,20 @@ fn halves_differ(halves: &[&Nic]) -> Option<Finding> {
         Finding::new(
             "spark-half-port",
             Severity::Degraded,
-            format!("half of a port is down: {} is up, {} is not", join_list(&name(&up)), join_list(&name(&down))),
+            format!(
+                "half of a port is down: {} is up, {} is not",
+                join_list(&name(&up)),
+                join_list(&name(&down))
+            ),
         )
-        .with_cause("each half carries about 100 of the port's 200 Gbit/s; its interface (enP2p...) is often left without configuration")
-        .with_remedy("bring the interfaces of both halves up, with an address each: netplan apply, ip link set INTERFACE up")
+        .with_cause(
+            "each half carries about 100 of the port's 200 Gbit/s; its interface (enP2p...) is often left \
+             without configuration",
+        )
+        .with_remedy(
+            "bring the interfaces of both halves up, with an address each: netplan apply, ip link set \
+             INTERFACE up",
+        )
         .with_source("https://build.nvidia.com/spark/connect-two-sparks")
     })
 }

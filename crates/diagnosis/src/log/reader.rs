@@ -439,7 +439,11 @@ impl<'a> Reader<'a> {
                 "times the threads seen were forgotten, since there were more than 32768",
             ),
             (self.writers.lost_devices, "devices of networks were not listed"),
-            (members.members, "lines are about communicators or ranks beyond the limit of 4096 communicators with 16384 ranks"),
+            (
+                members.members,
+                "lines are about communicators or ranks beyond the limit of 4096 communicators with 16384 \
+                 ranks",
+            ),
             (members.timings, "lines with timings were not kept: those of 4096 ranks are"),
             (members.pairs, "channels were not kept: those of 24576 pairs of ranks are"),
             (members.rings, "orders of rings were not kept"),

@@ -121,8 +121,8 @@ pub(super) fn explain_verbs(host: &Host) -> Vec<Reason> {
         let none = "this host has no RDMA device (nothing in /sys/class/infiniband)";
         let loaded = host.modules.contains(&"mlx5_ib");
         let reason = if efa.is_empty() && loaded && host.shared_devices == Some(false) {
-            let alone = "though the driver mlx5_ib is loaded: each RDMA device is in one network namespace alone (rdma \
-                         system: netns exclusive)";
+            let alone = "though the driver mlx5_ib is loaded: each RDMA device is in one network namespace \
+                         alone (rdma system: netns exclusive)";
             Reason::new(format!("{none}, {alone}")).with_advice(into_the_network(host))
         } else if efa.is_empty() && loaded {
             Reason::new(format!("{none}, though the driver mlx5_ib is loaded"))
@@ -207,8 +207,11 @@ fn no_device_files(host: &Host, resource: &str) -> Reason {
         return if !loaded {
             none("").with_advice("modprobe ib_uverbs")
         } else if host.efa_is_served() || !host.devices.is_empty() {
-            none(": the kernel module ib_uverbs is loaded, but udev has not made them, or this is a container without them")
-                .with_advice("udevadm trigger, or give them to the container: --device=/dev/infiniband")
+            none(
+                ": the kernel module ib_uverbs is loaded, but udev has not made them, or this is a container \
+                 without them",
+            )
+            .with_advice("udevadm trigger, or give them to the container: --device=/dev/infiniband")
         } else {
             none(": the kernel module ib_uverbs is loaded, and makes one for each device")
         };

@@ -116,8 +116,8 @@ fn when_no_single_hint_is_at_fault_all_are_named_that_are() {
     assert_eq!(explained(&hints(None, Some("rdm"), &["atomic", "multicast"])), expected);
     // Each pair of these fits no entry, though each single one does.
     let lo = Hints { domain: Some("lo".to_owned()), ..hints(Some("tcp"), Some("msg"), &["tagged"]) };
-    let expected = "provider tcp has each, but not together: the endpoint type FI_EP_MSG, the capability FI_TAGGED, \
-                    the domain lo";
+    let expected = "provider tcp has each, but not together: the endpoint type FI_EP_MSG, the capability \
+                    FI_TAGGED, the domain lo";
     let impossible = |hints: &Hints| {
         let several = usize::from(hints.domain.is_some())
             + usize::from(hints.endpoint.is_some())
@@ -230,8 +230,8 @@ fn devices_that_another_network_namespace_has_are_told_from_those_without_a_driv
     let invisible = "the driver efa serves EFA devices on the PCI bus (0000:00:06.0 and 0000:00:07.0), but";
 
     let found = why(mode(served("efa"), "N\n").with_file(".dockerenv", ""));
-    let alone = "not visible in this network namespace: the host has each RDMA device in one alone (rdma system: netns \
-                 exclusive)";
+    let alone = "not visible in this network namespace: the host has each RDMA device in one alone (rdma \
+                 system: netns exclusive)";
     assert!(says(&found, invisible, "--network=host") && says(&found, alone, "netns shared"), "{found:#?}");
     assert!(!says(&found, "no driver", "") && !says(&found, "not loaded", ""), "{found:#?}");
     assert!(!says(&found, "", "modprobe"), "{found:#?}");
@@ -303,8 +303,8 @@ fn device_files_that_cannot_be_opened_are_named_with_what_to_do() {
 fn on_an_infiniband_host_efa_is_not_to_be_had() {
     let host = infiniband_host().read_host();
     let found = why("efa", (2, 5), &["efa"], "", &host);
-    let devices = "no EFA device, but 2 RDMA devices (driver mlx5_core, InfiniBand ACTIVE 100 Gb/sec (4X EDR)): \
-                   mlx5_2 and mlx5_10";
+    let devices = "no EFA device, but 2 RDMA devices (driver mlx5_core, InfiniBand ACTIVE 100 Gb/sec (4X \
+                   EDR)): mlx5_2 and mlx5_10";
     assert!(says(&found, devices, "-p 'verbs;ofi_rxm'"), "{found:#?}");
     assert!(says(&found, "no more than 64 KiB", "ulimit -l unlimited"), "{found:#?}");
 

@@ -42,12 +42,17 @@ pub fn examine_topology(topology: Option<&Topology>, graphs: Option<&Graphs>) ->
     }
     examination.facts = json!({
         "topology": topology,
-        "labels": topology.map(|topology| Device::all(topology).iter().map(|device| device.label().to_owned()).collect::<Vec<_>>()),
+        "labels": topology.map(list_labels),
         "paths": topology.map(all_paths),
         "graphs": graphs,
     });
     examination.sort_findings();
     examination
+}
+
+/// Returns the labels of all devices.
+fn list_labels(topology: &Topology) -> Vec<String> {
+    Device::all(topology).iter().map(|device| device.label().to_owned()).collect()
 }
 
 /// Returns the facts in short, with their names.

@@ -201,7 +201,8 @@ fn find_slow_pcie(topology: &Topology) -> Vec<Finding> {
             .collect();
         Some(finding)
     };
-    let bad = "The card is not seated well, a riser or cable is bad, or the port fell back after errors; reseat the card.";
+    let bad = "The card is not seated well, a riser or cable is bad, or the port fell back after errors; \
+               reseat the card.";
     [
         about(
             "pcie-width",

@@ -110,7 +110,8 @@ fn plan(
         count => format!(" in {count} groups, with the counts of the smallest, of {}", groups.smallest()),
     };
     let mut text = format!(
-        "{ranks} rank{}{in_groups}; sizes from {} to {}; per size and placement: {} operations timed, {} verifications{}{}\n\
+        "{ranks} rank{}{in_groups}; sizes from {} to {}; per size and placement: {} operations timed, {} \
+         verifications{}{}\n\
          Buffers of each rank: send {}, receive {}\n{note}",
         if ranks == 1 { "" } else { "s" },
         Size(sweep.min),

@@ -137,9 +137,11 @@ fn check_sizes(request: &Request) -> Result<(), String> {
         && request.collectives.contains(&Collective::AllToAllV)
         && max_bytes != Some(min_bytes)
     {
-        return Err("a matrix (NCCL_TESTS_ALLTOALLV_MATRIX_FILE) says how much each rank sends: give one size with -b \
-                    and -e, at least what the busiest rank sends or receives"
-            .to_owned());
+        return Err(
+            "a matrix (NCCL_TESTS_ALLTOALLV_MATRIX_FILE) says how much each rank sends: give one size with \
+             -b and -e, at least what the busiest rank sends or receives"
+                .to_owned(),
+        );
     }
     Ok(())
 }

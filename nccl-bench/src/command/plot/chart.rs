@@ -222,7 +222,8 @@ impl Chart<'_> {
         };
         let name = svg_text("muted middle", (f64::midpoint(left, right), bottom + 40.0), "message size");
         format!(
-            "<path class=\"grid\" d=\"{grid}\"/>\n<path class=\"frame\" d=\"M{left} {bottom}H{right}{marks}\"/>\n\
+            "<path class=\"grid\" d=\"{grid}\"/>\n\
+             <path class=\"frame\" d=\"M{left} {bottom}H{right}{marks}\"/>\n\
              <g class=\"values\">{value_labels}</g>\n<g class=\"sizes\">{size_labels}</g>\n{unit}{name}"
         )
     }

@@ -38,7 +38,8 @@ pub(super) fn table(picture: &Picture, section: &Section) -> String {
         })
         .collect();
     format!(
-        "<table class=\"numbers\">\n<caption>{}</caption>\n<thead><tr>{head}</tr></thead>\n{bodies}</table>\n",
+        "<table class=\"numbers\">\n<caption>{}</caption>\n<thead><tr>{head}</tr></thead>\n\
+         {bodies}</table>\n",
         caption(picture, section)
     )
 }

@@ -110,7 +110,10 @@ fn find_driver_mismatch(libraries: &[Library], system: &System) -> Option<Findin
             format!("{} is of driver {version}, and the kernel's module of {kernel}", library.path),
         )
         .with_cause("the driver was updated without a reboot, or an image brings a library of its own")
-        .with_remedy("reboot the node; in a container remove the library from the image: the NVIDIA container toolkit mounts the host's")
+        .with_remedy(
+            "reboot the node; in a container remove the library from the image: the NVIDIA container toolkit \
+             mounts the host's",
+        )
     })
 }
 
@@ -118,9 +121,16 @@ fn without_plugin(libraries: &[Library]) -> Vec<Finding> {
     let mut findings = Vec::new();
     if libraries_of_kind(libraries, LibraryKind::NetPlugin).next().is_none() {
         findings.push(
-            Finding::new("no-net-plugin", Severity::Degraded, "there are EFA devices, and no network plugin of NCCL (libnccl-net*.so) was found")
-                .with_cause("without the plugin aws-ofi-nccl NCCL uses TCP, silently")
-                .with_remedy("install aws-ofi-nccl (the EFA installer has it: /opt/amazon/ofi-nccl), and add its folder to LD_LIBRARY_PATH"),
+            Finding::new(
+                "no-net-plugin",
+                Severity::Degraded,
+                "there are EFA devices, and no network plugin of NCCL (libnccl-net*.so) was found",
+            )
+            .with_cause("without the plugin aws-ofi-nccl NCCL uses TCP, silently")
+            .with_remedy(
+                "install aws-ofi-nccl (the EFA installer has it: /opt/amazon/ofi-nccl), and add its folder \
+                 to LD_LIBRARY_PATH",
+            ),
         );
     } else if !libraries_of_kind(libraries, LibraryKind::NetPlugin).any(|library| library.first) {
         let paths: Vec<&str> = libraries_of_kind(libraries, LibraryKind::NetPlugin)

@@ -23,7 +23,8 @@ pub(super) struct Meaning {
 
 const CABLE: &str =
     "clean or replace the cable or transceiver, then the switch port: mlxlink -d DEVICE -c -e";
-const LOSS: &str = "look for full or pausing switch ports on the way: ethtool -S INTERFACE | grep -E 'pause|discard|ecn|cnp'";
+const LOSS: &str = "look for full or pausing switch ports on the way: ethtool -S INTERFACE | grep -E \
+                    'pause|discard|ecn|cnp'";
 const EFA: &str =
     "look at the peers' health; the instance's security group must allow all traffic to and from itself";
 
@@ -324,8 +325,13 @@ pub(crate) fn fixed_gid(nics: &[Nic], environment: &[(String, String)]) -> Optio
     };
     Some(
         Finding::new("roce-gid-index", severity, format!("NCCL_IB_GID_INDEX={index} {text}"))
-            .with_cause("NCCL takes the entry as it is; the order of the table differs between ports, hosts and containers")
-            .with_remedy("unset NCCL_IB_GID_INDEX: NCCL 2.21 and later choose the entry; show_gids lists them")
+            .with_cause(
+                "NCCL takes the entry as it is; the order of the table differs between ports, hosts and \
+                 containers",
+            )
+            .with_remedy(
+                "unset NCCL_IB_GID_INDEX: NCCL 2.21 and later choose the entry; show_gids lists them",
+            )
             .with_source("NCCL src/transport/net_ib.cc, ncclIbGetGidIndex"),
     )
 }

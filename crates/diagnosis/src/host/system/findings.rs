@@ -287,9 +287,16 @@ fn judge_control_group(system: &System, gpus: usize) -> Vec<Finding> {
     let left = group.processes.map(|most| most.saturating_sub(group.running.unwrap_or(0)));
     if let Some(left) = left.filter(|left| *left < GROUP_PROCESSES * gpus.max(1) as u64) {
         findings.push(
-            Finding::new("pids-limit", Severity::Degraded, format!("the control group has room for {left} more processes and threads"))
-                .with_cause("NCCL and the framework start many threads per GPU, and fail with: Resource temporarily unavailable")
-                .with_remedy(remedy("number of processes (--pids-limit)")),
+            Finding::new(
+                "pids-limit",
+                Severity::Degraded,
+                format!("the control group has room for {left} more processes and threads"),
+            )
+            .with_cause(
+                "NCCL and the framework start many threads per GPU, and fail with: Resource temporarily \
+                 unavailable",
+            )
+            .with_remedy(remedy("number of processes (--pids-limit)")),
         );
     }
     if let Some(processors) = group.processors.filter(|processors| *processors < (PROCESSORS * gpus) as f64) {
@@ -338,21 +345,33 @@ fn judge_settings(system: &System, gpus: &Gpus) -> Vec<Finding> {
     let mut findings = Vec::new();
     if system.services.remove_ipc == Some(true) && system.services.systemd {
         findings.push(
-            Finding::new("remove-ipc", Severity::Advice, "systemd removes a user's files in /dev/shm when the user's last session ends (RemoveIPC=yes)")
-                .with_cause("a job of that user, which still runs, loses its shared memory")
-                .with_remedy("RemoveIPC=no in /etc/systemd/logind.conf; systemctl restart systemd-logind"),
+            Finding::new(
+                "remove-ipc",
+                Severity::Advice,
+                "systemd removes a user's files in /dev/shm when the user's last session ends \
+                 (RemoveIPC=yes)",
+            )
+            .with_cause("a job of that user, which still runs, loses its shared memory")
+            .with_remedy("RemoveIPC=no in /etc/systemd/logind.conf; systemctl restart systemd-logind"),
         );
     }
     if gpus.has_gpus() && system.may_lack_numa() {
         findings.push(
-            Finding::new("numa-in-container", Severity::Advice, "this container may not choose NUMA nodes (no capability SYS_NICE)")
-                .with_cause("NCCL 2.24 and later allocate host memory by NUMA node (cuMem), and fall back or fail without")
-                .with_remedy(choose_remedy(
-                    system,
-                    "start the container with --cap-add SYS_NICE, or set NCCL_CUMEM_HOST_ENABLE=0",
-                    "add the capability SYS_NICE to the pod, or set NCCL_CUMEM_HOST_ENABLE=0",
-                    "set NCCL_CUMEM_HOST_ENABLE=0",
-                )),
+            Finding::new(
+                "numa-in-container",
+                Severity::Advice,
+                "this container may not choose NUMA nodes (no capability SYS_NICE)",
+            )
+            .with_cause(
+                "NCCL 2.24 and later allocate host memory by NUMA node (cuMem), and fall back or fail \
+                 without",
+            )
+            .with_remedy(choose_remedy(
+                system,
+                "start the container with --cap-add SYS_NICE, or set NCCL_CUMEM_HOST_ENABLE=0",
+                "add the capability SYS_NICE to the pod, or set NCCL_CUMEM_HOST_ENABLE=0",
+                "set NCCL_CUMEM_HOST_ENABLE=0",
+            )),
         );
     }
     if system.driver.nvlink_off && gpus.devices.len() > 1 {
@@ -443,7 +462,10 @@ fn gpu_direct(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
                  (GrdmaPciTopoCheckOverride: 0)",
             )
             .with_cause("before driver 595 its check of the PCI topology fails there, and NCCL uses sockets")
-            .with_remedy("options nvidia NVreg_GrdmaPciTopoCheckOverride=1 in /etc/modprobe.d, then load the module again")
+            .with_remedy(
+                "options nvidia NVreg_GrdmaPciTopoCheckOverride=1 in /etc/modprobe.d, then load the module \
+                 again",
+            )
             .with_source("NVIDIA AICR, requirements of its NCCL checks on GB200"),
         );
     }
@@ -459,14 +481,21 @@ fn multi_node_nvlink(system: &System, gpus: &Gpus) -> Vec<Finding> {
     let mut findings = Vec::new();
     if system.services.imex_channels == 0 {
         findings.push(
-            Finding::new("no-imex-channel", Severity::Degraded, "the GPUs are in a fabric of several hosts, and there is no IMEX channel")
-                .with_cause("without /dev/nvidia-caps-imex-channels/channel0 NVLink ends at the host; CUDA fails with error 800")
-                .with_remedy(choose_remedy(
-                    system,
-                    "start the container with --device=/dev/nvidia-caps-imex-channels/channel0",
-                    "give the pod a ComputeDomain (resourceClaims)",
-                    "options nvidia NVreg_CreateImexChannel0=1, or nvidia-modprobe -i 0",
-                )),
+            Finding::new(
+                "no-imex-channel",
+                Severity::Degraded,
+                "the GPUs are in a fabric of several hosts, and there is no IMEX channel",
+            )
+            .with_cause(
+                "without /dev/nvidia-caps-imex-channels/channel0 NVLink ends at the host; CUDA fails with \
+                 error 800",
+            )
+            .with_remedy(choose_remedy(
+                system,
+                "start the container with --device=/dev/nvidia-caps-imex-channels/channel0",
+                "give the pod a ComputeDomain (resourceClaims)",
+                "options nvidia NVreg_CreateImexChannel0=1, or nvidia-modprobe -i 0",
+            )),
         );
     }
     if !system.services.imex && system.container.is_none() {

@@ -96,11 +96,18 @@ fn absence_finding(
         _ => "did not answer the other processes once".to_owned(),
     };
     let mut finding = Finding::new(rule, severity, capitalize(&format!("{} {said}.", join_list(&names))));
-    finding.cause = Some(match absence {
-        Absence::Dead => "The process has ended (killed, out of memory, an exception), or its host is unreachable.",
-        _ => "The process has ended or is stopped (SIGSTOP, debugger, frozen container), or its host is overloaded.",
-    }
-    .to_owned());
+    finding.cause = Some(
+        match absence {
+            Absence::Dead => {
+                "The process has ended (killed, out of memory, an exception), or its host is unreachable."
+            }
+            _ => {
+                "The process has ended or is stopped (SIGSTOP, debugger, frozen container), or its host is \
+                 overloaded."
+            }
+        }
+        .to_owned(),
+    );
     let (pid, host) = match each.first() {
         Some((_, process)) => (
             process.pid.map_or_else(|| "PID".to_owned(), |pid| pid.to_string()),

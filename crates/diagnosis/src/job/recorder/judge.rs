@@ -82,8 +82,13 @@ fn mismatch_finding(group: &GroupRecord<'_>, mismatch: &Mismatch) -> Finding {
     let mut finding = Finding::new("recorder-mismatch", Severity::Broken, diagnosis);
     finding.cause = Some(
         match property {
-            CallProperty::Operation => "A branch of the program depends on the rank, so that ranks call other collectives.",
-            _ => "The ranks pass different tensors: an uneven last batch, a parameter that only some ranks have.",
+            CallProperty::Operation => {
+                "A branch of the program depends on the rank, so that ranks call other collectives."
+            }
+            _ => {
+                "The ranks pass different tensors: an uneven last batch, a parameter that only some ranks \
+                 have."
+            }
         }
         .to_owned(),
     );

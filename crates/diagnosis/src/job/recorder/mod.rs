@@ -98,9 +98,11 @@ pub fn judge_dumps(dumps: &BTreeMap<u32, Dump>) -> Examination {
     examination.findings = conclusions.findings;
     examination.proof = conclusions.proof.into_iter().collect();
     examination.unseen = conclusions.unseen;
-    examination
-        .unseen
-        .push("The dumps are of the time when they were written; operations before the oldest record are not in them.".to_owned());
+    examination.unseen.push(
+        "The dumps are of the time when they were written; operations before the oldest record are not in \
+         them."
+            .to_owned(),
+    );
     examination.sections = vec![dumps_section(dumps), groups_section(&groups)];
     examination.facts = facts_as_json(dumps, &groups);
     examination.sort_findings();

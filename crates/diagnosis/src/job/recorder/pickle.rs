@@ -335,7 +335,8 @@ mod tests {
     #[test]
     fn plain_values_are_read() {
         // {'a': [1, -2, 2**40, True, None, 1.5]}, protocol 2.
-        let bytes = b"\x80\x02}q\x00X\x01\x00\x00\x00aq\x01]q\x02(K\x01J\xfe\xff\xff\xff\x8a\x06\x00\x00\x00\x00\x00\x01\x88NG?\xf8\x00\x00\x00\x00\x00\x00es.";
+        let bytes = b"\x80\x02}q\x00X\x01\x00\x00\x00aq\x01]q\x02(K\x01J\xfe\xff\xff\xff\
+                      \x8a\x06\x00\x00\x00\x00\x00\x01\x88NG?\xf8\x00\x00\x00\x00\x00\x00es.";
         let value: serde_json::Value = read_pickle(bytes).unwrap();
         assert_eq!(value, serde_json::json!({ "a": [1, -2, 1_i64 << 40, true, null, 1.5] }));
     }

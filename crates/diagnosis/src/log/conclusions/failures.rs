@@ -224,7 +224,8 @@ mod tests {
             format!("vm:{rank}:1 [{rank}] {RETRY} ({number}/34) after sleep for 100 msec\n")
         };
         let log = start(1) + &start(2) + &tries(1, 33) + &tries(1, 34) + &tries(2, 12);
-        let given_up = "vm:1:1 [1] misc/socket.cc:5 NCCL WARN socketPollConnect: connect to 192.0.2.5<4000> returned Connection refused, exceeded error retry count after 34 attempts\n\
+        let given_up = "vm:1:1 [1] misc/socket.cc:5 NCCL WARN socketPollConnect: connect to 192.0.2.5<4000> \
+                        returned Connection refused, exceeded error retry count after 34 attempts\n\
                         vm:1:1 [1] NCCL INFO misc/socket.cc:6 -> 6\n";
         for text in [log.clone(), log.clone() + given_up] {
             let found = examine(&text);
@@ -304,7 +305,8 @@ mod tests {
                  busId 60 - Destroy COMPLETE\n"
             )
         };
-        let stop = "b:101:9 [1] NCCL INFO misc/socket.cc:47 -> 3\nb:101:9 [1] NCCL INFO misc/socket.cc:58 (socketWait) -> 3\n\
+        let stop = "b:101:9 [1] NCCL INFO misc/socket.cc:47 -> 3\nb:101:9 [1] NCCL INFO misc/socket.cc:58 \
+                    (socketWait) -> 3\n\
                     b:101:8 [1] NCCL INFO proxy.cc:1521 -> 3\n";
         for ends in [end(0) + stop + &end(1), end(0) + &end(1) + stop] {
             let found = examine(&(healthy.clone() + &ends));
@@ -350,7 +352,8 @@ mod tests {
             assert_eq!(found.health(), Health::CannotTell, "{trace}: {:?}", found.findings);
             assert_eq!(found.findings[0].rule, "nccl-call-failed");
         }
-        let socket = "vm:1:7 [0] NCCL INFO misc/socket.cc:64 -> 2\nvm:1:7 [0] NCCL INFO bootstrap.cc:70 -> 2\n\
+        let socket = "vm:1:7 [0] NCCL INFO misc/socket.cc:64 -> 2\nvm:1:7 [0] NCCL INFO bootstrap.cc:70 -> \
+                      2\n\
                       vm:1:7 [0] NCCL INFO init.cc:13 -> 2\n";
         let found = examine(socket);
         assert_eq!(found.health(), Health::Broken, "{:?}", found.findings);

@@ -226,7 +226,8 @@ fn reports_of_nccls_own_diagnostics_are_findings() {
     );
     assert_eq!(found.health(), Health::Healthy, "{:?}", found.findings);
     let found = with(
-        "a:100 NCCL DIAG [INFO] p2p: transfer failed srcRank=0 srcCudaDev=0 dstRank=1 dstCudaDev=1 path=NVL reason=mismatch\n\
+        "a:100 NCCL DIAG [INFO] p2p: transfer failed srcRank=0 srcCudaDev=0 dstRank=1 dstCudaDev=1 path=NVL \
+         reason=mismatch\n\
          a:100 NCCL DIAG [INFO] p2p: only 1/2 GPU-to-GPU peer accesses passed verification\n",
     );
     let failed = finding(&found, "nccl-diagnostics-p2p");

@@ -5,7 +5,8 @@ use crate::knowledge::rules::Rules;
 use crate::log::Reader;
 use crate::log::digest::Transport;
 
-const START: &str = "a:1:1 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks 4 cudaDev 0 busId 60 commId 0x9 - Init START\n";
+const START: &str = "a:1:1 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks 4 cudaDev 0 busId 60 commId \
+                     0x9 - Init START\n";
 
 #[test]
 fn a_pair_never_has_the_transport_of_another_one() {

@@ -74,7 +74,9 @@ pub struct Arguments {
     #[arg(
         short = 'l',
         long,
-        conflicts_with_all = ["provider", "endpoint", "capabilities", "domain", "fabric", "node", "service", "verbose"]
+        conflicts_with_all = [
+            "provider", "endpoint", "capabilities", "domain", "fabric", "node", "service", "verbose",
+        ]
     )]
     pub list: bool,
 

@@ -35,15 +35,27 @@ fn find_missing_links(gpus: &Gpus) -> Option<Finding> {
     if fewer.is_empty() && in_fabric && gpus.devices.len() > 1 {
         let (active, all) = gpus.count_links();
         return (active < all).then(|| {
-            Finding::new("nvlink-down-alike", Severity::Advice, format!("{active} of {all} NVLinks are up, on all GPUs alike"))
-                .with_cause("an NVSwitch is lost, or the machine, its partition or its virtual machine has no more of them")
-                .with_remedy("compare with another host of the kind: nvidia-smi nvlink -s; see /var/log/fabricmanager.log")
+            Finding::new(
+                "nvlink-down-alike",
+                Severity::Advice,
+                format!("{active} of {all} NVLinks are up, on all GPUs alike"),
+            )
+            .with_cause(
+                "an NVSwitch is lost, or the machine, its partition or its virtual machine has no more of \
+                 them",
+            )
+            .with_remedy(
+                "compare with another host of the kind: nvidia-smi nvlink -s; see /var/log/fabricmanager.log",
+            )
         });
     }
     (!fewer.is_empty()).then(|| {
         Finding::new("nvlink-down", Severity::Degraded, format!("NVLinks are down: {}", join_list(&fewer)))
             .with_cause("the link was not trained, or was taken down after errors")
-            .with_remedy("nvidia-smi nvlink -s; dmesg | grep -iE 'nvlink|SXid'; reset all GPUs of the node, or reboot it")
+            .with_remedy(
+                "nvidia-smi nvlink -s; dmesg | grep -iE 'nvlink|SXid'; reset all GPUs of the node, or reboot \
+                 it",
+            )
             .with_action(Action::Reboot)
     })
 }
@@ -100,9 +112,19 @@ fn find_fabric_faults(gpus: &Gpus) -> Vec<Finding> {
     let waiting = those(&|fabric| fabric.state != 3);
     if !waiting.is_empty() {
         findings.push(
-            Finding::new("fabric-not-ready", Severity::Broken, format!("the NVSwitch fabric is not ready: {}", join_list(&waiting)))
-                .with_cause("the fabric manager has not registered the GPUs; CUDA fails with error 802 (system not yet initialized)")
-                .with_remedy("systemctl restart nvidia-fabricmanager; its version must be that of the driver; /var/log/fabricmanager.log"),
+            Finding::new(
+                "fabric-not-ready",
+                Severity::Broken,
+                format!("the NVSwitch fabric is not ready: {}", join_list(&waiting)),
+            )
+            .with_cause(
+                "the fabric manager has not registered the GPUs; CUDA fails with error 802 (system not yet \
+                 initialized)",
+            )
+            .with_remedy(
+                "systemctl restart nvidia-fabricmanager; its version must be that of the driver; \
+                 /var/log/fabricmanager.log",
+            ),
         );
     }
     let failed = those(&|fabric| fabric.state == 3 && fabric.status != 0);
