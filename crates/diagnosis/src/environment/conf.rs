@@ -72,7 +72,7 @@ fn find_spoilt_value(value: &str) -> Option<(&'static str, String)> {
     }
     if value.ends_with('\r') {
         return Some((
-            "the line ends with a carriage return, which is part of the value",
+            "the line ends with a carriage return: it becomes part of the value",
             trimmed.to_owned(),
         ));
     }
@@ -85,7 +85,8 @@ fn describe_fault(place: &Location, line: &str, reason: &str, remedy: &str) -> F
     let (name, _) = line.split_once('=').unwrap_or((line, ""));
     Finding {
         cause: Some(
-            "NCCL's files are no shell scripts: everything up to the end of the line counts".to_owned(),
+            "NCCL does not read its files as shell scripts: everything up to the end of the line counts"
+                .to_owned(),
         ),
         remedy: Some(remedy.to_owned()),
         evidence: vec![Evidence {

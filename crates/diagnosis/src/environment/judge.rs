@@ -244,7 +244,7 @@ fn judge_unlisted_variable(name: &str, situation: &Situation) -> Verdict {
 fn explain_unknown_name(name: &str, situation: &Situation) -> (Severity, String) {
     use super::situation::{NEWEST_LIBFABRIC, NEWEST_NCCL, NEWEST_PLUGIN};
     let newer = |component: &str, newest: &semver::Version| {
-        format!("no {component} up to {newest} reads it; a newer one is in use, which may")
+        format!("no {component} up to {newest} reads it; the newer version in use may read it")
     };
     match name {
         _ if name.starts_with("OFI_NCCL_") => match situation.plugin_version() {
@@ -274,7 +274,7 @@ fn unjudged_verdict(name: &Name) -> Verdict {
         kind: VerdictKind::Unjudged,
         severity: VerdictKind::Unjudged.default_severity(),
         rule: "variable-unjudged".to_owned(),
-        reason: format!("{} reads it, and nothing here can check its value", name.component.name()),
+        reason: format!("{} reads it, but its value cannot be checked here", name.component.name()),
         remedy: Some(format!("compare it with the documentation of {}", name.component.name())),
         source: None,
     }

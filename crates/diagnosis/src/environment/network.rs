@@ -138,8 +138,8 @@ impl Network {
         }
         if let Some(half) = used.iter().find_map(|name| self.other_half(name, &used)) {
             let reason = format!(
-                "`{value}` leaves out {half}, the other half of the same port: each half is a PCIe x4 link \
-                 of about 100 Gb/s"
+                "`{value}` does not contain {half}, the other half of the same port: each half is a PCIe x4 \
+                 link of about 100 Gb/s"
             );
             let remedy = format!("set NCCL_IB_HCA={},{half}", used.join(","));
             return Some(Verdict {

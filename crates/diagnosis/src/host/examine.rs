@@ -122,7 +122,7 @@ fn nothing_seen(hosts: Vec<String>, purpose: Purpose) -> Finding {
     }
     let text = format!("no GPU and no active RDMA device is seen on {}", join_list(&hosts));
     let mut finding = Finding::new("host-without-devices", Severity::Unknown, text)
-        .with_cause("the health of a host without visible devices cannot be told")
+        .with_cause("the health of a host without visible devices cannot be determined")
         .with_remedy(
             "nvidia-smi -L; rdma link; in a container give it the devices, or leave these hosts out",
         );
@@ -259,7 +259,7 @@ fn list_unseen(facts: &Facts, purpose: Purpose) -> Vec<String> {
     }
     unseen.extend(gpus.devices.iter().filter_map(|gpu| {
         Some(format!(
-            "NVLinks of GPU {}, of which {} were told: {}",
+            "NVLinks of GPU {} ({} were readable): {}",
             gpu.index,
             gpu.links.len(),
             gpu.links_refused.as_ref()?

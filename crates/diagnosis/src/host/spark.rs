@@ -154,7 +154,7 @@ fn left_out(facts: &Facts, up: &[&Nic]) -> Option<Finding> {
         Finding::new(
             "spark-hca-left-out",
             Severity::Degraded,
-            format!("NCCL_IB_HCA={wanted} leaves out devices that are up: {}", join_list(&out)),
+            format!("NCCL_IB_HCA={wanted} does not contain devices that are up: {}", join_list(&out)),
         )
         .with_cause("both halves of a port are needed for its 200 Gbit/s")
         .with_remedy("unset NCCL_IB_HCA, or name both halves: NCCL_IB_HCA=rocep1s0f1,roceP2p1s0f1")

@@ -38,10 +38,10 @@ pub(super) fn line_end(head: &[u8]) -> Result<u8, String> {
         );
     }
     if let Some((_, name)) = FORMS.iter().find(|(start, _)| head.starts_with(start)) {
-        return Err(format!("it is no log, but {name}"));
+        return Err(format!("it is not a log, but {name}"));
     }
     if head.get(257..262) == Some(b"ustar") {
-        return Err("it is no log, but an archive (tar); unpack it and name the logs in it".to_owned());
+        return Err("it is not a log, but an archive (tar); unpack it and name the logs in it".to_owned());
     }
     let start = &head[..head.len().min(HEAD)];
     // Files cut during a write have any number of NUL bytes.
@@ -51,7 +51,7 @@ pub(super) fn line_end(head: &[u8]) -> Result<u8, String> {
         });
     if controls >= 8 && controls * 20 > bytes {
         return Err(
-            "it is no text; give the output of the job with NCCL_DEBUG=INFO, as text or compressed by gzip \
+            "it is not text; give the output of the job with NCCL_DEBUG=INFO, as text or compressed by gzip \
              or zstd"
                 .to_owned(),
         );

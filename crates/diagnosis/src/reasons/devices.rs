@@ -69,7 +69,7 @@ fn on_pci(host: &Host, driver: Option<&str>, places: &str) -> Reason {
     match driver {
         None => {
             let advice = if host.modules.contains(&"efa") {
-                "see dmesg: the driver efa is loaded, and did not take them"
+                "see dmesg: the driver efa is loaded, but did not take the devices"
             } else {
                 "modprobe efa, then see dmesg; the EFA installer installs the driver"
             };
@@ -108,8 +108,8 @@ fn into_the_network(host: &Host) -> String {
         None => "start this in the host's network namespace (a container: --network=host)",
     };
     format!(
-        "{join}; or on the host: rdma system set netns shared, which it takes only while there is no other \
-         network namespace"
+        "{join}; or on the host: rdma system set netns shared (allowed only while there is no other network \
+         namespace)"
     )
 }
 
@@ -144,7 +144,7 @@ pub(super) fn explain_verbs(host: &Host) -> Vec<Reason> {
     reasons.extend(device_files(host, "a resource of the RDMA device plugin"));
     if host.has_uverbs() && !host.device_files.iter().any(|name| name == "rdma_cm") {
         reasons.push(
-            Reason::new("there is no /dev/infiniband/rdma_cm, through which verbs connects")
+            Reason::new("there is no /dev/infiniband/rdma_cm: verbs connects through it")
                 .with_advice(on_the_host(host, "modprobe rdma_ucm")),
         );
     }
@@ -199,7 +199,7 @@ fn device_files(host: &Host, resource: &str) -> Vec<Reason> {
 
 fn no_device_files(host: &Host, resource: &str) -> Reason {
     let none = |why: &str| {
-        let none = "there is no /dev/infiniband/uverbs*, through which programs reach RDMA devices";
+        let none = "there is no /dev/infiniband/uverbs* (programs reach RDMA devices through it)";
         Reason::new(format!("{none}{why}"))
     };
     let loaded = host.modules.contains(&"ib_uverbs");
@@ -261,9 +261,8 @@ fn advise_on_opening(host: &Host, resource: &str, error: Errno, name: &str) -> S
         }
         None if forbidden => format!("{rights}; the kernel makes it for all users (0666)"),
         _ if matches!(error, Errno::NXIO | Errno::NODEV) => {
-            "no device is behind it (any more): see dmesg, and start the container again, if this is \
-             one"
-            .to_owned()
+            "no device is behind it (any more): see dmesg, and start the container again, if this is one"
+                .to_owned()
         }
         _ => format!("see what it is: ls -l /dev/infiniband/{name}; and dmesg"),
     }

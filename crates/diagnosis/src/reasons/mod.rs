@@ -271,7 +271,7 @@ fn explain_registration(known: &ProviderFacts<'_>, wanted: &str) -> Vec<Reason> 
     let parts = wanted.split(';').filter(|part| !part.starts_with('^'));
     let lacking: Vec<&str> = parts.filter(|part| !names.contains(part)).collect();
     if lacking.is_empty() {
-        let text = format!("libfabric {version} has the provider {wanted}, which finds nothing here");
+        let text = format!("libfabric {version} has the provider {wanted}, but it finds nothing here");
         return vec![Reason::new(text).for_provider(wanted)];
     }
     lacking.into_iter().map(|part| lacking_part(part, *version, path, &names).for_provider(part)).collect()

@@ -89,9 +89,10 @@ fn without_a_provider_each_is_explained() {
 
 #[test]
 fn what_stands_against_each_other_is_named_on_both_sides() {
-    let expected =
-        ["provider tcp would match without the endpoint type FI_EP_MSG (it has endpoint type FI_EP_RDM), \
-                     or without the capability FI_TAGGED"];
+    let expected = [
+        "provider tcp would match without the endpoint type FI_EP_MSG (it has endpoint type FI_EP_RDM), or \
+         without the capability FI_TAGGED",
+    ];
     assert_eq!(explained(&hints(Some("tcp"), Some("msg"), &["tagged"])), expected);
 }
 
@@ -193,7 +194,7 @@ fn on_an_efa_host_the_libfabric_is_at_fault() {
     assert!(says(&linked, "libfabric 1.17 is old for EFA", "FABRIC_LIBRARY"), "{linked:#?}");
 
     let there = why("efa", (2, 5), &["tcp", "efa"], "needs libefa.so.1", &host);
-    assert!(says(&there, "has the provider efa, which finds nothing here", ""), "{there:#?}");
+    assert!(says(&there, "has the provider efa, but it finds nothing here", ""), "{there:#?}");
     assert!(says(&there, "no cause is to be seen", "FI_LOG_PROV=efa"), "{there:#?}");
 }
 
@@ -371,11 +372,11 @@ fn other_providers_are_missing_by_name() {
     let other = why("xyzzy", (2, 5), &["tcp"], "", &host);
     assert!(says(&other, "has no provider xyzzy", "choose one of them"), "{other:#?}");
     let idle = why("psm2", (1, 17), &["tcp", "psm2"], "", &host);
-    assert!(says(&idle, "has the provider psm2, which finds nothing here", ""), "{idle:#?}");
+    assert!(says(&idle, "has the provider psm2, but it finds nothing here", ""), "{idle:#?}");
     assert!(says(&idle, "no cause is to be seen", "FI_LOG_LEVEL=debug FI_LOG_PROV=psm2"), "{idle:#?}");
     // An excluded provider need not exist.
     let excluded = why("psm2;^efa", (1, 17), &["psm2"], "", &host);
-    assert!(says(&excluded, "has the provider psm2;^efa, which finds nothing here", ""), "{excluded:#?}");
+    assert!(says(&excluded, "has the provider psm2;^efa, but it finds nothing here", ""), "{excluded:#?}");
     // A present provider is not missing for any reason.
     assert_eq!(why("tcp", (2, 5), &["tcp"], "", &host), []);
 }

@@ -68,7 +68,7 @@ fn read_system(system: Node<'_, '_>, name: &str) -> Result<Topology, String> {
         );
     }
     topology.unseen.push(
-        "host bridges are not in NCCL's topology: NODE cannot be told from PHB (NCCL treats both as PHB)"
+        "host bridges are not in NCCL's topology: NODE and PHB look the same (NCCL treats both as PHB)"
             .to_owned(),
     );
     name_devices(&mut topology);

@@ -50,7 +50,7 @@ pub fn read_topology(root: &Path, driver: &Gpus) -> Topology {
         topology.gpus = known.collect();
         let without_bus = driver.devices.iter().filter(|gpu| gpu.pci.is_none());
         topology.unseen.extend(without_bus.map(|gpu| {
-            format!("GPU{} is left out: the driver does not tell its place on the PCI bus", gpu.index)
+            format!("GPU{} is skipped: the driver does not report its place on the PCI bus", gpu.index)
         }));
     }
     topology.nics = read_nics(root);

@@ -346,7 +346,7 @@ fn find_running_processes(gpus: &Gpus) -> Option<Finding> {
             format!("other processes use the GPUs: {}", join_list(&used)),
         )
         .with_cause(
-            "a job runs, or one ended and left processes behind; they take memory and time from the next",
+            "a job runs, or processes of an ended job remain. They take memory and time from the next job",
         )
         .with_remedy("end what should not run: kill PID")
     })

@@ -55,7 +55,7 @@ fn same_version(libraries: &[Library]) -> Vec<Finding> {
                             or_dash(one.version.as_ref())
                         ),
                     )
-                    .with_cause("a version number does not tell who built a library, or with which options")
+                    .with_cause("a version number does not show who built a library, or with which options")
                     .with_remedy(
                         "use the same file on all hosts: LD_LIBRARY_PATH, or LD_PRELOAD for a Python wheel's",
                     )
@@ -92,7 +92,7 @@ fn several_nccl(libraries: &[Library]) -> Option<Finding> {
                 join_list(&others)
             ),
         )
-        .with_cause("Python packages bring their own library, which their programs load first")
+        .with_cause("Python packages bring their own library, and their programs load it first")
         .with_remedy("see which one a job loads: NCCL_DEBUG=VERSION, or grep libnccl /proc/PID/maps")
     })
 }
@@ -107,12 +107,15 @@ fn find_driver_mismatch(libraries: &[Library], system: &System) -> Option<Findin
         Finding::new(
             "libcuda-mismatch",
             Severity::Degraded,
-            format!("{} is of driver {version}, and the kernel's module of {kernel}", library.path),
+            format!(
+                "{} belongs to driver {version}, but the kernel's module to driver {kernel}",
+                library.path
+            ),
         )
         .with_cause("the driver was updated without a reboot, or an image brings a library of its own")
         .with_remedy(
             "reboot the node; in a container remove the library from the image: the NVIDIA container toolkit \
-             mounts the host's",
+             mounts the library of the host",
         )
     })
 }
@@ -124,7 +127,7 @@ fn without_plugin(libraries: &[Library]) -> Vec<Finding> {
             Finding::new(
                 "no-net-plugin",
                 Severity::Degraded,
-                "there are EFA devices, and no network plugin of NCCL (libnccl-net*.so) was found",
+                "there are EFA devices, but no network plugin of NCCL (libnccl-net*.so) was found",
             )
             .with_cause("without the plugin aws-ofi-nccl NCCL uses TCP, silently")
             .with_remedy(

@@ -215,7 +215,7 @@ fn find_rate_differences(nics: &[Nic]) -> Vec<Finding> {
                     "port-slower-than-others",
                     Severity::Degraded,
                     format!(
-                        "{} port {} runs at {}, the others like it at {usual}",
+                        "{} port {} runs at {}, other ports of its kind at {usual}",
                         nic.name, port.number, port.rate
                     ),
                 )
@@ -316,9 +316,7 @@ pub(crate) fn fixed_gid(nics: &[Nic], environment: &[(String, String)]) -> Optio
     }
     let (severity, text) = match (&empty[..], &first[..]) {
         ([], []) => return None,
-        ([], ports) => {
-            (Severity::Degraded, format!("selects RoCE v1, which is not routed, on {}", join_list(ports)))
-        }
+        ([], ports) => (Severity::Degraded, format!("selects RoCE v1 (not routed) on {}", join_list(ports))),
         (ports, _) => {
             (Severity::Broken, format!("selects an entry without an address on {}", join_list(ports)))
         }
@@ -326,8 +324,8 @@ pub(crate) fn fixed_gid(nics: &[Nic], environment: &[(String, String)]) -> Optio
     Some(
         Finding::new("roce-gid-index", severity, format!("NCCL_IB_GID_INDEX={index} {text}"))
             .with_cause(
-                "NCCL takes the entry as it is; the order of the table differs between ports, hosts and \
-                 containers",
+                "NCCL uses this entry on every port, but the order of the table differs between ports, hosts \
+                 and containers",
             )
             .with_remedy(
                 "unset NCCL_IB_GID_INDEX: NCCL 2.21 and later choose the entry; show_gids lists them",

@@ -60,7 +60,7 @@ pub(crate) fn judge_system(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Fi
 pub(crate) fn prove_host_memory(system: &System) -> Result<Option<String>, String> {
     let unknown = |what: &str| format!("host memory: {what}");
     let available =
-        system.available.ok_or_else(|| unknown("/proc/meminfo does not tell what is available"))?;
+        system.available.ok_or_else(|| unknown("/proc/meminfo does not show the available memory"))?;
     let free = system.shm.free.ok_or_else(|| unknown("there is no /dev/shm, or its size cannot be read"))?;
     if !system.limits.known {
         return Err(unknown("the limits of this process cannot be read (/proc/self/limits)"));
@@ -117,7 +117,7 @@ fn verbs_files(system: &System) -> Option<Finding> {
             Finding::new(
                 "no-uverbs",
                 Severity::Broken,
-                "RDMA devices are visible, and there is no /dev/infiniband/uverbs*",
+                "RDMA devices are visible, but there is no /dev/infiniband/uverbs*",
             )
             .with_cause("programs reach RDMA devices through these files")
             .with_remedy(remedy),
@@ -146,10 +146,10 @@ fn locked_memory(system: &System) -> Option<Finding> {
         .with_remedy(choose_remedy(
             system,
             "start the container with --ulimit memlock=-1:-1",
-            "LimitMEMLOCK=infinity for the container runtime on the node, or the capability IPC_LOCK for \
-                 the pod",
+            "LimitMEMLOCK=infinity for the container runtime on the node, or the capability IPC_LOCK for the \
+             pod",
             "memlock unlimited in /etc/security/limits.conf; LimitMEMLOCK=infinity for slurmd and other \
-                 services",
+             services",
         ))
         .with_source(TROUBLESHOOTING),
     )
@@ -320,7 +320,7 @@ fn judge_control_group(system: &System, gpus: usize) -> Vec<Finding> {
                 Severity::Degraded,
                 format!("the control group may use {} for {}", size_text(bytes), counted(gpus, "GPU")),
             )
-            .with_cause("CUDA and NCCL take some GiB of host memory per GPU; files in /dev/shm count as well")
+            .with_cause("CUDA and NCCL take some GiB of host memory per GPU; files in /dev/shm also count")
             .with_remedy(remedy("memory (--memory)")),
         );
     }
@@ -334,7 +334,7 @@ fn judge_control_group(system: &System, gpus: usize) -> Vec<Finding> {
                 Severity::Advice,
                 format!("this process may use {allowed} of {all} processors"),
             )
-            .with_cause("a launcher binds each rank, or the container or job was given these")
+            .with_cause("a launcher binds each rank, or the container or job has only these processors")
             .with_remedy("mpirun --bind-to none, or more processors per task (srun --cpus-per-task)"),
         );
     }
@@ -351,7 +351,7 @@ fn judge_settings(system: &System, gpus: &Gpus) -> Vec<Finding> {
                 "systemd removes a user's files in /dev/shm when the user's last session ends \
                  (RemoveIPC=yes)",
             )
-            .with_cause("a job of that user, which still runs, loses its shared memory")
+            .with_cause("a job of this user that still runs loses its shared memory")
             .with_remedy("RemoveIPC=no in /etc/systemd/logind.conf; systemctl restart systemd-logind"),
         );
     }
@@ -363,8 +363,8 @@ fn judge_settings(system: &System, gpus: &Gpus) -> Vec<Finding> {
                 "this container may not choose NUMA nodes (no capability SYS_NICE)",
             )
             .with_cause(
-                "NCCL 2.24 and later allocate host memory by NUMA node (cuMem), and fall back or fail \
-                 without",
+                "NCCL 2.24 and later allocate host memory by NUMA node (cuMem). Without the capability they \
+                 fall back or fail",
             )
             .with_remedy(choose_remedy(
                 system,
@@ -461,7 +461,10 @@ fn gpu_direct(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
                 "the driver refuses DMA-BUF to network devices on Grace-Blackwell \
                  (GrdmaPciTopoCheckOverride: 0)",
             )
-            .with_cause("before driver 595 its check of the PCI topology fails there, and NCCL uses sockets")
+            .with_cause(
+                "before driver 595 the driver's check of the PCI topology fails on this machine, and NCCL \
+                 uses sockets",
+            )
             .with_remedy(
                 "options nvidia NVreg_GrdmaPciTopoCheckOverride=1 in /etc/modprobe.d, then load the module \
                  again",
@@ -484,7 +487,7 @@ fn multi_node_nvlink(system: &System, gpus: &Gpus) -> Vec<Finding> {
             Finding::new(
                 "no-imex-channel",
                 Severity::Degraded,
-                "the GPUs are in a fabric of several hosts, and there is no IMEX channel",
+                "the GPUs are in a fabric of several hosts, but there is no IMEX channel",
             )
             .with_cause(
                 "without /dev/nvidia-caps-imex-channels/channel0 NVLink ends at the host; CUDA fails with \

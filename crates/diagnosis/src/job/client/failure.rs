@@ -51,7 +51,7 @@ impl ClientFailure {
                  `ps -o pid,stat,wchan:32,cmd -p PID`."
             }
             Self::Closed(_) => "The process may have ended while it was asked. Ask again.",
-            Self::TooLong(_) => "This is no answer of RAS, or the job is larger than this program reads.",
+            Self::TooLong(_) => "This is not an answer of RAS, or the job is larger than this program reads.",
             Self::Unexpected(_) => {
                 "Another program listens there. List it with `ss -ltnp | grep 28028`; give the address of \
                  RAS with `--address HOST:PORT` (NCCL_RAS_ADDR of the job)."
@@ -83,7 +83,7 @@ impl fmt::Display for ClientFailure {
             Self::Closed(bytes) => write!(formatter, "the connection was closed after {bytes} bytes"),
             Self::TooLong(limit) => write!(formatter, "the answer is longer than {limit} bytes"),
             Self::Unexpected(reply) => {
-                write!(formatter, "the reply is not that of RAS: `{}`", shown_text(reply))
+                write!(formatter, "the reply is not from RAS: `{}`", shown_text(reply))
             }
             Self::Malformed(fault) => write!(formatter, "the answer cannot be read: {fault}"),
             Self::OtherJobs(jobs) => {

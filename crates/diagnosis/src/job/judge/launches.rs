@@ -168,8 +168,8 @@ fn build_finding(
                 plural(ahead_count, "has", "have"),
                 stand.behind.len(),
             ),
-            "Most ranks still work on something else, or the few called an operation that the others do not \
-             call.",
+            "Most ranks still do other work, or these few ranks called an operation that the other ranks do \
+             not call.",
         )
     };
     let mut finding = Finding::new(rule, severity, diagnosis);
@@ -431,7 +431,7 @@ fn find_missing_counts(last: &Status) -> Option<Finding> {
                 .to_owned(),
         );
         finding.remedy =
-            Some("Ask again; during a start, NCCL_DEBUG=INFO tells which ranks are late.".to_owned());
+            Some("Ask again; during a start, NCCL_DEBUG=INFO shows which ranks are late.".to_owned());
         return Some(finding);
     }
     let mut finding = Finding::new(

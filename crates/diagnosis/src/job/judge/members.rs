@@ -117,8 +117,8 @@ fn absence_finding(
     };
     finding.remedy = Some(format!(
         "On {host}: `ps -o pid,stat,wchan:32,cmd -p {pid}` (T is stopped, D waits in the kernel; no line: it \
-         has ended). If it has ended: its log, and `dmesg -T | grep -iE 'oom|killed process|xid'`. The \
-         others wait for it: restart the job."
+         has ended). If it has ended: its log, and `dmesg -T | grep -iE 'oom|killed process|xid'`. The other \
+         ranks wait for it: restart the job."
     ));
     finding.action = Action::Watch;
     finding.ranks = each
@@ -303,7 +303,7 @@ fn find_unfinished_ranks(
     finding.cause = Some("A rank is late, or connections between ranks cannot be made.".to_owned());
     finding.remedy = Some(
         "Ask again in a minute. If nothing changes: `py-spy dump --pid PID` of a rank that has not entered; \
-         else NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,NET tell the step in which the ranks wait."
+         else NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,NET show the step in which the ranks wait."
             .to_owned(),
     );
     finding.ranks = now

@@ -230,7 +230,7 @@ fn find_stuck_collective(group: &GroupRecord<'_>) -> Option<Finding> {
     if absent.is_empty() {
         finding.cause = Some(
             "All ranks have called it: it is stuck inside (network, GPU), still waits for earlier work on \
-             the GPU, or simply runs. Which rank is the cause cannot be told from the dumps."
+             the GPU, or simply runs. The dumps do not show which rank is the cause."
                 .to_owned(),
         );
         finding.remedy = Some(
@@ -243,8 +243,8 @@ fn find_stuck_collective(group: &GroupRecord<'_>) -> Option<Finding> {
         finding.rule = "recorder-dump-missing".to_owned();
         finding.diagnosis.push_str(&format!(" {} {has} no dump.", capitalize(&ranks_in_words(&absent))));
         finding.cause = Some(format!(
-            "Probably {verb} ended before the dump was written (an exception, a crash), and the others wait \
-             for it; or the file was not given."
+            "Probably {verb} ended before the dump was written (an exception, a crash), and the other ranks \
+             wait for it; or its file was not given."
         ));
         finding.remedy =
             Some("Look at the end of the log of these ranks, and give their dumps if they exist.".to_owned());

@@ -179,7 +179,7 @@ impl<'a> PickleMachine<'a> {
             }
             other => {
                 return Err(format!(
-                    "operation {other:#04x} makes no plain value: this is no flight recorder dump"
+                    "operation {other:#04x} does not make a plain value: this is not a flight recorder dump"
                 ));
             }
         })
@@ -247,7 +247,7 @@ impl<'a> PickleMachine<'a> {
         let top = *self.stack.last().ok_or("a list is missing")?;
         match &mut self.values[top] {
             PickleValue::List(list) => list.extend(items),
-            _ => return Err("items are added to a value that is no list".to_owned()),
+            _ => return Err("items are added to a value that is not a list".to_owned()),
         }
         Ok(())
     }
@@ -259,7 +259,7 @@ impl<'a> PickleMachine<'a> {
             PickleValue::Dictionary(entries) => {
                 entries.extend(pairs.iter().map(|[key, value]| (*key, *value)))
             }
-            _ => return Err("items are added to a value that is no dictionary".to_owned()),
+            _ => return Err("items are added to a value that is not a dictionary".to_owned()),
         }
         Ok(())
     }

@@ -267,7 +267,7 @@ fn dumps_of_several_jobs_are_not_judged() {
     let old = write("a_rank_1", "[0, 1, 2, 3]");
     let found = rules(&[first.clone(), old]);
     assert!(
-        found.len() == 1 && found[0].contains("with 2 ranks, that of rank 1 of a job with 4"),
+        found.len() == 1 && found[0].contains("with 2 ranks, but the dump of rank 1 of a job with 4"),
         "{found:?}"
     );
     let same = write("a_rank_2", "[0, 1]");

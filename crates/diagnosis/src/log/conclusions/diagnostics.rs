@@ -51,7 +51,7 @@ fn describe_check(job: &Job<'_>, check: &str, lines: &[&DiagnosticLine]) -> Find
         Finding {
             cause: Some(
                 "A link, a GPU or the way between two GPUs is faulty, or the driver or the container does \
-                 not allow P2P; the program is not at fault, since nothing of it ran yet."
+                 not allow P2P. The program is not at fault: it has not run yet."
                     .to_owned(),
             ),
             remedy: Some(

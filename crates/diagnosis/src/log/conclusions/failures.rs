@@ -170,7 +170,8 @@ pub(super) fn find_unexplained_failure(job: &Job<'_>, found: &[Placed]) -> Optio
         ([], hosts) => format!(" on {}", hosts.join(", ")),
         (ranks, _) => format!(" on {}", ranks_in_words(ranks)),
     };
-    let diagnosis = format!("{call} failed{who} ({}), and no message in this log tells why", failure.name);
+    let diagnosis =
+        format!("{call} failed{who} ({}), and no message in this log gives the reason", failure.name);
     let finding = Finding {
         cause: Some(cause_of_code(failure.code).to_owned()),
         remedy: Some(
@@ -285,8 +286,9 @@ mod tests {
         ] {
             let found = examine(&format!("{healthy}b:101:9 [1] NCCL INFO {trace}\n"));
             let first = &found.findings[0];
-            let says =
-                format!("A call within NCCL failed on rank 1 ({name}), and no message in this log tells why");
+            let says = format!(
+                "A call within NCCL failed on rank 1 ({name}), and no message in this log gives the reason"
+            );
             assert_eq!((first.rule.as_str(), &first.diagnosis), ("nccl-call-failed", &says), "{trace}");
             assert_eq!((found.health(), &first.ranks[..]), (Health::CannotTell, &[1][..]), "{trace}");
         }
@@ -359,7 +361,7 @@ mod tests {
         assert_eq!(found.health(), Health::Broken, "{:?}", found.findings);
         assert_eq!(
             found.findings[0].diagnosis,
-            "A call to NCCL failed on vm (ncclSystemError), and no message in this log tells why"
+            "A call to NCCL failed on vm (ncclSystemError), and no message in this log gives the reason"
         );
         // A failure with a message explains it.
         let told = format!("{socket}vm:1:7 [0] a.cc:1 NCCL WARN Cuda failure 2 'out of memory'\n");

@@ -9,7 +9,8 @@ use crate::log::digest::{Communicator, Member, VariableSeen};
 /// Returns sentences about missing parts of the log, or none if it proves the transport of every rank.
 pub(super) fn find_gaps(job: &Job<'_>, ways: &Ways<'_>) -> Vec<String> {
     let cut = job.digest.inputs.iter().any(|input| input.problem.is_some());
-    let cut = cut.then(|| "a log was not read to its end: what it lacks can differ".to_owned());
+    let cut =
+        cut.then(|| "a log was not read to its end: the missing lines can change the result".to_owned());
     let gaps = [
         cut,
         describe_contradiction(ways),
@@ -98,7 +99,7 @@ fn describe_lost_completion(ways: &Ways<'_>) -> Option<String> {
     let lost: Vec<u32> = lost.map(|(&rank, _)| rank).collect();
     (!lost.is_empty()).then(|| {
         format!(
-            "the log lacks the line `Init COMPLETE` of {}, and has lines that follow it: the log is cut or \
+            "the log lacks the line `Init COMPLETE` of {}, but has lines that follow it: the log is cut or \
              filtered",
             ranks_in_words(&lost)
         )
@@ -166,8 +167,8 @@ fn describe_silent_ranks(job: &Job<'_>, ways: &Ways<'_>) -> Option<String> {
         silent.into_iter().map(|(&rank, _)| rank).filter(|rank| !unconnected.contains(rank)).collect();
     (!heard.is_empty() && !silent.is_empty()).then(|| {
         format!(
-            "the own lines of {} have no connection, and those of other ranks have: the log is cut or \
-             filtered there",
+            "the lines of {} show no connection, but the lines of other ranks do: the log is cut or filtered \
+             there",
             ranks_in_words(&silent)
         )
     })

@@ -325,8 +325,7 @@ fn find_staged_networks(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     let evidence = format!("{}, the first from rank {from} to rank {to}", count(pairs.len(), "connection"));
     Some(Finding {
         cause: Some(if spark {
-            "DGX Spark (GB10) has no GPUDirect RDMA: its GPU uses the host's memory, and nothing is \
-             lost."
+            "DGX Spark (GB10) has no GPUDirect RDMA: its GPU uses the host's memory, and nothing is lost."
                 .to_owned()
         } else {
             "GPUDirect RDMA is off: neither the module nvidia-peermem nor DMA-BUF can be used, the GPU and \
@@ -442,7 +441,7 @@ fn split_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     let cause = if ids.len() > 1 {
         "NCCL_HOSTID has different values on its ranks."
     } else {
-        "The ranks run in different containers, which NCCL takes for different hosts."
+        "The ranks run in different containers: NCCL treats them as different hosts."
     };
     let variables = ids.iter().take(4).map(|seen| cite_variable(job, seen));
     Some(Finding {
@@ -462,8 +461,8 @@ fn split_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
             "host-counted-as-nodes",
             Severity::Degraded,
             format!(
-                "NCCL counts {} of host {host} as {nodes} nodes: between these they use a network instead of \
-                 NVLink, P2P or SHM",
+                "NCCL counts {} of host {host} as {nodes} nodes: between these nodes they use a network \
+                 instead of NVLink, P2P or SHM",
                 ranks_in_words(&ranks)
             ),
         )

@@ -325,8 +325,8 @@ fn describe_unseen_variable(name: &str, list: &[String], without: &[u32]) -> Fin
     );
     Finding {
         cause: Some(
-            "The log lacks lines of the start of some ranks, or these wrote different lines: it may be cut \
-             or filtered."
+            "The log lacks lines of the start of some ranks, or these ranks wrote different lines: the log \
+             may be cut or filtered."
                 .to_owned(),
         ),
         remedy: Some(format!(

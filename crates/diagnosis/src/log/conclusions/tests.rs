@@ -132,7 +132,7 @@ fn a_log_without_lines_of_nccl_cannot_tell() {
 #[test]
 fn a_file_of_which_nothing_was_read_has_no_rest() {
     let found = examine("\u{7f}ELF\u{2}\u{1}\n");
-    assert!(found.unseen[0].starts_with("job.log: it is no log, but a program"), "{:?}", found.unseen);
+    assert!(found.unseen[0].starts_with("job.log: it is not a log, but a program"), "{:?}", found.unseen);
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn a_pair_never_has_the_transport_of_another_one() {
     let of = |to: u32| digest.communicators[0].connections[&(0, to)].transports.keys().collect::<Vec<_>>();
     assert_eq!(of(1).len(), 1024);
     assert_eq!(of(2), [&Transport::Other("one beyond the first 1024 transports".to_owned())]);
-    assert_eq!(digest.limits, ["6 channels were not kept: those of 24576 pairs of ranks are"]);
+    assert_eq!(digest.limits, ["6 channels were not kept: the limit is 24576 pairs of ranks"]);
 }
 
 #[test]

@@ -38,14 +38,15 @@ fn find_missing_links(gpus: &Gpus) -> Option<Finding> {
             Finding::new(
                 "nvlink-down-alike",
                 Severity::Advice,
-                format!("{active} of {all} NVLinks are up, on all GPUs alike"),
+                format!("{active} of {all} NVLinks are up, the same number on all GPUs"),
             )
             .with_cause(
-                "an NVSwitch is lost, or the machine, its partition or its virtual machine has no more of \
-                 them",
+                "an NVSwitch is lost, or the machine, its partition or its virtual machine has no more \
+                 NVLinks",
             )
             .with_remedy(
-                "compare with another host of the kind: nvidia-smi nvlink -s; see /var/log/fabricmanager.log",
+                "compare with another host of the same kind: nvidia-smi nvlink -s; see \
+                 /var/log/fabricmanager.log",
             )
         });
     }
@@ -80,7 +81,7 @@ fn find_slow_links(gpus: &Gpus) -> Option<Finding> {
             format!("NVLinks are slower than the usual {usual} Mbit/s: {}", join_list(&slow)),
         )
         .with_cause("a lane of the link was not trained")
-        .with_remedy("reset all GPUs of the node, or reboot it; isolate the node when it stays")
+        .with_remedy("reset all GPUs of the node, or reboot it; isolate the node if the link stays slow")
         .with_action(Action::Reboot)
     })
 }
@@ -99,7 +100,7 @@ fn find_growing_errors(gpus: &Gpus) -> Option<Finding> {
             format!("NVLink errors grow: {}", join_list(&grown)),
         )
         .with_cause("a link works with errors, and sends data again")
-        .with_remedy("watch it with --interval 60; isolate the node when it goes on")
+        .with_remedy("watch it with --interval 60; isolate the node if the errors continue")
         .with_action(Action::Watch)
     })
 }
@@ -122,7 +123,7 @@ fn find_fabric_faults(gpus: &Gpus) -> Vec<Finding> {
                  initialized)",
             )
             .with_remedy(
-                "systemctl restart nvidia-fabricmanager; its version must be that of the driver; \
+                "systemctl restart nvidia-fabricmanager; its version must equal the driver's version; see \
                  /var/log/fabricmanager.log",
             ),
         );
