@@ -269,7 +269,7 @@ fn what_cannot_be_is_told_before_anything_starts() {
     };
     let (code, message) = alone("pingpong");
     assert_eq!(code, Some(2));
-    assert!(message.contains("--listen HOST:PORT to one and --connect HOST:PORT"), "{message}");
+    assert!(message.contains("--listen HOST:PORT to one rank and --connect HOST:PORT"), "{message}");
     let (code, message) = alone("pingpong -b 1M -e 1K");
     assert_eq!((code, message.as_str()), (Some(2), "error: -b 1M is more than -e 1K\n"));
     let (code, message) = alone(&format!("bw --connect {} -T 1", reserve_address()));

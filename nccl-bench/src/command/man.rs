@@ -265,7 +265,7 @@ mod tests {
         for path in &all {
             fs::write(path, "mine").unwrap();
             let problem = again(false).unwrap_err().to_string();
-            assert!(problem.contains("exists and is no manual page of nccl-bench; "), "{problem}");
+            assert!(problem.contains("exists and is not a manual page of nccl-bench; "), "{problem}");
             assert_eq!(again(true).unwrap(), all);
         }
     }

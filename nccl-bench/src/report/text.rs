@@ -166,7 +166,7 @@ impl<W: Write + Debug + Send> Report for TextReport<W> {
         }
         if measurement.stable == Some(false) {
             notes.push(format!(
-                "NOT STABLE {}: {} round(s) were too few for a median known as well as --until-stable asks; \
+                "NOT STABLE {}: {} round(s) were too few for a median with the precision of --until-stable; \
                  give a longer --budget",
                 measurement.placement.words(),
                 measurement.rounds_us.len().max(1)

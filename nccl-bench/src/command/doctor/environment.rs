@@ -233,7 +233,7 @@ impl Libraries {
                 match library.parameters() {
                     Ok(parameters) => all.parameters = Some(parameters),
                     Err(nccl::Error::MissingSymbol(_)) => {}
-                    Err(error) => all.problems.push(format!("NCCL did not tell its parameters: {error}")),
+                    Err(error) => all.problems.push(format!("NCCL did not report its parameters: {error}")),
                 }
             }
             Err(error) => {
@@ -282,7 +282,7 @@ impl Libraries {
 /// Reads the version of NCCL. Its third number is required.
 fn parse_nccl(text: &str) -> Result<Version, String> {
     if text.split('.').count() < 3 {
-        return Err(format!("{text:?} is no whole version of NCCL: write it as 2.28.9"));
+        return Err(format!("{text:?} is not a full version of NCCL: write it as 2.28.9"));
     }
     parse_version(text)
 }

@@ -126,7 +126,7 @@ fn plan(
     let files = arguments.output.iter().map(|output| &output.path).chain(&arguments.nccl_tests_json);
     let files: Vec<String> = files.map(|path| path.display().to_string()).collect();
     if !files.is_empty() {
-        let _ = writeln!(text, "Nothing is measured, and nothing written to {}", files.join(", "));
+        let _ = writeln!(text, "Nothing is measured, and nothing is written to {}", files.join(", "));
     }
     text.extend(request.notes.iter().map(|note| format!("{note}\n")));
     for &collective in &request.collectives {
@@ -137,7 +137,7 @@ fn plan(
 
 fn section(request: &Request, collective: Collective, ranks: usize, sweep: Sweep) -> String {
     if !collective.runs_over(ranks) {
-        return format!("\n{collective}: left out, for it needs a power of two of ranks\n");
+        return format!("\n{collective}: skipped, because it needs a power of two of ranks\n");
     }
     let ops: Vec<&str> = request.ops.iter().map(|op| op.name()).collect();
     let op = if collective.reduces() { format!(", {}", ops.join(" ")) } else { String::new() };
@@ -185,7 +185,7 @@ mod tests {
         let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert!(rows.contains(&vec!["192", "4", "32", "192", "double"]), "{text}");
         assert!(rows.contains(&vec!["0", "0", "0", "0", "double"]), "{text}");
-        assert!(text.contains("hypercube: left out"), "{text}");
+        assert!(text.contains("hypercube: skipped"), "{text}");
         assert!(text.contains("1 verifications, 9 more on the stream\n"), "{text}");
     }
 

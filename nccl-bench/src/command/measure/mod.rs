@@ -71,7 +71,8 @@ impl Command for Measure {
             .after_help(SHORT_EXAMPLES)
             .after_long_help(EXAMPLES);
         let Some(collective) = self.0 else {
-            return command.about("Every collective in one start; a list (allreduce,alltoall) only those");
+            return command
+                .about("Every collective in one start; a list (allreduce,alltoall) selects collectives");
         };
         let program = collective.nccl_tests_name();
         let stem = program.strip_suffix("_perf").filter(|&stem| stem != name);

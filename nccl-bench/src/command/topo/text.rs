@@ -31,8 +31,8 @@ pub(super) fn write(input: &Input, examination: &Examination) -> String {
     });
     text += &details(&[rest], &output::style());
     if input.graphs.as_ref().is_some_and(has_local_graph) {
-        text += "\nLOC: inside one GPU, of one rank or of several that share it; the other letters are those \
-                 of nvidia-smi topo -m\n";
+        text += "\nLOC: inside one GPU, of one rank or of several that share it; nvidia-smi topo -m explains \
+                 the other letters\n";
     }
     text.trim_start_matches('\n').to_owned()
 }

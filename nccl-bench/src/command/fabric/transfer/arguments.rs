@@ -310,10 +310,10 @@ impl<'a> Asked<'a> {
             )
         } else if request.shared_domain && request.test.is_remote() {
             "--shared-domain is for pingpong and bw: libfabric looks up the regions of a domain without a \
-             lock, so that rma needs a domain for each endpoint"
+             lock, so rma needs a domain for each endpoint"
                 .to_owned()
         } else if request.completion == Completion::Block && !request.pause.is_zero() {
-            "--pause is for --completion poll: with block the rank does not poll".to_owned()
+            "--pause is for --completion poll: with block, the rank does not poll".to_owned()
         } else {
             return Ok(());
         };
