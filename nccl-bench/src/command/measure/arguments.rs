@@ -116,7 +116,7 @@ pub struct Arguments {
           allow_hyphen_values = true, hide_default_value = true, help_heading = MEASURING)]
     pub(crate) iterations: usize,
 
-    /// Operations per iteration, in one NCCL group; the time is that of one operation [default: 1]
+    /// Operations per iteration, in one NCCL group; the time is per operation [default: 1]
     #[arg(short = 'm', long = "agg_iters", alias = "agg-iters", value_name = "N", default_value = "1",
           value_parser = at_least_one, allow_hyphen_values = true, hide_default_value = true,
           hide_short_help = true, help_heading = MEASURING)]
@@ -128,7 +128,7 @@ pub struct Arguments {
           help_heading = MEASURING)]
     pub(crate) warm_up: usize,
 
-    /// Runs of all sizes; 0: until it is ended with Ctrl-C [default: 1]
+    /// Runs of all sizes; 0: until Ctrl-C [default: 1]
     #[arg(short = 'N', long = "run_cycles", alias = "run-cycles", value_name = "N", default_value = "1",
           value_parser = count, allow_hyphen_values = true, hide_default_value = true, hide_short_help = true,
           help_heading = MEASURING)]
@@ -139,8 +139,8 @@ pub struct Arguments {
           allow_hyphen_values = true, hide_default_value = true, help_heading = MEASURING)]
     pub(crate) checks: usize,
 
-    /// Then verify N times more without the host between: fill, operation and check follow each other on the
-    /// GPU's stream, and again as a CUDA graph [N: 200]
+    /// Then verify N more times without waits of the host: fill, operation and check follow each other on the
+    /// GPU's stream, and again in a CUDA graph [N: 200]
     #[arg(long = "check-on-stream", value_name = "N", num_args = 0..=1, default_missing_value = "200",
           value_parser = at_least_one, hide_short_help = true, help_heading = MEASURING)]
     pub(crate) stream_checks: Option<usize>,
@@ -182,8 +182,8 @@ pub struct Arguments {
 
     /// Also measure each size on this backend, in turn with --backend (nccl-bench help backends)
     ///
-    /// Round by round, with columns for its time and bandwidth and the ratio of times. mpi: beside libfabric,
-    /// or beside NCCL with --backend nccl; fabric: beside NCCL
+    /// The backends take turns in rounds. Columns show the time and bandwidth of this backend, and the ratio
+    /// of times. mpi: together with libfabric, or with NCCL (--backend nccl); fabric: together with NCCL
     #[arg(long = "vs", value_name = "BACKEND", help_heading = MEASURING)]
     pub(crate) versus: Option<Versus>,
 
@@ -196,8 +196,8 @@ pub struct Arguments {
           help_heading = MEASURING)]
     pub(crate) until_stable: Option<f64>,
 
-    /// Seconds that one size may take, with all its rounds; ends --until-stable and --rounds, and cuts -n for
-    /// sizes that would take longer
+    /// Time limit in seconds for one size with all its rounds; ends --until-stable and --rounds, and reduces
+    /// -n for sizes that would take longer
     #[arg(long = "budget", value_name = "SECONDS", value_parser = seconds, allow_hyphen_values = true,
           hide_short_help = true, help_heading = MEASURING)]
     pub(crate) budget_seconds: Option<f64>,
@@ -215,20 +215,20 @@ pub struct Arguments {
           hide_default_value = true, hide_short_help = true, help_heading = REPORTING)]
     pub(crate) time_stamps: bool,
 
-    /// Time each iteration by CUDA events, too, with columns for min, max, 99th percentile and variation: 1
+    /// Also time each iteration by CUDA events, with columns for min, max, 99th percentile and variation: 1
     /// [default: 0]
     #[arg(short = 'I', long = "per_iter_timing", alias = "per-iter-timing", value_name = "0|1",
           default_value = "0", action = clap::ArgAction::Set, value_parser = switch,
           hide_default_value = true, hide_short_help = true, help_heading = REPORTING)]
     pub(crate) per_iteration: bool,
 
-    /// Leave the first N iterations out of the report of -I [default: 0]
+    /// Skip the first N iterations in the report of -I [default: 0]
     #[arg(short = 'K', long = "per_iter_skip", alias = "per-iter-skip", value_name = "N", default_value = "0",
           value_parser = count, allow_hyphen_values = true, hide_default_value = true, hide_short_help = true,
           help_heading = REPORTING)]
     pub(crate) per_iteration_skip: usize,
 
-    /// Report the GPU memory that was used: 1 [default: 0]
+    /// Report the used GPU memory: 1 [default: 0]
     #[arg(short = 'M', long = "memory_report", alias = "memory", alias = "memory-report", value_name = "0|1",
           default_value = "0", action = clap::ArgAction::Set, value_parser = switch,
           hide_default_value = true, hide_short_help = true, help_heading = REPORTING)]
@@ -236,8 +236,8 @@ pub struct Arguments {
 
     /// Columns with minimum, median and 99th percentile of single operations
     ///
-    /// i_min, i_med and i_p99 are the slowest rank's time of each, from a second pass where each is timed;
-    /// the column time is the mean of the first pass
+    /// i_min, i_med and i_p99 are times of the slowest rank, from a second pass with each operation timed.
+    /// The column time is the mean of the first pass
     #[arg(long, help_heading = REPORTING)]
     pub(crate) stats: bool,
 
@@ -245,10 +245,10 @@ pub struct Arguments {
     #[arg(long, help_heading = REPORTING)]
     pub(crate) brief: bool,
 
-    /// A column with the algorithm, protocol and channels that were chosen
+    /// A column with the chosen algorithm, protocol and channels
     ///
-    /// By NCCL, or the fabric backend's algorithm, which are in the files in any case. NCCL's log is read,
-    /// too, which costs rank 0 about a microsecond per operation
+    /// The choice of NCCL, or the algorithm of the fabric backend; the files always contain it. NCCL's log is
+    /// also read: this costs rank 0 about a microsecond per operation
     #[arg(long = "show-algorithm", help_heading = REPORTING)]
     pub(crate) log_choices: bool,
 
@@ -266,8 +266,8 @@ pub struct Arguments {
     #[arg(long, requires = "output", hide_short_help = true, help_heading = REPORTING)]
     pub(crate) force: bool,
 
-    /// GPUs per thread of -t; each is driven by a thread of its own [default: all that no other process uses;
-    /// 1 for a link of nccl-tests' name]
+    /// GPUs per thread of -t; each GPU has its own thread [default: all GPUs that no other process uses; 1
+    /// for a link of nccl-tests' name]
     #[arg(short = 'g', long = "ngpus", value_name = "N", value_parser = at_least_one,
           allow_hyphen_values = true, help_heading = RUNNING)]
     pub(crate) gpus: Option<usize>,
@@ -277,7 +277,7 @@ pub struct Arguments {
           allow_hyphen_values = true, help_heading = RUNNING)]
     pub(crate) threads: Option<usize>,
 
-    /// Binds ranks over host memory to a processor each. auto: ranks that share a process, where the host has
+    /// Bind ranks over host memory to a processor each. auto: ranks that share a process, if the host has
     /// enough processors; core: all ranks, or refuse; none: no rank
     #[arg(long = "bind", value_name = "RULE", default_value = "auto", hide_short_help = true,
           help_heading = RUNNING)]
@@ -289,7 +289,7 @@ pub struct Arguments {
           hide_default_value = true, hide_short_help = true, help_heading = RUNNING)]
     pub(crate) parallel_init: bool,
 
-    /// End the job with code 4 when a rank takes longer than this for one step; 0: no limit [default: 0]
+    /// End the job with code 4 if a rank takes longer than this for one step; 0: no limit [default: 0]
     ///
     /// A step is the rendezvous (unless NCCL_BENCH_TIMEOUT is set), initialisation, the operations of one
     /// size, or a wait for other ranks. With 0, a rendezvous over TCP may take 60 s, and the start of MPI
@@ -331,7 +331,7 @@ pub struct Arguments {
           hide_short_help = true, help_heading = RUNNING)]
     pub(crate) provider: String,
 
-    /// Algorithm of the fabric backend: ring for what is measured, or all_reduce=ring,all_gather=bruck;
+    /// Algorithm of the fabric backend: ring for all collectives, or all_reduce=ring,all_gather=bruck;
     /// nccl-bench fabric algorithms lists them
     #[arg(long = "algo", value_name = "ALGORITHM", value_delimiter = ',', hide_short_help = true,
           help_heading = RUNNING)]
@@ -360,12 +360,12 @@ pub struct Arguments {
     #[arg(long, help_heading = RUNNING)]
     pub(crate) dry_run: bool,
 
-    /// Number of ranks that --dry-run assumes [default: those that the launcher started]
+    /// Number of ranks that --dry-run assumes [default: the ranks started by the launcher]
     #[arg(long, value_name = "N", value_parser = at_least_one, requires = "dry_run", hide_short_help = true,
           help_heading = RUNNING)]
     pub(crate) ranks: Option<usize>,
 
-    /// Damage element INDEX of rank RANK's result before each check, to see that it is found
+    /// Damage element INDEX of rank RANK's result before each check, to test that the check finds it
     #[arg(long = "inject-fault", value_name = "RANK:INDEX", value_parser = fault, hide_short_help = true,
           help_heading = RUNNING)]
     pub(crate) fault: Option<Fault>,
