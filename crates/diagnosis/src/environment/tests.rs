@@ -143,7 +143,7 @@ fn false_claims_are_set_right() {
         ("NCCL_IB_GID_INDEX", "3", &plain, Harmful, "since 2.21 NCCL chooses"),
         ("NCCL_MIN_CHANNELS", "8", &p4d, Misspelt, "NCCL_MIN_NCHANNELS"),
         ("NCCL_MNNVL", "1", &plain, OtherVersion, "2.20.5 was the last"),
-        ("NCCL_ASYNC_ERROR_HANDLING", "1", &plain, Redundant, "no variable of NCCL but of PyTorch"),
+        ("NCCL_ASYNC_ERROR_HANDLING", "1", &plain, Redundant, "a variable of PyTorch, not of NCCL"),
         ("CUDA_LAUNCH_BLOCKING", "1", &plain, Harmful, "do not overlap"),
         ("NCCL_DMABUF_ENABLE", "1", &plain, Redundant, "forces nothing"),
         ("NCCL_NVLS_ENABLE", "1", &plain, Redundant, "does not prove that NVLS is used"),

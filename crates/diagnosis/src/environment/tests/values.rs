@@ -67,8 +67,8 @@ fn a_bad_value_has_one_finding_with_a_remedy() {
 #[test]
 fn impossible_values_are_told() {
     for (name, value, words) in [
-        ("CUDA_DEVICE_MAX_CONNECTIONS", "0", "no number from 1 to 32"),
-        ("NCCL_CTA_POLICY", "9", "none of DEFAULT (0), EFFICIENCY (1) and ZERO (2)"),
+        ("CUDA_DEVICE_MAX_CONNECTIONS", "0", "not a number from 1 to 32"),
+        ("NCCL_CTA_POLICY", "9", "not one of DEFAULT (0), EFFICIENCY (1) and ZERO (2)"),
         ("NCCL_NET_GDR_READ", "2", "is not one of its values (0, 1)"),
         ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "-5", "without a grace period"),
         ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "0", "without a grace period"),

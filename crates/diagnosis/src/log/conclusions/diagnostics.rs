@@ -56,7 +56,7 @@ fn describe_check(job: &Job<'_>, check: &str, lines: &[&DiagnosticLine]) -> Find
             ),
             remedy: Some(
                 "nccl-bench doctor host; nvidia-smi nvlink -s; nvidia-smi topo -p2p r\nNCCL_P2P_DISABLE=1 \
-                 goes around it, slowly."
+                 avoids P2P, but is slow."
                     .to_owned(),
             ),
             action: Action::Watch,
