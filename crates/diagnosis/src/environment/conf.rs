@@ -43,7 +43,7 @@ pub(super) fn parse_conf(text: &str, file: &str, nccl: &Version) -> Conf {
         if !is_collected(name) {
             let plain = name.trim().trim_start_matches("export ").trim();
             if is_collected(plain) && !line.starts_with('#') {
-                let reason = format!("NCCL takes `{name}` for the name, so that {plain} is not set");
+                let reason = format!("NCCL reads `{name}` as the name, so {plain} is not set");
                 let remedy = format!("write {plain}={} from the beginning of the line", value.trim());
                 conf.findings.push(describe_fault(&place, line, &reason, &remedy));
             }

@@ -82,7 +82,7 @@ pub(super) fn judge_missing_file(setting: &Setting) -> Verdict {
         kind: VerdictKind::Invalid,
         severity: Some(severity),
         rule: "variable-file-missing".to_owned(),
-        reason: format!("it names {missing} that is not there: {effect}"),
+        reason: format!("it names {missing} that does not exist: {effect}"),
         remedy: Some(remedy),
         source: Some(source.to_owned()),
     }

@@ -186,7 +186,7 @@ fn verdict_of_absence(name: &Name, absence: &NotInVersion, situation: &Situation
             format!("use {component} {since} or later, or unset {}", name.name),
         ),
         NotInVersion::Until(until) => (
-            format!("{component}{version} does not read it: {until} was the last version that did"),
+            format!("{component}{version} does not read it: {until} was the last version that read it"),
             format!("unset {}", name.name),
         ),
     };
@@ -259,11 +259,10 @@ fn explain_unknown_name(name: &str, situation: &Situation) -> (Severity, String)
             }
         },
         _ if name.starts_with("TORCH_") => {
-            (Severity::Advice, "no version of PyTorch that is known here reads it".to_owned())
+            (Severity::Advice, "no known version of PyTorch reads it".to_owned())
         }
         _ => {
-            let reason =
-                format!("no software that is known here reads it (libfabric up to {NEWEST_LIBFABRIC})");
+            let reason = format!("no known software reads it (libfabric up to {NEWEST_LIBFABRIC})");
             (Severity::Advice, reason)
         }
     }

@@ -165,7 +165,7 @@ impl Network {
             kind: VerdictKind::Harmful,
             severity: Some(Severity::Degraded),
             rule: "hca-prefix".to_owned(),
-            reason: format!("names are prefixes: `{wanted}` {verb} {} as well", also.join(", ")),
+            reason: format!("names are prefixes: `{wanted}` also {verb} {}", also.join(", ")),
             remedy: Some(format!(
                 "put `=` before the list: NCCL_IB_HCA={}={}",
                 if list.excludes { "^" } else { "" },

@@ -206,7 +206,7 @@ fn a_missing_file_takes_the_proof_away() {
     assert!(
         examination.findings[0]
             .diagnosis
-            .contains("NCCL_TOPO_FILE=/nope.xml: it names a file that is not there")
+            .contains("NCCL_TOPO_FILE=/nope.xml: it names a file that does not exist")
     );
 }
 

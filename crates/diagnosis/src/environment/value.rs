@@ -130,7 +130,8 @@ fn check_number(
         }
         Number::None => {
             let right = if YES.contains(&word.as_str()) { set("1") } else { None };
-            let reason = format!("{reader} reads numbers only: `{value}` counts as 0, not as what was meant");
+            let reason =
+                format!("{reader} reads numbers only: `{value}` counts as 0, not as the intended value");
             Some(BadValue::invalid(reason, right))
         }
         Number::TooLarge if component == VariableReader::Nccl => {

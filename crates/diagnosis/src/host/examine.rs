@@ -124,7 +124,7 @@ fn nothing_seen(hosts: Vec<String>, purpose: Purpose) -> Finding {
     let mut finding = Finding::new("host-without-devices", Severity::Unknown, text)
         .with_cause("the health of a host without visible devices cannot be determined")
         .with_remedy(
-            "nvidia-smi -L; rdma link; in a container give it the devices, or leave these hosts out",
+            "nvidia-smi -L; rdma link; in a container give it the devices, or run without these hosts",
         );
     finding.hosts = hosts;
     finding

@@ -84,8 +84,8 @@ fn halves_differ(halves: &[&Nic]) -> Option<Finding> {
             ),
         )
         .with_cause(
-            "each half carries about 100 of the port's 200 Gbit/s; its interface (enP2p...) is often left \
-             without configuration",
+            "each half carries about 100 of the port's 200 Gbit/s; its interface (enP2p...) is often not \
+             configured",
         )
         .with_remedy(
             "bring the interfaces of both halves up, with an address each: netplan apply, ip link set \
@@ -101,7 +101,7 @@ fn find_slow_port(nic: &Nic) -> Option<Finding> {
         Finding::new(
             "spark-slow-link",
             Severity::Degraded,
-            format!("{} runs at {rate:.0} Gbit/s, and the port can do {RATE:.0}", nic.name),
+            format!("{} runs at {rate:.0} Gbit/s, but the port can run at {RATE:.0}", nic.name),
         )
         .with_remedy(
             "use a QSFP56 cable for 200 Gbit/s between the machines; ethtool INTERFACE | grep Speed",
@@ -136,7 +136,7 @@ fn without_address(up: &[&Nic]) -> Option<Finding> {
         Finding::new(
             "spark-without-address",
             Severity::Degraded,
-            format!("devices have no IPv4 address, and NCCL cannot use them: {}", join_list(&names)),
+            format!("devices have no IPv4 address, so NCCL cannot use them: {}", join_list(&names)),
         )
         .with_remedy(
             "give the interfaces of both halves an address each, in different subnets: netplan, ip addr add",

@@ -207,7 +207,7 @@ fn an_efa_host_has_as_many_devices_as_its_instance_type() {
     let examination = examined(&[facts(dmi(efa_host()).root())]);
     let few =
         examination.findings.iter().find(|finding| finding.rule == "efa-fewer-than-instance-type").unwrap();
-    assert_eq!(few.diagnosis, "2 EFA devices are visible, and p5.48xlarge has 32");
+    assert_eq!(few.diagnosis, "2 EFA devices are visible, but p5.48xlarge has 32");
     let down = examination.findings.iter().find(|finding| finding.rule == "port-down").unwrap();
     assert_eq!(
         (down.severity, down.diagnosis.as_str()),
@@ -218,7 +218,7 @@ fn an_efa_host_has_as_many_devices_as_its_instance_type() {
     let examination = examined(&[one]);
     let few =
         examination.findings.iter().find(|finding| finding.rule == "efa-fewer-than-instance-type").unwrap();
-    assert_eq!(few.diagnosis, "1 EFA device is visible, and p5.48xlarge has 32");
+    assert_eq!(few.diagnosis, "1 EFA device is visible, but p5.48xlarge has 32");
     let container = examined(&[facts(dmi(efa_container()).root())]);
     assert_eq!(container.health(), Health::Broken);
     let broken: Vec<&str> = container

@@ -455,9 +455,12 @@ impl<'a> Reader<'a> {
             ),
             (messages.variables, "lines with variables were not kept: the limit is 2048 different lines"),
             (messages.writers, "writers of messages were not listed"),
-            (self.messages.watchdog.lost, "reports of PyTorch's watchdog were not kept: the first 16384 are"),
-            (self.paths.lost, "paths between GPUs were not kept: the first 65536 are"),
-            (messages.diagnostics, "lines of NCCL's diagnostics were not kept: the first 4096 are"),
+            (
+                self.messages.watchdog.lost,
+                "reports of PyTorch's watchdog were not kept: the limit is 16384 reports",
+            ),
+            (self.paths.lost, "paths between GPUs were not kept: the limit is 65536 paths"),
+            (messages.diagnostics, "lines of NCCL's diagnostics were not kept: the limit is 4096 lines"),
         ]
         .into_iter()
         .filter(|(count, _)| *count > 0)

@@ -73,7 +73,7 @@ fn on_pci(host: &Host, driver: Option<&str>, places: &str) -> Reason {
             } else {
                 "modprobe efa, then see dmesg; the EFA installer installs the driver"
             };
-            Reason::new(format!("the PCI bus has EFA devices ({places}), which no driver serves"))
+            Reason::new(format!("the PCI bus has EFA devices ({places}), but no driver serves them"))
                 .with_advice(on_the_host(host, advice))
         }
         Some("efa") if host.shared_devices == Some(true) => Reason::new(format!(
@@ -93,7 +93,7 @@ fn on_pci(host: &Host, driver: Option<&str>, places: &str) -> Reason {
             .with_advice(into_the_network(host))
         }
         Some(other) => Reason::new(format!(
-            "the PCI bus has EFA devices ({places}), which the driver {other} holds, not efa"
+            "the PCI bus has EFA devices ({places}), but the driver {other} holds them, not efa"
         ))
         .with_advice(on_the_host(host, "bind them to the driver efa (/sys/bus/pci/drivers/efa/bind)")),
     }
@@ -255,7 +255,7 @@ fn advise_on_opening(host: &Host, resource: &str, error: Errno, name: &str) -> S
             format!("give it to the container with --device=/dev/infiniband/{name}, not -v; {rights}")
         }
         None if error == Errno::PERM => {
-            "what started this process forbids it: systemd (DeviceAllow=), Slurm (ConstrainDevices), or a \
+            "the starter of this process forbids it: systemd (DeviceAllow=), Slurm (ConstrainDevices), or a \
              container that needs --device"
                 .to_owned()
         }
@@ -272,7 +272,7 @@ fn memory_limit(host: &Host) -> Option<Reason> {
     let bytes = host.limits.locked_memory?;
     let reason = Reason::new(format!(
         "this process may lock no more than {} KiB of memory (ulimit -l) unless it has CAP_IPC_LOCK; RDMA \
-         locks what it registers",
+         locks registered memory",
         bytes / 1024
     ));
     Some(match host.container {

@@ -117,8 +117,8 @@ fn when_no_single_hint_is_at_fault_all_are_named_that_are() {
     assert_eq!(explained(&hints(None, Some("rdm"), &["atomic", "multicast"])), expected);
     // Each pair of these fits no entry, though each single one does.
     let lo = Hints { domain: Some("lo".to_owned()), ..hints(Some("tcp"), Some("msg"), &["tagged"]) };
-    let expected = "provider tcp has each, but not together: the endpoint type FI_EP_MSG, the capability \
-                    FI_TAGGED, the domain lo";
+    let expected = "provider tcp has each of these, but not together: the endpoint type FI_EP_MSG, the \
+                    capability FI_TAGGED, the domain lo";
     let impossible = |hints: &Hints| {
         let several = usize::from(hints.domain.is_some())
             + usize::from(hints.endpoint.is_some())
@@ -195,7 +195,7 @@ fn on_an_efa_host_the_libfabric_is_at_fault() {
 
     let there = why("efa", (2, 5), &["tcp", "efa"], "needs libefa.so.1", &host);
     assert!(says(&there, "has the provider efa, but it finds nothing here", ""), "{there:#?}");
-    assert!(says(&there, "no cause is to be seen", "FI_LOG_PROV=efa"), "{there:#?}");
+    assert!(says(&there, "no cause is visible", "FI_LOG_PROV=efa"), "{there:#?}");
 }
 
 #[test]
@@ -207,13 +207,13 @@ fn an_efa_host_whose_links_are_down_or_whose_driver_is_missing_is_told_so() {
     assert!(says(&found, "no EFA device is up", "dmesg"), "{found:#?}");
     let bare = Machine::new().with_pci_device("0000:00:06.0", "0xefa2", None);
     let found = why("efa", (2, 5), &["efa"], "", &bare.read_host());
-    assert!(says(&found, "(0000:00:06.0), which no driver serves", "modprobe efa"), "{found:#?}");
+    assert!(says(&found, "(0000:00:06.0), but no driver serves them", "modprobe efa"), "{found:#?}");
     assert!(says(&found, "kernel module efa is not loaded", "modprobe efa"), "{found:#?}");
     assert!(says(&found, "no /dev/infiniband/uverbs*", "modprobe ib_uverbs"), "{found:#?}");
     // Loaded modules need not be loaded again.
     let loaded = bare.with_file("sys/module/efa/refcnt", "0").with_file("sys/module/ib_uverbs/refcnt", "0");
     let found = why("efa", (2, 5), &["efa"], "", &loaded.read_host());
-    assert!(says(&found, "(0000:00:06.0), which no driver serves", "see dmesg"), "{found:#?}");
+    assert!(says(&found, "(0000:00:06.0), but no driver serves them", "see dmesg"), "{found:#?}");
     assert!(says(&found, "ib_uverbs is loaded, and makes one for each device", ""), "{found:#?}");
     assert!(!says(&found, "", "modprobe"), "{found:#?}");
 }
@@ -249,9 +249,9 @@ fn devices_that_another_network_namespace_has_are_told_from_those_without_a_driv
 
     let mixed = served("vfio-pci").with_pci_device("0000:00:08.0", "0xefa2", None);
     let found = why(mixed);
-    let held = "EFA devices (0000:00:06.0 and 0000:00:07.0), which the driver vfio-pci holds, not efa";
+    let held = "EFA devices (0000:00:06.0 and 0000:00:07.0), but the driver vfio-pci holds them, not efa";
     assert!(says(&found, held, "/sys/bus/pci/drivers/efa/bind"), "{found:#?}");
-    assert!(says(&found, "(0000:00:08.0), which no driver serves", "modprobe efa"), "{found:#?}");
+    assert!(says(&found, "(0000:00:08.0), but no driver serves them", "modprobe efa"), "{found:#?}");
 }
 
 #[test]
@@ -286,7 +286,7 @@ fn device_files_that_cannot_be_opened_are_named_with_what_to_do() {
         let found = why(&refusing(container, error));
         assert!(says(&found, text, advice), "{error} {container:?}: {found:#?}");
         assert!(!says(&found, "there is no /dev/infiniband", ""), "{found:#?}");
-        assert!(!says(&found, "no cause is to be seen", ""), "{found:#?}");
+        assert!(!says(&found, "no cause is visible", ""), "{found:#?}");
     }
     // The namespace is at fault.
     let elsewhere =
@@ -373,7 +373,7 @@ fn other_providers_are_missing_by_name() {
     assert!(says(&other, "has no provider xyzzy", "choose one of them"), "{other:#?}");
     let idle = why("psm2", (1, 17), &["tcp", "psm2"], "", &host);
     assert!(says(&idle, "has the provider psm2, but it finds nothing here", ""), "{idle:#?}");
-    assert!(says(&idle, "no cause is to be seen", "FI_LOG_LEVEL=debug FI_LOG_PROV=psm2"), "{idle:#?}");
+    assert!(says(&idle, "no cause is visible", "FI_LOG_LEVEL=debug FI_LOG_PROV=psm2"), "{idle:#?}");
     // An excluded provider need not exist.
     let excluded = why("psm2;^efa", (1, 17), &["psm2"], "", &host);
     assert!(says(&excluded, "has the provider psm2;^efa, but it finds nothing here", ""), "{excluded:#?}");

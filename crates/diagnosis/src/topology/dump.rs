@@ -63,7 +63,7 @@ fn read_system(system: Node<'_, '_>, name: &str) -> Result<Topology, String> {
     if topology.gpus.is_empty() && !topology.nics.is_empty() {
         topology.unseen.push(
             "GPUs are not in this file: it describes switches and NICs only, and NCCL adds the GPUs when it \
-             starts; read the file of NCCL_TOPO_DUMP_FILE for all"
+             starts; read the file of NCCL_TOPO_DUMP_FILE to see them"
                 .to_owned(),
         );
     }

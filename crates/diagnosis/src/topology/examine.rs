@@ -32,9 +32,9 @@ pub fn examine_topology(topology: Option<&Topology>, graphs: Option<&Graphs>) ->
             examination.sections.push(channel_table(graph, topology));
         }
         if graphs.net_devices().is_empty() {
-            examination
-                .unseen
-                .push("NICs are in no channel: the job runs on one host, where NCCL uses none".to_owned());
+            examination.unseen.push(
+                "NICs are in no channel: the job runs on one host, and NCCL uses no NIC there".to_owned(),
+            );
         }
         if let Some(topology) = topology {
             examination.findings.extend(findings::unused_nics(topology, graphs));

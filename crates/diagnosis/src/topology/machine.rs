@@ -227,8 +227,9 @@ fn note_what_is_hidden(topology: &mut Topology, no_pci: bool) {
     } else if flat && places().count() > 1 {
         let machine = if topology.is_virtual { "the virtual machine" } else { "the machine" };
         unseen.push(format!(
-            "PCIe switches cannot be seen: {machine} shows all devices directly at the host bridge, so PHB \
-             may be nearer in truth; NCCL sees the same, unless NCCL_TOPO_FILE describes the real machine"
+            "PCIe switches cannot be seen: {machine} shows all devices directly at the host bridge, so the \
+             real path of PHB may be shorter; NCCL sees the same, unless NCCL_TOPO_FILE describes the real \
+             machine"
         ));
     }
     let without_link: Vec<&str> = (topology.nics.iter())

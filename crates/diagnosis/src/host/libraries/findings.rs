@@ -50,7 +50,7 @@ fn same_version(libraries: &[Library]) -> Vec<Finding> {
                         "two-builds-of-one-version",
                         Severity::Advice,
                         format!(
-                            "two builds of {} {} are here, and may behave differently",
+                            "this host has two builds of {} {}: they may behave differently",
                             one.name,
                             or_dash(one.version.as_ref())
                         ),
@@ -148,7 +148,7 @@ fn without_plugin(libraries: &[Library]) -> Vec<Finding> {
                     join_list(&paths)
                 ),
             )
-            .with_cause("NCCL loads the plugin by name, and uses TCP when it does not find it")
+            .with_cause("NCCL loads the plugin by name, and uses TCP if it does not find the plugin")
             .with_remedy("add its folder to LD_LIBRARY_PATH, or set NCCL_NET_PLUGIN to its path"),
         );
     }
@@ -157,7 +157,7 @@ fn without_plugin(libraries: &[Library]) -> Vec<Finding> {
             Finding::new(
                 "no-libfabric",
                 Severity::Degraded,
-                "there are EFA devices, and no libfabric was found",
+                "there are EFA devices, but no libfabric was found",
             )
             .with_remedy("install the EFA software (/opt/amazon/efa), and add its folder to LD_LIBRARY_PATH"),
         );

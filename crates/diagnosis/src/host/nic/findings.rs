@@ -124,7 +124,7 @@ fn efa_count(nics: &[Nic], product: Option<&str>) -> Option<Finding> {
             rule,
             Severity::Degraded,
             format!(
-                "{} {} visible, and {product} has {expected}",
+                "{} {} visible, but {product} has {expected}",
                 counted(there, "EFA device"),
                 plural(there, "is", "are")
             ),
@@ -153,7 +153,7 @@ fn none_up(nics: &[Nic], needed: bool) -> Option<Finding> {
     let finding = Finding::new("no-nic-up", severity, format!("no RDMA device is up: {}", join_list(&names)));
     Some(if initialized {
         finding
-            .with_cause("the link is up, and no subnet manager has configured the port (INIT)")
+            .with_cause("the link is up, but no subnet manager has configured the port (INIT)")
             .with_remedy("start a subnet manager, or connect the port to the managed fabric: sminfo; ibstat")
     } else {
         finding.with_remedy("see the cable, the switch port and the interface: rdma link; ip link; dmesg")
@@ -171,7 +171,7 @@ fn find_inactive_port(nics: &[Nic], nic: &Nic, port: &Port) -> Option<Finding> {
         return Some(
             Finding::new("port-not-configured", Severity::Degraded, format!("{name} is in state INIT"))
                 .with_cause("the link is up, and no subnet manager has configured the port")
-                .with_remedy("see that the subnet manager runs and reaches the port: sminfo; ibdiagnet"),
+                .with_remedy("check that the subnet manager runs and reaches the port: sminfo; ibdiagnet"),
         );
     }
     let alike: Vec<&Nic> = nics
@@ -238,7 +238,7 @@ fn find_narrow_pcie(nic: &Nic) -> Option<Finding> {
             "nic-pcie-narrow",
             Severity::Degraded,
             format!(
-                "{} has {width} of {most} PCIe lanes ({gigabits:.0} Gbit/s), and its port runs at {rate:.0} \
+                "{} has {width} of {most} PCIe lanes ({gigabits:.0} Gbit/s), but its port runs at {rate:.0} \
                  Gbit/s",
                 nic.name
             ),
@@ -291,7 +291,7 @@ fn without_address(nics: &[Nic]) -> Option<Finding> {
         )
         .with_cause("their interfaces have no IPv4 address, or it is not visible in this network namespace")
         .with_remedy(
-            "give their interfaces addresses (ip addr add), or leave the devices out (NCCL_IB_HCA=^NAME)",
+            "give their interfaces addresses (ip addr add), or exclude the devices (NCCL_IB_HCA=^NAME)",
         )
     })
 }

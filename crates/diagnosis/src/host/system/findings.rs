@@ -81,7 +81,7 @@ pub(crate) fn judge_host_memory(system: &System) -> Option<Finding> {
     );
     Some(
         Finding::new("host-memory-shm-small", Severity::Degraded, text)
-            .with_cause("ranks of one host exchange data there, and fail or use the network when it is full")
+            .with_cause("ranks of one host exchange data there, and fail or use the network if it is full")
             .with_remedy(enlarge_shared(system)),
     )
 }
@@ -239,7 +239,7 @@ fn judge_limits(system: &System, gpus: usize, has_network: bool) -> Vec<Finding>
             Finding::new("open-files", severity, format!("this process may open {files} files (ulimit -n)"))
                 .with_cause(
                     "a rank opens files for each peer and device: 144 ranks with 16 contexts of the network \
-                     each need more than 32768; without, they fail with: Too many open files",
+                     each need more than 32768; with a lower limit they fail with: Too many open files",
                 )
                 .with_remedy(choose_remedy(
                     system,
@@ -506,7 +506,7 @@ fn multi_node_nvlink(system: &System, gpus: &Gpus) -> Vec<Finding> {
             Finding::new(
                 "no-imex-daemon",
                 Severity::Degraded,
-                "the GPUs are in a fabric of several hosts, and the IMEX daemon does not run",
+                "the GPUs are in a fabric of several hosts, but the IMEX daemon does not run",
             )
             .with_remedy("systemctl enable --now nvidia-imex; nvidia-imex-ctl -N shows all hosts"),
         );

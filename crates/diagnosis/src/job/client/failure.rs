@@ -41,8 +41,8 @@ impl ClientFailure {
             Self::Unresolved(_) => "Give `--address HOST:PORT`, an IPv6 address in brackets: `[::1]:28028`.",
             Self::NotListening(_) => {
                 "No NCCL job runs on this host, or its NCCL is older than 2.24, or it was started with \
-                 NCCL_RAS_ENABLE=0, or NCCL_RAS_ADDR sets another address, or it runs in a container with a \
-                 network of its own. List listeners with `ss -ltnp | grep 28028`; ask inside the pod with \
+                 NCCL_RAS_ENABLE=0, or NCCL_RAS_ADDR sets another address, or it runs in a container with \
+                 its own network. List listeners with `ss -ltnp | grep 28028`; ask inside the pod with \
                  `kubectl exec POD -- nccl-bench doctor job`."
             }
             Self::Silent(_) | Self::Stalled(_) => {
@@ -75,7 +75,7 @@ impl fmt::Display for ClientFailure {
             Self::Silent(time) => {
                 write!(
                     formatter,
-                    "the connection was accepted, and not answered in {:.1} s",
+                    "the connection was accepted, but not answered in {:.1} s",
                     time.as_secs_f64()
                 )
             }

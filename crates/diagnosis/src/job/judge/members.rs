@@ -265,8 +265,8 @@ fn cause_of(error: &str) -> &'static str {
         }
         "System error" => "A system call or the network failed: a lost connection, a limit, no memory.",
         REMOTE_ERROR => "Another process of the job has failed or closed its connection.",
-        "Invalid argument" | "Invalid usage" => "The program calls NCCL in a way that it does not allow.",
-        _ => "NCCL gives no reason here; its log does.",
+        "Invalid argument" | "Invalid usage" => "The program calls NCCL in a way that NCCL does not allow.",
+        _ => "NCCL gives no reason here; the reason is in its log.",
     }
 }
 

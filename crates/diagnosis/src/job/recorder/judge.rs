@@ -83,7 +83,7 @@ fn mismatch_finding(group: &GroupRecord<'_>, mismatch: &Mismatch) -> Finding {
     finding.cause = Some(
         match property {
             CallProperty::Operation => {
-                "A branch of the program depends on the rank, so that ranks call other collectives."
+                "A branch of the program depends on the rank, so ranks call different collectives."
             }
             _ => {
                 "The ranks pass different tensors: an uneven last batch, a parameter that only some ranks \
@@ -191,7 +191,7 @@ fn absence_finding(group: &GroupRecord<'_>, absent: &Absent, groups: &[GroupReco
 /// Changes the finding about a group with late ranks waiting in other groups that wait for them.
 fn mark_circle(mut finding: Finding) -> Finding {
     finding.rule = "recorder-circle".to_owned();
-    finding.diagnosis.push_str(" These wait in another group at the same time.");
+    finding.diagnosis.push_str(" These ranks wait in another group at the same time.");
     finding.cause = Some("Ranks call the collectives of different groups in different orders.".to_owned());
     finding
 }

@@ -194,7 +194,7 @@ fn cause_of_code(code: u32) -> &'static str {
     match code {
         1 => "A call to CUDA failed; the program's own error, or the kernel's log (Xid), has its name.",
         2 => {
-            "A call to the system failed. Where the trace begins in misc/socket.cc or bootstrap.cc, a \
+            "A call to the system failed. If the trace begins in misc/socket.cc or bootstrap.cc, a \
              connection to a peer failed: a firewall, the wrong interface (NCCL_SOCKET_IFNAME), or a peer \
              that ended."
         }

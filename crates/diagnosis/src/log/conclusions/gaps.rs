@@ -32,7 +32,7 @@ pub(super) fn find_gaps_beside_communicators(job: &Job<'_>) -> Vec<String> {
     let strangers = job.processes_without_communicator();
     let stranger = strangers.first().map(|(host, pid)| {
         format!(
-            "{} loaded NCCL and joined no communicator, the first is {pid} on {host}: its log is cut, or it \
+            "{} loaded NCCL but joined no communicator, the first is {pid} on {host}: its log is cut, or it \
              waits",
             count(strangers.len(), "process")
         )
@@ -136,8 +136,8 @@ fn describe_aborted_communicators(job: &Job<'_>) -> Option<String> {
     let aborted: Vec<&Communicator> = job.digest.communicators.iter().filter(is_aborted).collect();
     let first = aborted.first()?;
     Some(format!(
-        "the program aborted {}, the first is {}: PyTorch before 2.6 ends every run so, others do it after \
-         an error",
+        "the program aborted {}, the first is {}: PyTorch before 2.6 ends every run in this way, other \
+         programs only after an error",
         count(aborted.len(), "communicator"),
         if first.id.is_empty() { "without an id" } else { &first.id }
     ))
@@ -203,7 +203,7 @@ fn broken_ring(ways: &Ways<'_>) -> Option<String> {
 fn describe_unknown_transport(ways: &Ways<'_>) -> Option<String> {
     ways.pairs.iter().find_map(|((from, to), way)| match way {
         Way::Other(word) => {
-            Some(format!("rank {from} reaches rank {to} via {word}, a transport that is not known here"))
+            Some(format!("rank {from} reaches rank {to} via {word}, a transport unknown to this program"))
         }
         _ => None,
     })

@@ -235,8 +235,8 @@ impl Usage {
 type Advice = (&'static str, &'static str, &'static str);
 
 const EFA: Advice = (
-    "The plugin found no usable EFA device in this process: the container was given none, the instance type \
-     or the network interface has no EFA, libfabric lacks the provider efa, or the memlock limit is too low.",
+    "The plugin found no usable EFA device in this process: the container has none, the instance type or the \
+     network interface has no EFA, libfabric lacks the provider efa, or the memlock limit is too low.",
     "ls /dev/infiniband; fi_info -p efa\n\
      Kubernetes: resources: limits: vpc.amazonaws.com/efa: 32 (p5; p4d 4, p5en 16), with the EFA device \
      plugin: kubectl get ds -A | grep efa\n\

@@ -114,7 +114,7 @@ pub(super) fn find_other_sizes(job: &Job<'_>) -> Option<Placed> {
     let finding = Finding {
         cause: Some(
             "The processes were started with different sizes, by a launcher or by variables such as \
-             WORLD_SIZE: the start cannot complete, or ranks exchange data with the wrong ones."
+             WORLD_SIZE: the start cannot complete, or ranks exchange data with the wrong ranks."
                 .to_owned(),
         ),
         remedy: Some(
@@ -319,7 +319,7 @@ fn compare_variable(job: &Job<'_>, name: &str, seen: &[&VariableSeen]) -> Option
 /// it.
 fn describe_unseen_variable(name: &str, list: &[String], without: &[u32]) -> Finding {
     let text = format!(
-        "{name} is {}; the log does not show if it is set on {}",
+        "{name} is {}; the log does not show whether it is set on {}",
         list.join("; "),
         ranks_in_words(without)
     );
@@ -330,8 +330,8 @@ fn describe_unseen_variable(name: &str, list: &[String], without: &[u32]) -> Fin
                 .to_owned(),
         ),
         remedy: Some(format!(
-            "Pass the whole log, or compare the variables of all ranks: nccl-bench doctor env. All need the \
-             same {name}."
+            "Pass the whole log, or compare the variables of all ranks: nccl-bench doctor env. All ranks \
+             need the same {name}."
         )),
         ranks: without.to_vec(),
         ..Finding::new("variable-unseen", Severity::Unknown, text)

@@ -107,7 +107,7 @@ fn a_log_with_a_gap_proves_nothing() {
     for (text, says) in [
         (without("Connected all rings"), "did not log that the connections are complete"),
         (without("1[1] -> 0[0]") + ring, "no connection from rank 1 to rank 0"),
-        (whole.replace("NET/Libfabric/0/GDRDMA", "FOO/9"), "via FOO/9, a transport that is not known"),
+        (whole.replace("NET/Libfabric/0/GDRDMA", "FOO/9"), "via FOO/9, a transport unknown to this program"),
         (whole.replace("NET/Libfabric/0/GDRDMA", "P2P/CUMEM"), "are these two names of one host"),
     ] {
         let found = examine(&text);

@@ -131,9 +131,8 @@ fn find_differing_calls(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Findin
 
 const ORDER: &str = "The program takes different branches on these ranks, or calls collectives in another \
                      order: they wait for each other forever.";
-const SIZES: &str = "The data of these ranks have different shapes: a last batch that is smaller, uneven \
-                     shards, or parameters that differ. NCCL does not compare sizes: it hangs, or returns \
-                     wrong data.";
+const SIZES: &str = "The data of these ranks have different shapes: a smaller last batch, uneven shards, or \
+                     different parameters. NCCL does not compare sizes: it hangs, or returns wrong data.";
 const OF_ONE_GROUP: &str = " (The lines do not name the process group; this holds if it is one.)";
 
 /// Returns the ranks by a property of their calls.

@@ -375,7 +375,7 @@ fn a_variable_whose_line_a_gap_took_is_not_judged() {
     let told = finding(&found, "variable-unseen");
     assert_eq!(
         told.diagnosis,
-        "NCCL_P2P_LEVEL is SYS on ranks 0-4, 6-7; the log does not show if it is set on rank 5"
+        "NCCL_P2P_LEVEL is SYS on ranks 0-4, 6-7; the log does not show whether it is set on rank 5"
     );
 }
 
