@@ -76,8 +76,8 @@ fn kind(request: &JoinRequest, started: &Started) -> Result<Kind, Stop> {
             )))
         }
         other => Err(Stop::Refused(format!(
-            "{flag} needs ranks that meet through MPI, and --world {other} lets them meet without it: leave \
-             --world out"
+            "{flag} needs ranks that meet through MPI, and --world {other} lets them meet without it: remove \
+             --world"
         ))),
     }
 }

@@ -277,7 +277,7 @@ fn what_cannot_be_is_told_before_anything_starts() {
     assert!(message.contains("did not find rank 0 within 1 s"), "{message}");
     let (code, message) = alone("bw --domains lo,eth0 --endpoints 1");
     assert_eq!(code, Some(2));
-    assert!(message.contains("--endpoints 1 are fewer than the 2 of --domains"), "{message}");
+    assert!(message.contains("--endpoints 1 is less than the 2 domains of --domains"), "{message}");
     let (code, message) = alone("rma --endpoints 2 --shared-domain");
     assert_eq!(code, Some(2));
     assert!(message.contains("--shared-domain is for pingpong and bw"), "{message}");

@@ -80,9 +80,9 @@ const CASES: &[(&str, i32, &str)] = &[
     (
         "ulimit -v 120000; A",
         2,
-        "the limit of this process's memory (ulimit -v) is 120000 KiB, and nccl-bench needs",
+        "the limit of this process's memory (ulimit -v) is 120000 KiB, but nccl-bench needs",
     ),
-    ("ulimit -s 100; A", 2, "the limit of the stack (ulimit -s) is 100 KiB, and nccl-bench needs"),
+    ("ulimit -s 100; A", 2, "the limit of the stack (ulimit -s) is 100 KiB, but nccl-bench needs"),
     ("nccl-bench fabric rma --read --until completed", 2, "cannot be used with '--until <WHEN>'"),
     ("nccl-bench fabric info -s 80", 2, "--node <NODE>"),
     ("nccl-bench fabric info -n localhost -s x", 2, "'--service <PORT>': it is not a whole number from 0 on"),

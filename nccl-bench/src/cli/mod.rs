@@ -319,7 +319,7 @@ pub(crate) mod tests {
             (&["allreduce", "-f", "-2"], "write a whole number from 2 on"),
             (&["allreduce", "-d", "nonsense"], "'nonsense' is none of int8, uint8, int32, uint32"),
             (&["allreduce", "-o", "mean"], "'mean' is none of sum"),
-            (&["allreduce", "-r", "-2"], "write a rank from 0 on, or all"),
+            (&["allreduce", "-r", "-2"], "write a rank (0 or larger), or all"),
             (&["allreduce", "-a", "4"], "write a number from 0 to 3"),
             (&["allreduce", "-C", "yes"], "write 0 or 1"),
             (&["allreduce", "-b", "1P"], "unit is unknown"),

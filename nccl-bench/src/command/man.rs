@@ -56,7 +56,7 @@ impl super::Command for Man {
                     .long(FORCE)
                     .action(clap::ArgAction::SetTrue)
                     .requires(FOLDER)
-                    .help("Replace files of these names, whatever they contain"),
+                    .help("Replace files with these names, whatever they contain"),
             )
     }
 

@@ -24,7 +24,7 @@ impl Command for Compare {
     fn definition(&self) -> clap::Command {
         Arguments::augment_args(clap::Command::new("compare"))
             .after_help(after_help())
-            .about("Compare result files, ours or nccl-tests', and fail where one is slower")
+            .about("Compare result files, ours or nccl-tests', and fail if one is slower")
     }
 
     fn run(&self, matches: &ArgMatches, _context: &Context<'_>) -> Result<u8, ExitError> {

@@ -242,7 +242,7 @@ impl Libraries {
                 let text = error.to_string();
                 let first = text.lines().next().unwrap_or_default().trim_end_matches('.');
                 all.problems
-                    .push(format!("NCCL was not loaded, and the table of variables was used: {first}"));
+                    .push(format!("NCCL was not loaded, so the table of variables was used: {first}"));
             }
         }
         all.libfabric = fabric::Library::load()

@@ -50,12 +50,12 @@ fn plan_on_gpus(measurement: &ParsedMeasurement, missing: Option<&str>) -> Resul
         format!("For another machine, because no GPU can be used here: {reason}\n")
     });
     if is_guessed {
-        note.push_str("Each GPU will be a rank; say how many with --ranks\n");
+        note.push_str("Each GPU will be a rank; give their number with --ranks\n");
     } else {
         check_ranks(request, ranks, &groups)?;
     }
     if request.max_bytes.is_none() {
-        note.push_str("The largest size is less where GPU memory is short\n");
+        note.push_str("The largest size is smaller if GPU memory is short\n");
     }
     let max_bytes = request.max_bytes.unwrap_or(MAX_BYTES.max(request.settings.min_bytes));
     Ok(plan(arguments, request, &groups, max_bytes, [max_bytes; 2], &note))

@@ -138,8 +138,8 @@ fn check_sizes(request: &Request) -> Result<(), String> {
         && max_bytes != Some(min_bytes)
     {
         return Err(
-            "a matrix (NCCL_TESTS_ALLTOALLV_MATRIX_FILE) says how much each rank sends: give one size with \
-             -b and -e, at least what the busiest rank sends or receives"
+            "a matrix (NCCL_TESTS_ALLTOALLV_MATRIX_FILE) defines how much each rank sends: give one size \
+             with -b and -e, at least the amount that the busiest rank sends or receives"
                 .to_owned(),
         );
     }
@@ -198,10 +198,10 @@ fn adjust_to_collectives(request: &mut Request) {
 fn backend(arguments: &Arguments) -> Result<BackendChoice, String> {
     match (arguments.versus, arguments.backend) {
         (Some(Versus::Mpi), BackendChoice::Mpi) => {
-            Err("--vs mpi would compare MPI with itself: leave --backend mpi out".to_owned())
+            Err("--vs mpi would compare MPI with itself: remove --backend mpi".to_owned())
         }
         (Some(Versus::Fabric), BackendChoice::Fabric) => {
-            Err("--vs fabric would compare libfabric with itself: leave --backend fabric out".to_owned())
+            Err("--vs fabric would compare libfabric with itself: remove --backend fabric".to_owned())
         }
         // Both in host memory, unless NCCL is named.
         (Some(Versus::Mpi), BackendChoice::Auto) => Ok(BackendChoice::Fabric),

@@ -146,7 +146,7 @@ fn unproven_exchange(run: &Run, state: &State) -> Vec<String> {
 /// Returns a sentence about a refused measurement.
 fn describe_refusal(refusal: &Stop) -> String {
     match refusal {
-        Stop::NoGpus { reason, .. } => format!("no GPU seen that NCCL can use: {reason}"),
+        Stop::NoGpus { reason, .. } => format!("no GPU that NCCL can use: {reason}"),
         other => format!("nothing was measured: {}", other.refusal().unwrap_or_default()),
     }
 }

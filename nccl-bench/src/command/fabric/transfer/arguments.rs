@@ -309,7 +309,8 @@ impl<'a> Asked<'a> {
         } else if request.endpoints < domains {
             let endpoints = request.endpoints;
             format!(
-                "--endpoints {endpoints} are fewer than the {domains} of --domains: each domain needs one"
+                "--endpoints {endpoints} is less than the {domains} domains of --domains: each domain needs \
+                 an endpoint"
             )
         } else if request.shared_domain && request.test.is_remote() {
             "--shared-domain is for pingpong and bw: libfabric looks up the regions of a domain without a \
