@@ -102,8 +102,7 @@ pub fn check_standard_output() -> Result<(), Stop> {
         return Ok(());
     }
     Err(Stop::Refused(
-        "standard output is closed, and what is printed would be lost; write >/dev/null where only files are \
-         wanted"
+        "standard output is closed, so the output would be lost; write >/dev/null if only files are wanted"
             .to_owned(),
     ))
 }

@@ -38,7 +38,7 @@ fn check(
         return Ok(());
     }
     Err(Stop::Refused(format!(
-        "the limit of {subject} ({command}) is {} KiB, and nccl-bench needs {} KiB or more: raise it \
+        "the limit of {subject} ({command}) is {} KiB, but nccl-bench needs {} KiB or more: raise it \
          ({command} {usual})",
         limit.rlim_cur >> 10,
         least >> 10

@@ -76,7 +76,7 @@ fn kind(request: &JoinRequest, started: &Started) -> Result<Kind, Stop> {
             )))
         }
         other => Err(Stop::Refused(format!(
-            "{flag} needs ranks that meet through MPI, and --world {other} lets them meet without it: omit \
+            "{flag} needs ranks that meet through MPI, and --world {other} lets them meet without it: remove \
              --world"
         ))),
     }
@@ -151,7 +151,7 @@ fn refusal(started: &Started, path: &Path, error: &io::Error, instead: Option<&s
     let who = match (started.mpi, started.size) {
         (true, Some(size)) => format!("{} started {size} processes", started.launcher),
         (true, None) => format!("{} started this process", started.launcher),
-        (false, _) => "MPI was asked for".to_owned(),
+        (false, _) => "MPI was requested".to_owned(),
     };
     let what = if error.kind() == io::ErrorKind::NotFound {
         format!("which was not found at {}", path.display())

@@ -190,7 +190,7 @@ fn mpi_without_its_launcher_is_refused_with_how_to_start_it() {
     assert_eq!(output.status.code(), Some(2));
     assert!(err(&output).contains("torchrun started this process"), "{}", err(&output));
     let text = err(&run("allreduce --backend mpi --world tcp"));
-    assert!(text.contains("omit --world"), "{text}");
+    assert!(text.contains("remove --world"), "{text}");
     let text = err(&run("allreduce --vs mpi"));
     assert!(text.contains("--vs mpi needs the ranks of an MPI launcher"), "{text}");
 }
@@ -296,7 +296,7 @@ fn every_collective_is_verified_over_host_memory() {
         verified(&text, 14, without);
         for name in without {
             assert!(
-                text.contains(&format!("# {name} is left out: it needs a power of two as number of ranks")),
+                text.contains(&format!("# {name} is skipped: it needs a power of two of ranks")),
                 "{text}"
             );
         }

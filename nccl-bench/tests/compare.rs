@@ -208,7 +208,7 @@ fn a_killed_run_does_not_pass() {
     for line in [
         "FAIL: B has not ended, or was killed",
         "FAIL: only in A, not in B: allreduce float sum (15 rows)",
-        "  --partial compares what both A and B have",
+        "  --partial compares the rows that both A and B have",
     ] {
         assert!(told.lines().any(|found| found == line), "{line}\n{told}");
     }

@@ -87,7 +87,7 @@ fn a_running_process_is_judged() {
     sleeper.wait().unwrap();
     let examination = json(&output);
     assert!(rules(&examination).contains(&"p2p-disabled".to_owned()), "{examination}");
-    assert!(examination["unseen"].to_string().contains("that of its start"), "{examination}");
+    assert!(examination["unseen"].to_string().contains("the start of the process"), "{examination}");
 }
 
 #[test]

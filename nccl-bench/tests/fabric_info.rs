@@ -123,7 +123,7 @@ fn a_provider_is_what_libfabric_takes_it_for() {
         let rdm = entries(&["-p", "tcp", "-c", "tagged|RMA", "-t", "rdm"]);
         assert!(rdm.iter().all(|entry| entry["endpoint"] == "FI_EP_RDM"), "{rdm:?}");
         let text = printed(library.as_deref(), &["-p", "shm;^shm"], 1);
-        assert!(text.contains("has the provider shm;^shm, which finds nothing here"), "{text}");
+        assert!(text.contains("has the provider shm;^shm, but it finds nothing here"), "{text}");
     }
 }
 

@@ -269,7 +269,7 @@ fn what_cannot_be_is_told_before_anything_starts() {
     };
     let (code, message) = alone("pingpong");
     assert_eq!(code, Some(2));
-    assert!(message.contains("--listen HOST:PORT to one and --connect HOST:PORT"), "{message}");
+    assert!(message.contains("--listen HOST:PORT to one rank and --connect HOST:PORT"), "{message}");
     let (code, message) = alone("pingpong -b 1M -e 1K");
     assert_eq!((code, message.as_str()), (Some(2), "error: -b 1M is more than -e 1K\n"));
     let (code, message) = alone(&format!("bw --connect {} -T 1", reserve_address()));
@@ -277,7 +277,7 @@ fn what_cannot_be_is_told_before_anything_starts() {
     assert!(message.contains("did not find rank 0 within 1 s"), "{message}");
     let (code, message) = alone("bw --domains lo,eth0 --endpoints 1");
     assert_eq!(code, Some(2));
-    assert!(message.contains("--endpoints 1 are fewer than the 2 of --domains"), "{message}");
+    assert!(message.contains("--endpoints 1 is less than the 2 domains of --domains"), "{message}");
     let (code, message) = alone("rma --endpoints 2 --shared-domain");
     assert_eq!(code, Some(2));
     assert!(message.contains("--shared-domain is for pingpong and bw"), "{message}");

@@ -361,7 +361,7 @@ fn what_mpi_cannot_do_is_refused_before_anything_is_measured() {
         ("allreduce --backend mpi -o avg", "sum, prod, max and min"),
         ("allreduce --backend mpi -G 1", "this run measures host memory"),
         ("broadcast --backend mpi -r 2", "there are 2 ranks"),
-        ("allreduce --backend mpi --world tcp", "omit --world"),
+        ("allreduce --backend mpi --world tcp", "remove --world"),
         ("allreduce --vs mpi --world tcp", "--vs mpi needs ranks that meet through MPI"),
         ("allreduce --vs mpi -t 2", "mpirun -np"),
         ("allreduce --vs mpi -d half", "MPI reduces int32"),

@@ -279,7 +279,7 @@ fn a_dry_run_counts_the_ranks_of_the_run_and_says_that_it_writes_nothing() {
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     assert!(text.starts_with("2 ranks; sizes from 8 to 1K"), "{text}");
     assert!(
-        text.contains(&format!("Nothing is measured, and nothing written to {}", file.display())),
+        text.contains(&format!("Nothing is measured, and nothing is written to {}", file.display())),
         "{text}"
     );
     assert!(!file.exists());

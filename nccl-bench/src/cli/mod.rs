@@ -119,7 +119,7 @@ fn with_advice(mut error: clap::Error) -> clap::Error {
     let is_no_number = reason.is_some_and(|reason| *reason.kind() != IntErrorKind::PosOverflow);
     match (error.get(ContextKind::InvalidArg), error.get(ContextKind::InvalidValue)) {
         (Some(argument), Some(value)) if is_no_number => {
-            refusal(format!("invalid value '{value}' for '{argument}': it is no whole number from 0 on"))
+            refusal(format!("invalid value '{value}' for '{argument}': it is not a whole number from 0 on"))
         }
         _ => error,
     }
@@ -285,7 +285,7 @@ pub(crate) mod tests {
         for (arguments, expected) in [
             (&["-c", "0"][..], "-c 0 does not"),
             (&["-y", "1"], "capture the default stream"),
-            (&["--vs", "fabric"], "leave --vs out"),
+            (&["--vs", "fabric"], "remove --vs"),
         ] {
             let message = refused(&[&["allreduce", "--check-on-stream"], arguments].concat());
             assert!(message.contains(expected), "{arguments:?} gave: {message}");
@@ -301,7 +301,7 @@ pub(crate) mod tests {
             (Blocking::No, false, 0)
         );
         assert_eq!(found.notes.len(), 3);
-        assert!(refused(&["allreduce", "-G", "1", "-z", "1"]).contains("-G captures"));
+        assert!(refused(&["allreduce", "-G", "1", "-z", "1"]).contains("the capture of -G"));
         assert!(refused(&["allreduce", "-G", "1", "-y", "1"]).contains("default stream"));
         assert!(refused(&["allreduce", "-D", "1"]).contains("not supported"));
     }
@@ -319,7 +319,7 @@ pub(crate) mod tests {
             (&["allreduce", "-f", "-2"], "write a whole number from 2 on"),
             (&["allreduce", "-d", "nonsense"], "'nonsense' is none of int8, uint8, int32, uint32"),
             (&["allreduce", "-o", "mean"], "'mean' is none of sum"),
-            (&["allreduce", "-r", "-2"], "write a rank from 0 on, or all"),
+            (&["allreduce", "-r", "-2"], "write a rank (0 or larger), or all"),
             (&["allreduce", "-a", "4"], "write a number from 0 to 3"),
             (&["allreduce", "-C", "yes"], "write 0 or 1"),
             (&["allreduce", "-b", "1P"], "unit is unknown"),
@@ -375,8 +375,8 @@ pub(crate) mod tests {
     #[test]
     fn a_negative_number_is_refused_as_a_value() {
         for (line, reason) in [
-            ("doctor host --expect-gpus -1", "'--expect-gpus <COUNT>': it is no whole number from 0 on"),
-            ("fabric bw --pause -1", "'--pause <NANOSECONDS>': it is no whole number from 0 on"),
+            ("doctor host --expect-gpus -1", "'--expect-gpus <COUNT>': it is not a whole number from 0 on"),
+            ("fabric bw --pause -1", "'--pause <NANOSECONDS>': it is not a whole number from 0 on"),
             ("fabric bw --pause 9999999999999999999999", "number too large"),
             ("allreduce --segment -1", "it is negative"),
             ("fabric bw -b -1", "it is negative"),
@@ -399,10 +399,10 @@ pub(crate) mod tests {
     fn a_root_or_operator_without_effect_is_left_out_with_a_note() {
         let found = settings("nccl-bench allreduce,alltoall -r 5 -o max");
         assert_eq!((found.roots, found.ops), (Roots::One(0), vec![Op::Max]));
-        assert_eq!(found.notes, ["-r is left out: nothing that is measured has a root"]);
+        assert_eq!(found.notes, ["-r is ignored: no measured collective has a root"]);
         let found = settings("nccl-bench broadcast,sendrecv -r 1 -o all");
         assert_eq!((found.roots, found.ops), (Roots::One(1), vec![Op::Sum]));
-        assert_eq!(found.notes, ["-o is left out: nothing that is measured reduces"]);
+        assert_eq!(found.notes, ["-o is ignored: no measured collective reduces"]);
         assert_eq!(settings("nccl-bench alltoall -r 0 -o sum").notes, [""; 0]);
     }
 

@@ -56,7 +56,7 @@ impl super::Command for Man {
                     .long(FORCE)
                     .action(clap::ArgAction::SetTrue)
                     .requires(FOLDER)
-                    .help("Replace files of these names, whatever they contain"),
+                    .help("Replace files with these names, whatever they contain"),
             )
     }
 
@@ -265,7 +265,7 @@ mod tests {
         for path in &all {
             fs::write(path, "mine").unwrap();
             let problem = again(false).unwrap_err().to_string();
-            assert!(problem.contains("exists and is no manual page of nccl-bench; "), "{problem}");
+            assert!(problem.contains("exists and is not a manual page of nccl-bench; "), "{problem}");
             assert_eq!(again(true).unwrap(), all);
         }
     }

@@ -50,14 +50,14 @@ impl Maker {
     ) -> anyhow::Result<()> {
         let Self { mark, product, advice, input: holds } = self;
         let Ok(metadata) = fs::metadata(path) else { return Ok(()) };
-        ensure!(metadata.is_file(), "{} is no file; {advice}", path.display());
+        ensure!(metadata.is_file(), "{} is not a file; {advice}", path.display());
         let same =
             |input: &PathBuf| matches!((input.canonicalize(), path.canonicalize()), (Ok(a), Ok(b)) if a == b);
         ensure!(!inputs.iter().any(same), "{} {holds}; {advice}", path.display());
         let is_own = |start: &[u8]| String::from_utf8_lossy(start).contains(mark);
         ensure!(
             force || !replacement::is_foreign(path, is_own),
-            "{} exists and is no {product} of nccl-bench; {advice}, or use --force to replace it",
+            "{} exists and is not a {product} of nccl-bench; {advice}, or use --force to replace it",
             path.display()
         );
         Ok(())

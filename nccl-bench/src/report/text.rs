@@ -15,8 +15,8 @@ use record::{Measurement, Mismatch, Placement, Run, Settings};
 const NAMED_RANKS: usize = 8;
 
 /// Explains the columns of `--stats`, whose values may all be above or below `time`.
-const STATISTICS: &str = "i_*: the slowest rank's time of each operation, in a second pass where each is timed; time: the \
-                          mean of the first pass";
+const STATISTICS: &str = "i_*: the slowest rank's time of each operation, in a second pass where each is \
+                          timed; time: the mean of the first pass";
 
 /// Writes a section per collective: a head, rows as their measurements arrive, a foot.
 #[derive(Debug)]
@@ -166,7 +166,7 @@ impl<W: Write + Debug + Send> Report for TextReport<W> {
         }
         if measurement.stable == Some(false) {
             notes.push(format!(
-                "NOT STABLE {}: {} round(s) were too few for a median known as well as --until-stable asks; \
+                "NOT STABLE {}: {} round(s) were too few for a median with the precision of --until-stable; \
                  give a longer --budget",
                 measurement.placement.words(),
                 measurement.rounds_us.len().max(1)

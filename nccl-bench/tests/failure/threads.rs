@@ -13,8 +13,8 @@ pub(crate) const TESTS: Tests = tests![
 ];
 
 /// The end of each message.
-const ADVICE: &str = "raise the limit on processes and threads (ulimit -u; of a container or pod: pids.max, podPidsLimit) or on \
-                      memory (ulimit -v), or start fewer ranks on this host";
+const ADVICE: &str = "raise the limit on processes and threads (ulimit -u; of a container or pod: pids.max, \
+                      podPidsLimit) or on memory (ulimit -v), or start fewer ranks on this host";
 
 /// A command with address space for 25 threads, whose stacks are a gigabyte each, and for 7 gigabytes
 /// besides.

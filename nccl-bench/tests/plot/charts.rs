@@ -88,7 +88,7 @@ fn bandwidths_go_by_powers_of_ten_when_asked_and_leave_zero_out() {
     let points = all(document.root_element(), "point").len();
     assert_eq!(points + zeros, run.measurements.len() / 2);
     let note =
-        if zeros == 1 { "1 value is left out".to_owned() } else { format!("{zeros} values are left out") };
+        if zeros == 1 { "1 value is skipped".to_owned() } else { format!("{zeros} values are skipped") };
     assert!(text_of(document.root_element()).contains(&note), "{note}");
     assert!(all(document.root_element(), "in-place").is_empty());
 }
@@ -129,7 +129,7 @@ fn what_is_no_number_interrupts_the_line_and_is_said() {
         assert_inside(document.root_element());
         assert_eq!(all(document.root_element(), "point").len(), count - 3);
         assert_eq!(all(document.root_element(), "line").len(), 3);
-        assert!(text_of(document.root_element()).contains("3 values are left out"));
+        assert!(text_of(document.root_element()).contains("3 values are skipped"));
     }
     let page = plot::html(&named(&[("run", &run)]), &options()).unwrap();
     let document = parse(&page);
@@ -154,7 +154,7 @@ fn size_zero_is_only_in_the_table() {
             assert_inside(chart);
             assert_eq!(all(chart, "point").len(), run.measurements.len() - zeros);
         }
-        assert!(text_of(figure).contains("Size 0 is left out"));
+        assert!(text_of(figure).contains("Size 0 is skipped"));
     }
     let [table] = all(root, "numbers")[..] else { panic!("one table") };
     let first = table.descendants().find(|node| node.tag_name().name() == "tbody").unwrap();

@@ -115,14 +115,14 @@ fn only_an_earlier_plot_is_replaced() {
     let refused = |line: &str| format!("{:#}", plot::run(&arguments(folder.path(), line), read).unwrap_err());
     fs::write(&target, "<html>mine</html>").unwrap();
     let message = refused("a.json --output out.html");
-    assert!(message.contains("is no plot of nccl-bench") && message.contains("--force"), "{message}");
+    assert!(message.contains("is not a plot of nccl-bench") && message.contains("--force"), "{message}");
     assert_eq!(fs::read_to_string(&target).unwrap(), "<html>mine</html>");
     plot::run(&arguments(folder.path(), "a.json --output out.html --force"), read).unwrap();
     let first = fs::read_to_string(&target).unwrap();
     plot::run(&arguments(folder.path(), "slow.json --output out.html"), read).unwrap();
     assert_ne!(fs::read_to_string(&target).unwrap(), first);
     fs::create_dir(folder.path().join("folder.svg")).unwrap();
-    assert!(refused("a.json --output folder.svg --force").contains("is no file"));
+    assert!(refused("a.json --output folder.svg --force").contains("is not a file"));
     fs::write(folder.path().join("in.html"), "{}").unwrap();
     assert!(refused("in.html --output in.html --force").contains("holds results"));
     assert!(refused("a.json --output none/out.html").contains("cannot be written"));

@@ -59,8 +59,7 @@ fn find_carriage_returns(text: &str, file: &str) -> Option<Finding> {
         ..Finding::new(
             "variable-carriage-return",
             Severity::Degraded,
-            "lines end with a carriage return, which shells and container runtimes take for a part of each \
-             value"
+            "lines end with a carriage return: shells and container runtimes make it part of each value"
                 .to_owned(),
         )
     })
@@ -79,7 +78,7 @@ impl Collection {
         all.look_for_plugin(process, nccl);
         if process.is_other {
             all.unseen.push(format!(
-                "the {} is that of its start: variables that the program set itself later are not in it",
+                "the {} shows the start of the process: variables set later by the program are missing",
                 process.place
             ));
         }
@@ -148,13 +147,15 @@ impl Collection {
             return;
         };
         if !self.read_file(process, Path::new(named), nccl) {
-            let text = format!("NCCL_CONF_FILE names {named}, which cannot be read: NCCL goes on without it");
+            let text = format!(
+                "NCCL_CONF_FILE names {named}, but this file cannot be read: NCCL continues without it"
+            );
             let cause = named.starts_with('~').then(|| "NCCL does not expand `~`".to_owned());
             let place = process.place.clone();
             self.findings.push(Finding {
                 cause,
                 remedy: Some(
-                    "set NCCL_CONF_FILE to the absolute path of a file that is there on all hosts".to_owned(),
+                    "set NCCL_CONF_FILE to the absolute path of a file that exists on all hosts".to_owned(),
                 ),
                 evidence: vec![Evidence {
                     place,
@@ -203,8 +204,8 @@ impl Collection {
         };
         if let Some(found) = found {
             self.unseen.push(format!(
-                "{found} names an environment plugin, which may give NCCL other values than these; only \
-                 NCCL's own answer shows them"
+                "{found} names an environment plugin. The plugin may give NCCL other values; only NCCL's own \
+                 answer shows them"
             ));
         }
     }
@@ -230,8 +231,8 @@ fn not_passed_on(settings: &[Setting]) -> Option<Finding> {
         ..Evidence::default()
     });
     let text = format!(
-        "{} may not reach the ranks: in an MPIJob, sshd starts them, without the variables of `env:`; mpirun \
-         passes on those of -x",
+        "{} may not reach the ranks: in an MPIJob, sshd starts the ranks without the variables of `env:`. \
+         mpirun passes on only the variables named with -x",
         names.join(", ")
     );
     Some(Finding {

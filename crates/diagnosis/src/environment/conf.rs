@@ -43,7 +43,7 @@ pub(super) fn parse_conf(text: &str, file: &str, nccl: &Version) -> Conf {
         if !is_collected(name) {
             let plain = name.trim().trim_start_matches("export ").trim();
             if is_collected(plain) && !line.starts_with('#') {
-                let reason = format!("NCCL takes `{name}` for the name, so that {plain} is not set");
+                let reason = format!("NCCL reads `{name}` as the name, so {plain} is not set");
                 let remedy = format!("write {plain}={} from the beginning of the line", value.trim());
                 conf.findings.push(describe_fault(&place, line, &reason, &remedy));
             }
@@ -72,7 +72,7 @@ fn find_spoilt_value(value: &str) -> Option<(&'static str, String)> {
     }
     if value.ends_with('\r') {
         return Some((
-            "the line ends with a carriage return, which is part of the value",
+            "the line ends with a carriage return: it becomes part of the value",
             trimmed.to_owned(),
         ));
     }
@@ -85,7 +85,8 @@ fn describe_fault(place: &Location, line: &str, reason: &str, remedy: &str) -> F
     let (name, _) = line.split_once('=').unwrap_or((line, ""));
     Finding {
         cause: Some(
-            "NCCL's files are no shell scripts: everything up to the end of the line counts".to_owned(),
+            "NCCL does not read its files as shell scripts: everything up to the end of the line counts"
+                .to_owned(),
         ),
         remedy: Some(remedy.to_owned()),
         evidence: vec![Evidence {

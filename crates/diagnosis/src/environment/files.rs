@@ -65,14 +65,14 @@ pub(super) fn judge_missing_file(setting: &Setting) -> Verdict {
             ("a file in a folder", Severity::Degraded, effect, folder, "src/debug.cc")
         }
         PRELOAD => {
-            let effect = "the dynamic loader goes on without it";
+            let effect = "the dynamic loader continues without it";
             ("a file", Severity::Degraded, effect, on_all_hosts, "manual page of ld.so")
         }
         _ if is_output(name) => {
             ("a file in a folder", Severity::Degraded, "nothing is written", folder, "src/graph/xml.cc")
         }
         _ => {
-            let effect = "NCCL goes on without it, and says so with NCCL_DEBUG=INFO only";
+            let effect = "NCCL continues without it, and reports this only with NCCL_DEBUG=INFO";
             let source =
                 if PLUGINS.contains(&name) { "src/plugin/plugin_open.cc" } else { "src/graph/xml.cc" };
             ("a file", Severity::Degraded, effect, on_all_hosts, source)
@@ -82,7 +82,7 @@ pub(super) fn judge_missing_file(setting: &Setting) -> Verdict {
         kind: VerdictKind::Invalid,
         severity: Some(severity),
         rule: "variable-file-missing".to_owned(),
-        reason: format!("it names {missing} that is not there: {effect}"),
+        reason: format!("it names {missing} that does not exist: {effect}"),
         remedy: Some(remedy),
         source: Some(source.to_owned()),
     }

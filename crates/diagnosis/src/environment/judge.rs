@@ -186,7 +186,7 @@ fn verdict_of_absence(name: &Name, absence: &NotInVersion, situation: &Situation
             format!("use {component} {since} or later, or unset {}", name.name),
         ),
         NotInVersion::Until(until) => (
-            format!("{component}{version} does not read it: {until} was the last version that did"),
+            format!("{component}{version} does not read it: {until} was the last version that read it"),
             format!("unset {}", name.name),
         ),
     };
@@ -244,7 +244,7 @@ fn judge_unlisted_variable(name: &str, situation: &Situation) -> Verdict {
 fn explain_unknown_name(name: &str, situation: &Situation) -> (Severity, String) {
     use super::situation::{NEWEST_LIBFABRIC, NEWEST_NCCL, NEWEST_PLUGIN};
     let newer = |component: &str, newest: &semver::Version| {
-        format!("no {component} up to {newest} reads it; a newer one is in use, which may")
+        format!("no {component} up to {newest} reads it; the newer version in use may read it")
     };
     match name {
         _ if name.starts_with("OFI_NCCL_") => match situation.plugin_version() {
@@ -259,11 +259,10 @@ fn explain_unknown_name(name: &str, situation: &Situation) -> (Severity, String)
             }
         },
         _ if name.starts_with("TORCH_") => {
-            (Severity::Advice, "no version of PyTorch that is known here reads it".to_owned())
+            (Severity::Advice, "no known version of PyTorch reads it".to_owned())
         }
         _ => {
-            let reason =
-                format!("no software that is known here reads it (libfabric up to {NEWEST_LIBFABRIC})");
+            let reason = format!("no known software reads it (libfabric up to {NEWEST_LIBFABRIC})");
             (Severity::Advice, reason)
         }
     }
@@ -274,7 +273,7 @@ fn unjudged_verdict(name: &Name) -> Verdict {
         kind: VerdictKind::Unjudged,
         severity: VerdictKind::Unjudged.default_severity(),
         rule: "variable-unjudged".to_owned(),
-        reason: format!("{} reads it, and nothing here can check its value", name.component.name()),
+        reason: format!("{} reads it, but its value cannot be checked here", name.component.name()),
         remedy: Some(format!("compare it with the documentation of {}", name.component.name())),
         source: None,
     }

@@ -17,7 +17,7 @@ pub(super) fn check_devices(value: &str, set: &dyn Fn(&str) -> Option<String>) -
         };
         if let Some(name) = value.trim_start_matches(SIGNS).split(',').find(has_bad_port) {
             let reason = format!(
-                "`{name}` has no port number after the colon: NCCL reads port 0, which no device has"
+                "`{name}` has no port number after the colon: NCCL reads port 0, and no device has a port 0"
             );
             return Some(BadValue::invalid(reason, None));
         }
@@ -70,18 +70,18 @@ pub(super) fn check_list(
     let body = value.trim_start_matches(SIGNS);
     let sign = &value[..value.len() - body.len()];
     if !["", "^", "=", "^="].contains(&sign) {
-        let reason = format!("`{sign}` is no sign before a list: only `^`, `=` and `^=` are");
+        let reason = format!("`{sign}` is not a sign before a list: write `^`, `=` or `^=`");
         return Some(BadValue::invalid(reason, None));
     }
     if value.chars().any(char::is_whitespace) {
         let right: String = value.chars().filter(|letter| !letter.is_whitespace()).collect();
-        let reason = "spaces count as part of the names, which then match nothing".to_owned();
+        let reason = "spaces count as part of the names: such names match nothing".to_owned();
         return Some(BadValue::invalid(reason, set(&right)));
     }
     let names: Vec<&str> = body.split(',').collect();
     if let Some(name) = names.iter().skip(1).find(|name| name.starts_with(SIGNS)) {
         let reason = format!(
-            "`^` and `=` stand once, before the whole list: `{name}` counts as a name, which matches nothing"
+            "write `^` and `=` once, before the whole list: `{name}` counts as a name, and matches nothing"
         );
         return Some(BadValue::invalid(reason, with_one_sign(sign, &names).as_deref().and_then(set)));
     }

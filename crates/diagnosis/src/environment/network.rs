@@ -138,8 +138,8 @@ impl Network {
         }
         if let Some(half) = used.iter().find_map(|name| self.other_half(name, &used)) {
             let reason = format!(
-                "`{value}` leaves out {half}, the other half of the same port: each half is a PCIe x4 link \
-                 of about 100 Gb/s"
+                "`{value}` does not contain {half}, the other half of the same port: each half is a PCIe x4 \
+                 link of about 100 Gb/s"
             );
             let remedy = format!("set NCCL_IB_HCA={},{half}", used.join(","));
             return Some(Verdict {
@@ -165,7 +165,7 @@ impl Network {
             kind: VerdictKind::Harmful,
             severity: Some(Severity::Degraded),
             rule: "hca-prefix".to_owned(),
-            reason: format!("names are prefixes: `{wanted}` {verb} {} as well", also.join(", ")),
+            reason: format!("names are prefixes: `{wanted}` also {verb} {}", also.join(", ")),
             remedy: Some(format!(
                 "put `=` before the list: NCCL_IB_HCA={}={}",
                 if list.excludes { "^" } else { "" },

@@ -38,7 +38,7 @@ pub(super) fn find_contradictions(settings: &[Setting]) -> Vec<Finding> {
     });
     let sockets = sockets.map(|(threads, sockets)| {
         let text = format!(
-            "{}={} times {}={} is above {MAX_SOCKETS}, the most sockets of a connection",
+            "{}={} times {}={} is above {MAX_SOCKETS}, the largest number of sockets of a connection",
             threads.name, threads.value, sockets.name, sockets.value
         );
         contradiction_finding([threads, sockets], "variable-sockets", Severity::Degraded, text)
@@ -68,7 +68,7 @@ pub(super) fn find_contradictions(settings: &[Setting]) -> Vec<Finding> {
     });
     let family = family.map(|(range, family)| {
         let text = format!(
-            "{}={} is not of {}={}, and NCCL ignores it",
+            "{}={} does not belong to {}={}, and NCCL ignores it",
             range.name, range.value, family.name, family.value
         );
         contradiction_finding([range, family], "variable-address-family", Severity::Degraded, text)

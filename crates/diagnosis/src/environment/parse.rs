@@ -16,7 +16,7 @@ pub(super) fn parse_submission(text: &str, file: &str) -> Submission {
     }
     if text.contains("{{") {
         all.note_unseen(format!(
-            "{file} is a template: what it computes was not read (helm template renders it)"
+            "{file} is a template: its computed values were not read (helm template renders it)"
         ));
     }
     all.report_mentioned();

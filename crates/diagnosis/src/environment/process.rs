@@ -119,7 +119,7 @@ fn explain_refusal(own: &str, other: &str) -> &'static str {
     let user = field("Uid:", own);
     match user.as_deref() {
         Some("0") if !may_trace => {
-            "this root lacks CAP_SYS_PTRACE, as in most containers: run inside the container of that \
+            "root has no CAP_SYS_PTRACE here, as in most containers: run inside the container of that \
              process, as its user, or add the capability (docker run --cap-add SYS_PTRACE; in a pod \
              securityContext.capabilities.add), or run as root of the host"
         }

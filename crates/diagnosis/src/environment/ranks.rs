@@ -131,7 +131,7 @@ fn find_difference(name: &str, ranks: &[Snapshot]) -> Option<Finding> {
         ),
         Ranks::Equal if names::find_name(name).is_some() => (
             Severity::Degraded,
-            "NCCL does not compare it between ranks; all ranks are expected to have the same",
+            "NCCL does not compare it between ranks; all ranks are expected to have the same value",
         ),
         Ranks::Equal => (Severity::Advice, "it is not known to matter"),
     };

@@ -119,10 +119,10 @@ impl Platform {
         let near = known.filter(|known| distance(known) <= known.len().div_ceil(5));
         let nearest = same.or_else(|| near.min_by_key(|known| distance(known)));
         Err(match nearest {
-            Some(nearest) => format!("{name:?} is no machine that is known here: did you mean {nearest}?"),
+            Some(nearest) => format!("{name:?} is not a known machine: did you mean {nearest}?"),
             None => format!(
-                "{name:?} is no machine that is known here: give an EC2 instance type such as p5.48xlarge, \
-                 or aws, or spark"
+                "{name:?} is not a known machine: give an EC2 instance type such as p5.48xlarge, or aws, or \
+                 spark"
             ),
         })
     }
@@ -200,6 +200,6 @@ pub fn parse_version(text: &str) -> Result<Version, String> {
     match parts.as_deref() {
         Some(&[major, minor]) => Ok(Version::new(major, minor, 0)),
         Some(&[major, minor, patch]) => Ok(Version::new(major, minor, patch)),
-        _ => Err(format!("{text:?} is no version: write it as 2.28.9")),
+        _ => Err(format!("{text:?} is not a version: write it as 2.28.9")),
     }
 }

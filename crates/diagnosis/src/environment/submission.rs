@@ -350,7 +350,7 @@ impl Submission {
     /// Notes variables of another object.
     pub(super) fn env_from(&mut self, place: &Location) {
         self.note_unseen(format!(
-            "envFrom ({place}) sets the variables of another object, which were not read"
+            "envFrom ({place}) sets the variables of another object: these were not read"
         ));
     }
 

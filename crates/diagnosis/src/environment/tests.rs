@@ -143,7 +143,7 @@ fn false_claims_are_set_right() {
         ("NCCL_IB_GID_INDEX", "3", &plain, Harmful, "since 2.21 NCCL chooses"),
         ("NCCL_MIN_CHANNELS", "8", &p4d, Misspelt, "NCCL_MIN_NCHANNELS"),
         ("NCCL_MNNVL", "1", &plain, OtherVersion, "2.20.5 was the last"),
-        ("NCCL_ASYNC_ERROR_HANDLING", "1", &plain, Redundant, "no variable of NCCL but of PyTorch"),
+        ("NCCL_ASYNC_ERROR_HANDLING", "1", &plain, Redundant, "a variable of PyTorch, not of NCCL"),
         ("CUDA_LAUNCH_BLOCKING", "1", &plain, Harmful, "do not overlap"),
         ("NCCL_DMABUF_ENABLE", "1", &plain, Redundant, "forces nothing"),
         ("NCCL_NVLS_ENABLE", "1", &plain, Redundant, "does not prove that NVLS is used"),
@@ -206,7 +206,7 @@ fn a_missing_file_takes_the_proof_away() {
     assert!(
         examination.findings[0]
             .diagnosis
-            .contains("NCCL_TOPO_FILE=/nope.xml: it names a file that is not there")
+            .contains("NCCL_TOPO_FILE=/nope.xml: it names a file that does not exist")
     );
 }
 
@@ -330,7 +330,9 @@ fn the_version_that_the_name_of_a_network_was_judged_for_is_told() {
 
 #[test]
 fn the_manifest_of_a_seed_is_judged() {
-    let text = "env:\n- name: FI_PROVIDER\n  value: efa\n- name: NCCL_ALGO\n  value: Tree\n- name: NCCL_BUFFSIZE\n  value: \"2097152\"\n- name: NCCL_SHM_DISABLE\n  value: \"0\"\n- name: DB_PASSWORD\n  value: hush\n";
+    let text = "env:\n- name: FI_PROVIDER\n  value: efa\n- name: NCCL_ALGO\n  value: Tree\n\
+                - name: NCCL_BUFFSIZE\n  value: \"2097152\"\n- name: NCCL_SHM_DISABLE\n  value: \"0\"\n\
+                - name: DB_PASSWORD\n  value: hush\n";
     let machine = situation(Some("2.27.3"), Some("1.16.2"), Some("2.1.0"), Some("p4d.24xlarge"));
     let examination = examined(text, &machine);
     assert_eq!(examination.health(), Health::Broken);
@@ -377,7 +379,8 @@ fn the_loopback_is_broken_between_nodes() {
 
 #[test]
 fn what_mpirun_passes_on_wins_in_an_mpi_job() {
-    let text = "kind: MPIJob\nargs:\n- mpirun\n- -x\n- NCCL_DEBUG=WARN\nenv:\n- name: NCCL_DEBUG\n  value: TRACE\n- name: NCCL_SOCKET_IFNAME\n  value: =eth0\n";
+    let text = "kind: MPIJob\nargs:\n- mpirun\n- -x\n- NCCL_DEBUG=WARN\nenv:\n\
+                - name: NCCL_DEBUG\n  value: TRACE\n- name: NCCL_SOCKET_IFNAME\n  value: =eth0\n";
     let examination = examined(text, &Situation::default());
     assert_eq!(examination.facts["variables"][0]["value"], "WARN");
     assert_eq!(examination.facts["overridden"][0]["value"], "TRACE");

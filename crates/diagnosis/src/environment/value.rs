@@ -94,8 +94,7 @@ fn of_form(
                 return None;
             }
             let nearest = find_nearest_word(value, &values);
-            let reason =
-                format!("`{value}` is none of its values, which are {}: {otherwise}", values.join(", "));
+            let reason = format!("`{value}` is not one of its values ({}): {otherwise}", values.join(", "));
             Some(BadValue::invalid(reason, nearest.and_then(set)))
         }
         Form::Words => check_words(value, &values, otherwise, set),
@@ -121,17 +120,18 @@ fn check_number(
     let reader = component.name();
     match number::read_number(value) {
         Number::None if word.is_empty() && component == VariableReader::Nccl => {
-            Some(BadValue::advice("it is empty, which counts as not set".to_owned(), None))
+            Some(BadValue::advice("it is empty: an empty value counts as not set".to_owned(), None))
         }
         Number::None if word.is_empty() => {
-            Some(BadValue::invalid(format!("it is empty, which {reader} reads as 0"), None))
+            Some(BadValue::invalid(format!("it is empty: {reader} reads this as 0"), None))
         }
         Number::None if number::is_no(&word) => {
             Some(BadValue::advice(format!("{reader} reads numbers only: `{value}` counts as 0"), set("0")))
         }
         Number::None => {
             let right = if YES.contains(&word.as_str()) { set("1") } else { None };
-            let reason = format!("{reader} reads numbers only: `{value}` counts as 0, not as what was meant");
+            let reason =
+                format!("{reader} reads numbers only: `{value}` counts as 0, not as the intended value");
             Some(BadValue::invalid(reason, right))
         }
         Number::TooLarge if component == VariableReader::Nccl => {
@@ -158,7 +158,7 @@ fn check_range(variable: Option<&Variable>, value: &str) -> Option<BadValue> {
     let allowed: Vec<i64> = variable.values.iter().filter_map(|text| text.parse().ok()).collect();
     if !allowed.is_empty() && !allowed.contains(&value) {
         let reason =
-            format!("{value} is none of its values, which are {}: {otherwise}", variable.values.join(", "));
+            format!("{value} is not one of its values ({}): {otherwise}", variable.values.join(", "));
         return Some(BadValue::invalid(reason, None));
     }
     let limit = match (variable.minimum, variable.maximum) {
@@ -190,7 +190,7 @@ fn plugin_number(value: &str, words: &[&str], may_be_negative: bool) -> Option<B
     if let Number::Read { rest: "", value: read, .. } = number::read_number(value) {
         let is_negative = read < 0 && !may_be_negative;
         return is_negative
-            .then(|| BadValue::invalid(format!("{read} is below 0, which has no meaning"), None));
+            .then(|| BadValue::invalid(format!("{read} is below 0: a negative value has no meaning"), None));
     }
     let allowed = if words.is_empty() { "a number" } else { "0, 1, true or false" };
     let reason = format!(
@@ -212,7 +212,7 @@ fn check_words(
     };
     let token = value.split(',').find(wrong)?;
     let right = find_nearest_word(token.trim_start_matches('^'), values);
-    let reason = format!("`{token}` is none of {}: {otherwise}", values.join(", "));
+    let reason = format!("`{token}` is not one of {}: {otherwise}", values.join(", "));
     Some(BadValue::invalid(reason, right.and_then(|right| set(&value.replace(token, right)))))
 }
 
@@ -226,9 +226,7 @@ fn check_level(value: &str, otherwise: &str, set: &dyn Fn(&str) -> Option<String
     let begins =
         LEVELS.iter().copied().find(|level| upper.starts_with(level) && (*level != "LOC" || upper == "LOC"));
     let nearest = begins.or_else(|| find_nearest_word(value, &LEVELS));
-    let reason = format!(
-        "`{value}` is none of LOC, NVL, PIX, PXB, PHB, SYS, which are written in capitals: {otherwise}"
-    );
+    let reason = format!("`{value}` is not one of LOC, NVL, PIX, PXB, PHB, SYS (in capitals): {otherwise}");
     Some(BadValue::invalid(reason, nearest.and_then(set)))
 }
 
@@ -241,7 +239,7 @@ fn check_choices(
 ) -> Option<BadValue> {
     let by_collective = *nccl >= Version::new(2, 24, 0);
     if !by_collective && value.contains([':', ';']) {
-        let reason = format!("NCCL {nccl} does not know values by collective, which came with 2.24");
+        let reason = format!("NCCL {nccl} does not know values by collective (new in 2.24)");
         return Some(BadValue::invalid(reason, None));
     }
     for (index, part) in value.split(';').enumerate() {
@@ -253,7 +251,7 @@ fn check_choices(
             && !COLLECTIVES.iter().any(|known| known.eq_ignore_ascii_case(collective))
         {
             let reason = format!(
-                "`{collective}` is no collective that it knows ({}): NCCL's initialization fails",
+                "`{collective}` is not a collective known to NCCL ({}): its initialization fails",
                 COLLECTIVES.join(", ")
             );
             let right =
@@ -273,11 +271,12 @@ fn check_choices(
         let names = known.join(", ");
         return Some(if by_collective {
             let reason =
-                format!("`{token}` is none of {names}: since 2.24, NCCL's initialization fails on it");
+                format!("`{token}` is not one of {names}: since 2.24, NCCL's initialization fails on it");
             BadValue::invalid(reason, right).into_broken()
         } else {
             let reason = format!(
-                "`{token}` is none of {names}: NCCL {nccl} skips it silently, and disables what is not listed"
+                "`{token}` is not one of {names}: NCCL {nccl} skips it silently, and disables all values \
+                 that are not listed"
             );
             BadValue::invalid(reason, right)
         });
@@ -301,7 +300,7 @@ fn check_gpus(value: &str, set: &dyn Fn(&str) -> Option<String>) -> Option<BadVa
     };
     let gpus = || value.split(',').map(str::trim).filter(|gpu| !gpu.is_empty());
     if let Some(other) = gpus().find(|gpu| !is_gpu(gpu)) {
-        let reason = format!("`{other}` is no GPU: CUDA shows the process only those before it");
+        let reason = format!("`{other}` is not a GPU: CUDA shows the process only the GPUs before it");
         return Some(BadValue::invalid(reason, None).into_broken());
     }
     for gpu in gpus() {
@@ -345,7 +344,7 @@ fn check_address_range(value: &str) -> Option<BadValue> {
         };
         length.parse::<u8>().is_ok_and(|length| length <= most)
     });
-    let reason = format!("`{value}` is no range of addresses such as 10.0.0.0/16: it is ignored");
+    let reason = format!("`{value}` is not a range of addresses such as 10.0.0.0/16: it is ignored");
     (!is_range).then(|| BadValue::invalid(reason, None))
 }
 

@@ -122,9 +122,9 @@ fn nothing_seen(hosts: Vec<String>, purpose: Purpose) -> Finding {
     }
     let text = format!("no GPU and no active RDMA device is seen on {}", join_list(&hosts));
     let mut finding = Finding::new("host-without-devices", Severity::Unknown, text)
-        .with_cause("the health of a host without visible devices cannot be told")
+        .with_cause("the health of a host without visible devices cannot be determined")
         .with_remedy(
-            "nvidia-smi -L; rdma link; in a container give it the devices, or leave these hosts out",
+            "nvidia-smi -L; rdma link; in a container give it the devices, or run without these hosts",
         );
     finding.hosts = hosts;
     finding
@@ -218,15 +218,29 @@ fn fewer_than_expected(facts: &Facts, expected: Expected) -> Vec<Finding> {
     let gpus = facts.gpus.devices.len();
     if let Some(wanted) = expected.gpus.filter(|wanted| gpus < *wanted) {
         findings.push(
-            Finding::new("fewer-gpus-than-expected", Severity::Broken, format!("{} of {wanted} expected are usable", counted(gpus, "GPU")))
-                .with_remedy("nvidia-smi; dmesg | grep -E 'NVRM|Xid'; in a container: --gpus all, or nvidia.com/gpu in the pod's limits"),
+            Finding::new(
+                "fewer-gpus-than-expected",
+                Severity::Broken,
+                format!("{} of {wanted} expected are usable", counted(gpus, "GPU")),
+            )
+            .with_remedy(
+                "nvidia-smi; dmesg | grep -E 'NVRM|Xid'; in a container: --gpus all, or nvidia.com/gpu in \
+                 the pod's limits",
+            ),
         );
     }
     let nics = facts.nics.iter().filter(|nic| nic.is_up()).count();
     if let Some(wanted) = expected.nics.filter(|wanted| nics < *wanted) {
         findings.push(
-            Finding::new("fewer-nics-than-expected", Severity::Broken, format!("{} of {wanted} expected are up", counted(nics, "RDMA device")))
-                .with_remedy("rdma link; ibstat; in a container: --device=/dev/infiniband, or the device plugin's resource"),
+            Finding::new(
+                "fewer-nics-than-expected",
+                Severity::Broken,
+                format!("{} of {wanted} expected are up", counted(nics, "RDMA device")),
+            )
+            .with_remedy(
+                "rdma link; ibstat; in a container: --device=/dev/infiniband, or the device plugin's \
+                 resource",
+            ),
         );
     }
     findings
@@ -245,7 +259,7 @@ fn list_unseen(facts: &Facts, purpose: Purpose) -> Vec<String> {
     }
     unseen.extend(gpus.devices.iter().filter_map(|gpu| {
         Some(format!(
-            "NVLinks of GPU {}, of which {} were told: {}",
+            "NVLinks of GPU {} ({} were readable): {}",
             gpu.index,
             gpu.links.len(),
             gpu.links_refused.as_ref()?

@@ -199,7 +199,8 @@ mod tests {
         const VOLUME: &str = "/var/lib/kubelet/pods/6f1c/volumes/kubernetes.io~empty-dir/cache";
         let mounted = |mount: &str| {
             let text = format!(
-                "1511 1510 0:279 / / rw,relatime - overlay overlay rw,lowerdir=/var/lib/containerd/snapshots/1\n\
+                "1511 1510 0:279 / / rw,relatime - overlay overlay \
+                 rw,lowerdir=/var/lib/containerd/snapshots/1\n\
                  1519 1511 259:1 {mount} rw,noatime - xfs /dev/nvme0n1p1 rw\n"
             );
             Machine::new().with_file("proc/1/cgroup", "0::/\n").with_file("proc/self/mountinfo", &text)

@@ -77,10 +77,20 @@ fn halves_differ(halves: &[&Nic]) -> Option<Finding> {
         Finding::new(
             "spark-half-port",
             Severity::Degraded,
-            format!("half of a port is down: {} is up, {} is not", join_list(&name(&up)), join_list(&name(&down))),
+            format!(
+                "half of a port is down: {} is up, {} is not",
+                join_list(&name(&up)),
+                join_list(&name(&down))
+            ),
         )
-        .with_cause("each half carries about 100 of the port's 200 Gbit/s; its interface (enP2p...) is often left without configuration")
-        .with_remedy("bring the interfaces of both halves up, with an address each: netplan apply, ip link set INTERFACE up")
+        .with_cause(
+            "each half carries about 100 of the port's 200 Gbit/s; its interface (enP2p...) is often not \
+             configured",
+        )
+        .with_remedy(
+            "bring the interfaces of both halves up, with an address each: netplan apply, ip link set \
+             INTERFACE up",
+        )
         .with_source("https://build.nvidia.com/spark/connect-two-sparks")
     })
 }
@@ -91,7 +101,7 @@ fn find_slow_port(nic: &Nic) -> Option<Finding> {
         Finding::new(
             "spark-slow-link",
             Severity::Degraded,
-            format!("{} runs at {rate:.0} Gbit/s, and the port can do {RATE:.0}", nic.name),
+            format!("{} runs at {rate:.0} Gbit/s, but the port can run at {RATE:.0}", nic.name),
         )
         .with_remedy(
             "use a QSFP56 cable for 200 Gbit/s between the machines; ethtool INTERFACE | grep Speed",
@@ -126,7 +136,7 @@ fn without_address(up: &[&Nic]) -> Option<Finding> {
         Finding::new(
             "spark-without-address",
             Severity::Degraded,
-            format!("devices have no IPv4 address, and NCCL cannot use them: {}", join_list(&names)),
+            format!("devices have no IPv4 address, so NCCL cannot use them: {}", join_list(&names)),
         )
         .with_remedy(
             "give the interfaces of both halves an address each, in different subnets: netplan, ip addr add",
@@ -144,7 +154,7 @@ fn left_out(facts: &Facts, up: &[&Nic]) -> Option<Finding> {
         Finding::new(
             "spark-hca-left-out",
             Severity::Degraded,
-            format!("NCCL_IB_HCA={wanted} leaves out devices that are up: {}", join_list(&out)),
+            format!("NCCL_IB_HCA={wanted} does not contain devices that are up: {}", join_list(&out)),
         )
         .with_cause("both halves of a port are needed for its 200 Gbit/s")
         .with_remedy("unset NCCL_IB_HCA, or name both halves: NCCL_IB_HCA=rocep1s0f1,roceP2p1s0f1")

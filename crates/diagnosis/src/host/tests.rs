@@ -58,7 +58,7 @@ fn eight_gpus_without_faults_are_healthy_with_proof() {
     assert_eq!(
         examination.proof,
         ["8 NVIDIA H100 80GB HBM3: no uncorrected ECC errors, no throttling, no recovery asked for, \
-             peer-to-peer access between all 56 pairs, 144 of 144 NVLinks up"]
+          peer-to-peer access between all 56 pairs, 144 of 144 NVLinks up"]
     );
 }
 
@@ -67,7 +67,7 @@ fn links_that_nvml_refuses_to_tell_are_unseen() {
     let mut facts = eight_gpus();
     facts.gpus.devices[3].links_refused = Some("a timeout".to_owned());
     let unseen = examined(&[facts]).unseen;
-    assert!(unseen.contains(&"NVLinks of GPU 3, of which 18 were told: a timeout".to_owned()), "{unseen:?}");
+    assert!(unseen.contains(&"NVLinks of GPU 3 (18 were readable): a timeout".to_owned()), "{unseen:?}");
 }
 
 /// Each fault alone, in the facts of a healthy host.
@@ -138,7 +138,7 @@ fn properties_of_machines_are_no_faults() {
     }
     let examination = examined(std::slice::from_ref(&facts));
     assert_eq!(rules(&examination), [("nvlink-down-alike", Severity::Advice)]);
-    assert_eq!(examination.findings[0].diagnosis, "136 of 144 NVLinks are up, on all GPUs alike");
+    assert_eq!(examination.findings[0].diagnosis, "136 of 144 NVLinks are up, the same number on all GPUs");
     // Without a fabric, the links of a bridge are the plugged ones.
     facts.gpus.devices.iter_mut().for_each(|gpu| gpu.fabric = None);
     assert_eq!(rules(&examined(&[facts])), []);
@@ -207,7 +207,7 @@ fn an_efa_host_has_as_many_devices_as_its_instance_type() {
     let examination = examined(&[facts(dmi(efa_host()).root())]);
     let few =
         examination.findings.iter().find(|finding| finding.rule == "efa-fewer-than-instance-type").unwrap();
-    assert_eq!(few.diagnosis, "2 EFA devices are visible, and p5.48xlarge has 32");
+    assert_eq!(few.diagnosis, "2 EFA devices are visible, but p5.48xlarge has 32");
     let down = examination.findings.iter().find(|finding| finding.rule == "port-down").unwrap();
     assert_eq!(
         (down.severity, down.diagnosis.as_str()),
@@ -218,7 +218,7 @@ fn an_efa_host_has_as_many_devices_as_its_instance_type() {
     let examination = examined(&[one]);
     let few =
         examination.findings.iter().find(|finding| finding.rule == "efa-fewer-than-instance-type").unwrap();
-    assert_eq!(few.diagnosis, "1 EFA device is visible, and p5.48xlarge has 32");
+    assert_eq!(few.diagnosis, "1 EFA device is visible, but p5.48xlarge has 32");
     let container = examined(&[facts(dmi(efa_container()).root())]);
     assert_eq!(container.health(), Health::Broken);
     let broken: Vec<&str> = container
@@ -302,7 +302,7 @@ fn the_odd_host_is_named_with_the_value_of_the_others() {
     let two = examined(&hosts[..2]);
     assert_eq!(
         two.findings[0].diagnosis,
-        "NVIDIA driver: no value is that of most hosts: node1 (580.95.05) and node2 (570.1)"
+        "NVIDIA driver: no value is the same on most hosts: node1 (580.95.05) and node2 (570.1)"
     );
 }
 

@@ -57,7 +57,7 @@ fn add_missing_comma(text: &str) -> Cow<'_, str> {
 
 fn convert_communicator(entry: CommunicatorEntry) -> Result<JobCommunicator, Malformed> {
     let hash = parse_hexadecimal(&entry.hash)
-        .ok_or_else(|| Malformed::new(format!("`{}` is no hash of a communicator", entry.hash)))?;
+        .ok_or_else(|| Malformed::new(format!("`{}` is not a hash of a communicator", entry.hash)))?;
     let mut ranks: Vec<Rank> = entry.ranks.into_iter().map(convert_rank).collect();
     ranks.sort_by_key(|rank| rank.rank);
     let mut missing: Vec<MissingRank> = entry.missing_ranks.into_iter().map(missing_rank).collect();

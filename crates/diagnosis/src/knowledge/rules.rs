@@ -96,7 +96,7 @@ impl Rules {
             ));
         }
         match rule.not.iter().find(|line| find(line) == rule.id) {
-            Some(line) => Err(("not", format!("the rule matches `{line}`, which it must not"))),
+            Some(line) => Err(("not", format!("the rule matches `{line}`, but must not match it"))),
             None => Ok(()),
         }
     }

@@ -221,8 +221,10 @@ fn bytes_that_are_no_text_have_no_rule() {
 /// Returns a file with one rule of a site. The extra line is line 12.
 fn rule_text(extra: &str) -> String {
     format!(
-        "version = 1\n\n[[rule]]\nid = \"site-rule\"\norigin = \"nccl\"\ncontains = \"Mismatched NCCL version\"\nrole = \"root\"\n\
-         severity = \"broken\"\ndiagnosis = \"A diagnosis.\"\ncause = \"A cause.\"\nsource = \"the site\"\n{extra}\n\
+        "version = 1\n\n[[rule]]\nid = \"site-rule\"\norigin = \"nccl\"\ncontains = \"Mismatched NCCL \
+         version\"\nrole = \"root\"\n\
+         severity = \"broken\"\ndiagnosis = \"A diagnosis.\"\ncause = \"A cause.\"\nsource = \"the site\"\n\
+         {extra}\n\
          matches = \"NCCL WARN Mismatched NCCL version\"\n"
     )
 }

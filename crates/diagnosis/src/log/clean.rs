@@ -117,7 +117,10 @@ mod tests {
         assert_eq!(cleaned(b"\x1b[1;31mred\x1b[0m text\x1b"), "red text");
         assert_eq!(cleaned(b"\x1b["), "");
         assert_eq!(
-            cleaned(br#"{"log":"vm:1:1 [0] NCCL INFO NET/Socket : Using [0]eth0:192.0.2.2\u003c0\u003e\n","stream":"stdout","time":"2026-11-24T13:42:01Z"}"#),
+            cleaned(
+                b"{\"log\":\"vm:1:1 [0] NCCL INFO NET/Socket : Using [0]eth0:192.0.2.2\\u003c0\\u003e\\n\",\
+                  \"stream\":\"stdout\",\"time\":\"2026-11-24T13:42:01Z\"}"
+            ),
             "vm:1:1 [0] NCCL INFO NET/Socket : Using [0]eth0:192.0.2.2<0>"
         );
         assert_eq!(cleaned(br#"{"log":"say \"x\" \"#), "say \"x\" \\");

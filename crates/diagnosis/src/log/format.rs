@@ -23,7 +23,8 @@ const FORMS: [(&[u8], &str); 14] = [
     (b"SQLite format 3\0", "a database (SQLite); a report of nsys has no log, give the output of the job"),
 ];
 
-const PICKLE: &str = "a pickle of Python; dumps of PyTorch's flight recorder are for `nccl-bench doctor job --flight-recorder FILE`";
+const PICKLE: &str = "a pickle of Python; dumps of PyTorch's flight recorder are for `nccl-bench doctor job \
+                      --flight-recorder FILE`";
 
 /// Returns the byte at the end of lines: a carriage return if the beginning has no line feed.
 ///
@@ -37,10 +38,10 @@ pub(super) fn line_end(head: &[u8]) -> Result<u8, String> {
         );
     }
     if let Some((_, name)) = FORMS.iter().find(|(start, _)| head.starts_with(start)) {
-        return Err(format!("it is no log, but {name}"));
+        return Err(format!("it is not a log, but {name}"));
     }
     if head.get(257..262) == Some(b"ustar") {
-        return Err("it is no log, but an archive (tar); unpack it and name the logs in it".to_owned());
+        return Err("it is not a log, but an archive (tar); unpack it and name the logs in it".to_owned());
     }
     let start = &head[..head.len().min(HEAD)];
     // Files cut during a write have any number of NUL bytes.
@@ -49,8 +50,11 @@ pub(super) fn line_end(head: &[u8]) -> Result<u8, String> {
             (bytes + 1, controls + usize::from(matches!(byte, 1..=6 | 14..=26 | 28..=31 | 127)))
         });
     if controls >= 8 && controls * 20 > bytes {
-        return Err("it is no text; give the output of the job with NCCL_DEBUG=INFO, as text or compressed by gzip or zstd"
-            .to_owned());
+        return Err(
+            "it is not text; give the output of the job with NCCL_DEBUG=INFO, as text or compressed by gzip \
+             or zstd"
+                .to_owned(),
+        );
     }
     let is_wide = |first: usize| {
         let text = &start[first..];

@@ -89,7 +89,8 @@ mod tests {
 
     #[test]
     fn paths_between_gpus_are_read() {
-        let line = "GPU/0-60 :GPU/0-60 (0/5000.0/LOC) GPU/0-70 (2/370.8/NVL) CPU/0-0 (1/24.0/PHB) GPU/1-80 (2/3.1/NET) ";
+        let line = "GPU/0-60 :GPU/0-60 (0/5000.0/LOC) GPU/0-70 (2/370.8/NVL) CPU/0-0 (1/24.0/PHB) GPU/1-80 \
+                    (2/3.1/NET) ";
         assert_eq!(parse_paths(line), [("60", "70", "NVL")]);
         assert_eq!(parse_paths("GPU/0-60 :GPU/0-70 (2/370.8/NVL) GPU/0-80 (2/37"), [("60", "70", "NVL")]);
     }

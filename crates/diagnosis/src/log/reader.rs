@@ -439,18 +439,28 @@ impl<'a> Reader<'a> {
                 "times the threads seen were forgotten, since there were more than 32768",
             ),
             (self.writers.lost_devices, "devices of networks were not listed"),
-            (members.members, "lines are about communicators or ranks beyond the limit of 4096 communicators with 16384 ranks"),
-            (members.timings, "lines with timings were not kept: those of 4096 ranks are"),
-            (members.pairs, "channels were not kept: those of 24576 pairs of ranks are"),
+            (
+                members.members,
+                "lines are about communicators or ranks beyond the limit of 4096 communicators with 16384 \
+                 ranks",
+            ),
+            (members.timings, "lines with timings were not kept: the limit is 4096 ranks"),
+            (members.pairs, "channels were not kept: the limit is 24576 pairs of ranks"),
             (members.rings, "orders of rings were not kept"),
             (members.choices, "operations were not counted, since there are more than 16384 kinds"),
             (messages.hits, "messages are known to rules beyond the first 4096"),
-            (messages.unknown, "warnings that no rule knows were not kept: the first 512 different ones are"),
-            (messages.variables, "lines with variables were not kept: the first 2048 different ones are"),
+            (
+                messages.unknown,
+                "warnings that no rule knows were not kept: the limit is 512 different warnings",
+            ),
+            (messages.variables, "lines with variables were not kept: the limit is 2048 different lines"),
             (messages.writers, "writers of messages were not listed"),
-            (self.messages.watchdog.lost, "reports of PyTorch's watchdog were not kept: the first 16384 are"),
-            (self.paths.lost, "paths between GPUs were not kept: the first 65536 are"),
-            (messages.diagnostics, "lines of NCCL's diagnostics were not kept: the first 4096 are"),
+            (
+                self.messages.watchdog.lost,
+                "reports of PyTorch's watchdog were not kept: the limit is 16384 reports",
+            ),
+            (self.paths.lost, "paths between GPUs were not kept: the limit is 65536 paths"),
+            (messages.diagnostics, "lines of NCCL's diagnostics were not kept: the limit is 4096 lines"),
         ]
         .into_iter()
         .filter(|(count, _)| *count > 0)

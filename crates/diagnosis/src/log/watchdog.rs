@@ -135,13 +135,26 @@ mod tests {
 
     #[test]
     fn reports_of_all_forms_are_read() {
-        let report = read("[rank9]:[E1 a.cpp:689] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=6, OpType=ALLREDUCE, NumelIn=262144, NumelOut=7, Timeout(ms)=12000) ran for 12054 milliseconds before timing out.").unwrap();
+        let report = read(
+            "[rank9]:[E1 a.cpp:689] [Rank 1] Watchdog caught collective operation timeout: \
+             WorkNCCL(SeqNum=6, OpType=ALLREDUCE, NumelIn=262144, NumelOut=7, Timeout(ms)=12000) ran for \
+             12054 milliseconds before timing out.",
+        )
+        .unwrap();
         assert_eq!((report.rank, report.sequence, report.elements), (9, Some(6), Some((262_144, 7))));
         assert_eq!((report.operation.as_deref(), report.group), (Some("ALLREDUCE"), None));
-        let report = read("[E1 a.cpp:2303] [PG ID 3 PG GUID 17(tp) Rank 1]  failure detected by watchdog at work sequence id: 6 PG status: last enqueued work: 8, last completed work: 5").unwrap();
+        let report = read(
+            "[E1 a.cpp:2303] [PG ID 3 PG GUID 17(tp) Rank 1]  failure detected by watchdog at work sequence \
+             id: 6 PG status: last enqueued work: 8, last completed work: 5",
+        )
+        .unwrap();
         assert_eq!((report.rank, report.sequence, report.enqueued), (1, Some(6), Some(8)));
         assert_eq!(report.group.as_deref(), Some("17(tp)"));
-        let report = read("[rank1]:[E1 a.cpp:1914] [PG ID 0 PG GUID 0(default_pg) Rank 1] Received a dump signal due to a collective timeout from  rank 0. Last enqueued NCCL work: 5, last completed NCCL work: 5.").unwrap();
+        let report = read(
+            "[rank1]:[E1 a.cpp:1914] [PG ID 0 PG GUID 0(default_pg) Rank 1] Received a dump signal due to a \
+             collective timeout from  rank 0. Last enqueued NCCL work: 5, last completed NCCL work: 5.",
+        )
+        .unwrap();
         assert_eq!((report.sequence, report.enqueued), (None, Some(5)));
         let old = read(
             "[Rank 2] Watchdog caught collective operation timeout: WorkNCCL(OpType=BROADCAST, \

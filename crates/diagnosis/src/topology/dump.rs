@@ -63,12 +63,12 @@ fn read_system(system: Node<'_, '_>, name: &str) -> Result<Topology, String> {
     if topology.gpus.is_empty() && !topology.nics.is_empty() {
         topology.unseen.push(
             "GPUs are not in this file: it describes switches and NICs only, and NCCL adds the GPUs when it \
-             starts; read the file of NCCL_TOPO_DUMP_FILE for all"
+             starts; read the file of NCCL_TOPO_DUMP_FILE to see them"
                 .to_owned(),
         );
     }
     topology.unseen.push(
-        "host bridges are not in NCCL's topology: NODE cannot be told from PHB (NCCL treats both as PHB)"
+        "host bridges are not in NCCL's topology: NODE and PHB look the same (NCCL treats both as PHB)"
             .to_owned(),
     );
     name_devices(&mut topology);

@@ -32,9 +32,9 @@ pub fn examine_topology(topology: Option<&Topology>, graphs: Option<&Graphs>) ->
             examination.sections.push(channel_table(graph, topology));
         }
         if graphs.net_devices().is_empty() {
-            examination
-                .unseen
-                .push("NICs are in no channel: the job runs on one host, where NCCL uses none".to_owned());
+            examination.unseen.push(
+                "NICs are in no channel: the job runs on one host, and NCCL uses no NIC there".to_owned(),
+            );
         }
         if let Some(topology) = topology {
             examination.findings.extend(findings::unused_nics(topology, graphs));
@@ -42,12 +42,17 @@ pub fn examine_topology(topology: Option<&Topology>, graphs: Option<&Graphs>) ->
     }
     examination.facts = json!({
         "topology": topology,
-        "labels": topology.map(|topology| Device::all(topology).iter().map(|device| device.label().to_owned()).collect::<Vec<_>>()),
+        "labels": topology.map(list_labels),
         "paths": topology.map(all_paths),
         "graphs": graphs,
     });
     examination.sort_findings();
     examination
+}
+
+/// Returns the labels of all devices.
+fn list_labels(topology: &Topology) -> Vec<String> {
+    Device::all(topology).iter().map(|device| device.label().to_owned()).collect()
 }
 
 /// Returns the facts in short, with their names.

@@ -201,7 +201,8 @@ fn find_slow_pcie(topology: &Topology) -> Vec<Finding> {
             .collect();
         Some(finding)
     };
-    let bad = "The card is not seated well, a riser or cable is bad, or the port fell back after errors; reseat the card.";
+    let bad = "The card is not seated well, a riser or cable is bad, or the port fell back after errors; \
+               reseat the card.";
     [
         about(
             "pcie-width",
@@ -351,8 +352,8 @@ fn find_unknown_numa(topology: &Topology) -> Option<Finding> {
         ),
     );
     finding.cause = Some(
-        "The firmware (ACPI _PXM) or the hypervisor does not tell it: NCCL cannot bind threads and buffers \
-         near the device, and takes devices for neighbours that are not."
+        "The firmware (ACPI _PXM) or the hypervisor does not report it: NCCL cannot bind threads and buffers \
+         near the device, and treats distant devices as neighbours."
             .to_owned(),
     );
     finding.remedy = Some(
@@ -401,8 +402,8 @@ pub(super) fn unused_nics(topology: &Topology, graphs: &Graphs) -> Option<Findin
         ),
     );
     finding.cause = Some(
-        "Each channel takes the NIC nearest to its GPU: these are slower, far from the GPUs of this job, or \
-         more than its GPUs need."
+        "Each channel takes the NIC nearest to its GPU: the unused NICs are slower, far from the GPUs of \
+         this job, or more than its GPUs need."
             .to_owned(),
     );
     finding.remedy =

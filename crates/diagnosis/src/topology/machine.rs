@@ -50,7 +50,7 @@ pub fn read_topology(root: &Path, driver: &Gpus) -> Topology {
         topology.gpus = known.collect();
         let without_bus = driver.devices.iter().filter(|gpu| gpu.pci.is_none());
         topology.unseen.extend(without_bus.map(|gpu| {
-            format!("GPU{} is left out: the driver does not tell its place on the PCI bus", gpu.index)
+            format!("GPU{} is skipped: the driver does not report its place on the PCI bus", gpu.index)
         }));
     }
     topology.nics = read_nics(root);
@@ -227,8 +227,9 @@ fn note_what_is_hidden(topology: &mut Topology, no_pci: bool) {
     } else if flat && places().count() > 1 {
         let machine = if topology.is_virtual { "the virtual machine" } else { "the machine" };
         unseen.push(format!(
-            "PCIe switches cannot be seen: {machine} shows all devices directly at the host bridge, so PHB \
-             may be nearer in truth; NCCL sees the same, unless NCCL_TOPO_FILE describes the real machine"
+            "PCIe switches cannot be seen: {machine} shows all devices directly at the host bridge, so the \
+             real path of PHB may be shorter; NCCL sees the same, unless NCCL_TOPO_FILE describes the real \
+             machine"
         ));
     }
     let without_link: Vec<&str> = (topology.nics.iter())

@@ -109,7 +109,7 @@ impl Path {
             }
             Self::Sys => "between NUMA nodes, over the interconnect of the sockets (UPI, xGMI)",
             Self::Net => "another host, over the network",
-            Self::Unknown => "not known: the kernel does not tell the NUMA node of one of the devices (-1)",
+            Self::Unknown => "not known: the kernel does not report the NUMA node of one of the devices (-1)",
         }
     }
 

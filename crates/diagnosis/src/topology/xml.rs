@@ -32,11 +32,14 @@ impl std::error::Error for Unreadable {}
 /// Parses a file.
 pub(super) fn parse_xml(text: &str) -> Result<Document<'_>, String> {
     if text.len() > MOST_BYTES {
-        return Err(format!("the file has {} MiB, and NCCL's have a few at most", text.len() >> 20));
+        return Err(format!(
+            "the file has {} MiB, but NCCL's files have a few MiB at most",
+            text.len() >> 20
+        ));
     }
     // The parser and this crate's readers recurse: refuse before.
     if estimate_depth(text) > DEEPEST {
-        return Err(format!("elements are nested more than {DEEPEST} deep, which NCCL does not write"));
+        return Err(format!("elements are nested more than {DEEPEST} deep: NCCL does not write such files"));
     }
     let options = ParsingOptions { nodes_limit: MOST_NODES, ..ParsingOptions::default() };
     Document::parse_with_options(text, options).map_err(|error| match error {

@@ -24,7 +24,7 @@ impl Command for Compare {
     fn definition(&self) -> clap::Command {
         Arguments::augment_args(clap::Command::new("compare"))
             .after_help(after_help())
-            .about("Compare result files, ours or nccl-tests', and fail where one is slower")
+            .about("Compare result files, ours or nccl-tests', and fail if one is slower")
     }
 
     fn run(&self, matches: &ArgMatches, _context: &Context<'_>) -> Result<u8, ExitError> {
@@ -74,7 +74,8 @@ fn after_help() -> String {
 pub struct Arguments {
     /// Result files of nccl-bench (.json, .jsonl) or nccl-tests (-J), also compressed (.gz, .zst), or - for
     /// standard input; the first is what the others are compared with
-    #[arg(value_name = "FILE", required_unless_present_any = ["before", "after"], conflicts_with_all = ["before", "after"])]
+    #[arg(value_name = "FILE", required_unless_present_any = ["before", "after"],
+          conflicts_with_all = ["before", "after"])]
     pub files: Vec<PathBuf>,
 
     /// Several runs of one side, with --after; the medians of the sides are compared, and only a difference

@@ -291,7 +291,7 @@ fn lines(comparison: &Comparison, verdict: &FileVerdict) -> Vec<String> {
     let before = if comparison.partial { "Not whole" } else { "FAIL" };
     lines.extend(incomplete.iter().map(|why| format!("{before}: {why}")));
     if !comparison.partial && !incomplete.is_empty() {
-        lines.push(format!("  --partial compares what both {a} and {b} have"));
+        lines.push(format!("  --partial compares the rows that both {a} and {b} have"));
     }
     lines.extend(verdict.unverified.iter().map(|why| format!("FAIL: {why}")));
     if let Some([first, other]) = &verdict.rank_counts {

@@ -217,7 +217,7 @@ fn a_run_that_is_not_whole_passes_only_where_a_part_will_do() {
     ] {
         let runs = [whole.clone(), Run { outcome, ..run_of(&[10.0, 20.0]) }];
         let text = verdict(&runs, &[], false);
-        let hint = "  --partial compares what both A and B have";
+        let hint = "  --partial compares the rows that both A and B have";
         assert!(text.contains(&format!("FAIL: {said}\n{hint}\n")) && !text.contains("PASS"), "{text}");
         let text = verdict(&runs, &["--partial"], true);
         assert!(text.contains(&format!("Not whole: {said}\nPASS for what was compared: B is ")), "{text}");

@@ -22,19 +22,21 @@ use crate::exit::ExitError;
 
 const EXAMPLES: &str = "\
 Examples:
-  nccl-bench doctor env                          this shell's variables, and those of NCCL's files
-  nccl-bench doctor env --pid 4711               those of a running process, as it was started
+  nccl-bench doctor env                          this shell's variables, and the variables in NCCL's files
+  nccl-bench doctor env --pid 4711               a running process, as it was started
   nccl-bench doctor env --file job.yaml --nccl 2.28.9 --platform p5.48xlarge
-                                                 those of what is about to be submitted: a Kubernetes manifest, a
-                                                 shell script, mpirun -x, sbatch --export, a Dockerfile, JSON
+                                                 a job before it is submitted: Kubernetes manifest, shell
+                                                 script, mpirun -x, sbatch --export, Dockerfile, JSON
   ssh node7 env | nccl-bench doctor env --file - the output of env
   mpirun -np 16 nccl-bench doctor env            all ranks compared: the odd one out is named
 
-Each variable is needed, useful, redundant, without effect, harmful, questionable (harmful in some jobs), for debugging only, misspelt, unknown, or known to another \
-version, for the versions of NCCL, aws-ofi-nccl and libfabric, and for the machine. A version that cannot be found and is not \
-given counts as the newest that is known, and that is said.
+Each variable is needed, useful, redundant, without effect, harmful, questionable (harmful in some jobs), \
+for debugging only, misspelt, unknown, or known to another version. This depends on the machine and on the \
+versions of NCCL, aws-ofi-nccl and libfabric. If a version is neither found nor given, the newest known \
+version is assumed, and the report says so.
 
-Only variables of NCCL, its plugins, libfabric, CUDA and PyTorch's communication are read; the values of keys are never kept.
+Only variables of NCCL, its plugins, libfabric, CUDA and PyTorch's communication are read. The values of \
+keys are never kept.
 
 Exit codes: 0 healthy, with proof; 1 degraded; 2 broken, or bad arguments; 3 cannot tell.";
 
@@ -56,7 +58,7 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,
 
-    /// Version of NCCL, in place of the one that is found
+    /// Version of NCCL, instead of the installed version
     #[arg(long, value_name = "VERSION", value_parser = parse_nccl)]
     pub nccl: Option<Version>,
 
@@ -64,11 +66,11 @@ pub struct Arguments {
     #[arg(long, value_name = "VERSION", value_parser = parse_version)]
     pub plugin: Option<Version>,
 
-    /// Version of libfabric, in place of the one that is found
+    /// Version of libfabric, instead of the installed version
     #[arg(long, value_name = "VERSION", value_parser = parse_version)]
     pub libfabric: Option<Version>,
 
-    /// Machine: an EC2 instance type such as p5.48xlarge, or spark, in place of the one that is found
+    /// Machine, instead of this machine: an EC2 instance type such as p5.48xlarge, or spark
     #[arg(long, value_name = "NAME", value_parser = Platform::parse)]
     pub platform: Option<Platform>,
 
@@ -81,7 +83,8 @@ pub struct Arguments {
     pub world: world::Kind,
 
     /// Seconds in which all processes of a launcher have to join
-    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 120,
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub timeout: u64,
 
     /// Print the answer of the libraries, for the process that started this one
@@ -232,14 +235,14 @@ impl Libraries {
                 match library.parameters() {
                     Ok(parameters) => all.parameters = Some(parameters),
                     Err(nccl::Error::MissingSymbol(_)) => {}
-                    Err(error) => all.problems.push(format!("NCCL did not tell its parameters: {error}")),
+                    Err(error) => all.problems.push(format!("NCCL did not report its parameters: {error}")),
                 }
             }
             Err(error) => {
                 let text = error.to_string();
                 let first = text.lines().next().unwrap_or_default().trim_end_matches('.');
                 all.problems
-                    .push(format!("NCCL was not loaded, and the table of variables was used: {first}"));
+                    .push(format!("NCCL was not loaded, so the table of variables was used: {first}"));
             }
         }
         all.libfabric = fabric::Library::load()
@@ -281,7 +284,7 @@ impl Libraries {
 /// Reads the version of NCCL. Its third number is required.
 fn parse_nccl(text: &str) -> Result<Version, String> {
     if text.split('.').count() < 3 {
-        return Err(format!("{text:?} is no whole version of NCCL: write it as 2.28.9"));
+        return Err(format!("{text:?} is not a full version of NCCL: write it as 2.28.9"));
     }
     parse_version(text)
 }

@@ -19,32 +19,33 @@ const EXAMPLES: &str = "\
 Examples:
   nccl-bench doctor host                                  this host
   nccl-bench doctor host --expect-gpus 8 --expect-nics 8  broken when a GPU or a network device is missing
-  nccl-bench doctor host --interval 60                    errors of NVLinks and network devices that grow within a minute
+  nccl-bench doctor host --interval 60                    growing errors of NVLinks and network devices
   mpirun -np 4 --map-by ppr:1:node nccl-bench doctor host all hosts of a job: the odd one out is named
   srun --ntasks-per-node=1 nccl-bench doctor host --json  the same as JSON
 
-It reads NVML, /proc, /sys, the kernel's messages and the files of libraries, and changes nothing. It needs neither GPU, network \
-device nor root; what cannot be seen is listed. Root sees more: the kernel's messages, PCI access control (ACS), and which \
-files in /dev/shm other users' processes use.
+It reads NVML, /proc, /sys, the kernel's messages and the files of libraries, and changes nothing. It needs \
+no GPU, no network device and no root; the report lists everything that is not visible. Root sees more: the \
+kernel's messages, PCI access control (ACS), and the files in /dev/shm that processes of other users use.
 
-Under a launcher, the first process of each host reads it, and rank 0 prints.
+Under a launcher, the first process of each host examines the host, and rank 0 prints.
 
-Exit codes: 0 healthy, with proof; 1 degraded; 2 broken, or bad arguments; 3 cannot tell: no GPU and no network device is visible, \
-or an error that no rule explains was seen.";
+Exit codes: 0 healthy, with proof; 1 degraded; 2 broken, or bad arguments; 3 cannot tell: no GPU and no \
+network device is visible, or there is an error that no rule explains.";
 
 /// The arguments.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
     /// Seconds between the two readings of error counters; 0 for one reading
-    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(..=86_400))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 2,
+          value_parser = clap::value_parser!(u64).range(..=86_400))]
     pub interval: u64,
 
-    /// GPUs that each host has to have
+    /// Number of GPUs that each host must have
     #[arg(long, value_name = "COUNT")]
     pub expect_gpus: Option<usize>,
 
-    /// RDMA devices that have to be up on each host: InfiniBand, RoCE, EFA
+    /// Number of RDMA devices that must be up on each host: InfiniBand, RoCE, EFA
     #[arg(long, value_name = "COUNT")]
     pub expect_nics: Option<usize>,
 
@@ -57,7 +58,8 @@ pub struct Arguments {
     pub world: world::Kind,
 
     /// Seconds in which all processes of a launcher have to join
-    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 120,
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub timeout: u64,
 
     /// The reports to write.

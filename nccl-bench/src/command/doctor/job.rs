@@ -19,9 +19,9 @@ use crate::exit::ExitError;
 const EXAMPLES: &str = "\
 Examples:
   nccl-bench doctor job                        ask the job on this host, twice, 5 s apart
-  nccl-bench doctor job --pid 4242             the job of this process, where several run
-  nccl-bench doctor job --interval 60          where steps or checkpoints take long
-  nccl-bench doctor job --address node7:28028  a job that was started with NCCL_RAS_ADDR=0.0.0.0:28028
+  nccl-bench doctor job --pid 4242             the job of this process, if several jobs run
+  nccl-bench doctor job --interval 60          if steps or checkpoints take long
+  nccl-bench doctor job --address node7:28028  a job started with NCCL_RAS_ADDR=0.0.0.0:28028
   kubectl exec POD -- nccl-bench doctor job    a job in a pod
   nccl-bench doctor job --flight-recorder /tmp/nccl_trace_rank_*
 
@@ -37,11 +37,13 @@ pub struct Arguments {
     pub address: Option<String>,
 
     /// Time in seconds that the processes of the job wait for each other's answer
-    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 5,
+          value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub timeout: u32,
 
     /// Time between the two questions
-    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=86400))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 5,
+          value_parser = clap::value_parser!(u32).range(1..=86400))]
     pub interval: u32,
 
     /// Ask the job of this process

@@ -59,7 +59,7 @@ pub struct Arguments {
 impl Command for Doctor {
     fn definition(&self) -> clap::Command {
         Arguments::augment_args(clap::Command::new("doctor"))
-            .about("Tell whether a cluster is set up right, and if not, what is wrong")
+            .about("Check whether a cluster is set up right, and report what is wrong")
             .disable_help_subcommand(true)
     }
 

@@ -11,14 +11,14 @@ use engine::request::fabric_collective;
 const EXAMPLES: &str = "\
 Examples:
   nccl-bench fabric algorithms                         the whole table
-  nccl-bench fabric algorithms allreduce --ranks 8     what 8 ranks do, by the size
+  nccl-bench fabric algorithms allreduce --ranks 8     the algorithms of 8 ranks, by size
   nccl-bench fabric algorithms --medium hosts          several hosts with several ranks each
   nccl-bench fabric algorithms --json                  for programs
 
 The first line that fits decides. Sizes are bytes: of a rank's block for all_gather and gather, of the
-vector or all blocks together for the others. On several hosts with several ranks each, the lines of
-'hosts' come first, then those of 'network'. board needs memory that all ranks share.
-Other algorithms are asked for with --algo: nccl-bench allreduce --backend fabric --algo ring.";
+vector or all blocks together for other collectives. On several hosts with several ranks each, the lines
+of 'hosts' come first, then the lines of 'network'. board needs memory that all ranks share.
+--algo selects another algorithm: nccl-bench allreduce --backend fabric --algo ring.";
 
 /// The arguments of `nccl-bench fabric algorithms`.
 #[derive(clap::Args, Clone, Debug, Default)]

@@ -34,7 +34,7 @@ pub enum Subcommand {
 impl Command for Fabric {
     fn definition(&self) -> clap::Command {
         Subcommand::augment_subcommands(clap::Command::new("fabric"))
-            .about("Look at libfabric itself: what it offers here, and why something is missing")
+            .about("Show what libfabric offers on this host, and why something is missing")
             .disable_help_subcommand(true)
             .subcommand_required(true)
             .arg_required_else_help(true)

@@ -21,7 +21,7 @@ impl Command for Help {
             .arg(
                 Arg::new(TOPIC)
                     .num_args(0..)
-                    .help("A topic or a command (fabric info); without one all topics are listed"),
+                    .help("A topic or a command (fabric info); without it, all topics are listed"),
             )
     }
 

@@ -80,84 +80,110 @@ pub struct Arguments {
     pub(crate) min_bytes: Option<Size>,
 
     /// Largest size [default: 4G on GPUs or what fits into their memory, 64M on hosts]
-    #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", allow_hyphen_values = true, help_heading = MEASURING)]
+    #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", allow_hyphen_values = true,
+          help_heading = MEASURING)]
     pub(crate) max_bytes: Option<Size>,
 
     /// Add this many bytes from one size to the next, unless -f is given
-    #[arg(short = 'i', long = "stepbytes", value_name = "SIZE", allow_hyphen_values = true, hide_short_help = true, help_heading = MEASURING)]
+    #[arg(short = 'i', long = "stepbytes", value_name = "SIZE", allow_hyphen_values = true,
+          hide_short_help = true, help_heading = MEASURING)]
     pub(crate) step_bytes: Option<Size>,
 
     /// Multiply by this whole number from one size to the next [default: 2, unless -i is given]
-    #[arg(short = 'f', long = "stepfactor", value_name = "N", value_parser = step_factor, allow_hyphen_values = true, help_heading = MEASURING)]
+    #[arg(short = 'f', long = "stepfactor", value_name = "N", value_parser = step_factor,
+          allow_hyphen_values = true, help_heading = MEASURING)]
     pub(crate) step_factor: Option<u64>,
 
     /// Element type, or several with commas, or all: int8 uint8 int32 uint32 int64 uint64 half float double
     /// bfloat16 f8e4m3 f8e5m2 [default: float]
-    #[arg(short = 'd', long = "datatype", value_name = "TYPE", default_value = "float", value_parser = data_types, hide_default_value = true, help_heading = MEASURING)]
+    #[arg(short = 'd', long = "datatype", value_name = "TYPE", default_value = "float",
+          value_parser = data_types, hide_default_value = true, help_heading = MEASURING)]
     pub(crate) data_types: List<DataType>,
 
     /// Reduction, or several with commas, or all: sum prod max min avg mulsum [default: sum]
-    #[arg(short = 'o', long = "op", value_name = "OP", default_value = "sum", value_parser = ops, hide_default_value = true, help_heading = MEASURING)]
+    #[arg(short = 'o', long = "op", value_name = "OP", default_value = "sum", value_parser = ops,
+          hide_default_value = true, help_heading = MEASURING)]
     pub(crate) ops: List<Op>,
 
     /// Root of broadcast, reduce, gather and scatter; -1 or all: each rank in turn [default: 0]
-    #[arg(short = 'r', long = "root", value_name = "RANK", default_value = "0", value_parser = roots, allow_hyphen_values = true, hide_default_value = true, hide_short_help = true, help_heading = MEASURING)]
+    #[arg(short = 'r', long = "root", value_name = "RANK", default_value = "0", value_parser = roots,
+          allow_hyphen_values = true, hide_default_value = true, hide_short_help = true,
+          help_heading = MEASURING)]
     pub(crate) roots: Roots,
 
     /// Timed iterations per size and placement [default: 20]
-    #[arg(short = 'n', long = "iters", value_name = "N", default_value = "20", value_parser = at_least_one, allow_hyphen_values = true, hide_default_value = true, help_heading = MEASURING)]
+    #[arg(short = 'n', long = "iters", value_name = "N", default_value = "20", value_parser = at_least_one,
+          allow_hyphen_values = true, hide_default_value = true, help_heading = MEASURING)]
     pub(crate) iterations: usize,
 
-    /// Operations per iteration, in one NCCL group; the time is that of one operation [default: 1]
-    #[arg(short = 'm', long = "agg_iters", alias = "agg-iters", value_name = "N", default_value = "1", value_parser = at_least_one, allow_hyphen_values = true, hide_default_value = true, hide_short_help = true, help_heading = MEASURING)]
+    /// Operations per iteration, in one NCCL group; the time is per operation [default: 1]
+    #[arg(short = 'm', long = "agg_iters", alias = "agg-iters", value_name = "N", default_value = "1",
+          value_parser = at_least_one, allow_hyphen_values = true, hide_default_value = true,
+          hide_short_help = true, help_heading = MEASURING)]
     pub(crate) aggregated: usize,
 
     /// Warm-up operations per size, not timed [default: 1]
-    #[arg(short = 'w', long = "warmup_iters", alias = "warmup-iters", value_name = "N", default_value = "1", value_parser = count, allow_hyphen_values = true, hide_default_value = true, help_heading = MEASURING)]
+    #[arg(short = 'w', long = "warmup_iters", alias = "warmup-iters", value_name = "N", default_value = "1",
+          value_parser = count, allow_hyphen_values = true, hide_default_value = true,
+          help_heading = MEASURING)]
     pub(crate) warm_up: usize,
 
-    /// Runs of all sizes; 0: until it is ended with Ctrl-C [default: 1]
-    #[arg(short = 'N', long = "run_cycles", alias = "run-cycles", value_name = "N", default_value = "1", value_parser = count, allow_hyphen_values = true, hide_default_value = true, hide_short_help = true, help_heading = MEASURING)]
+    /// Runs of all sizes; 0: until Ctrl-C [default: 1]
+    #[arg(short = 'N', long = "run_cycles", alias = "run-cycles", value_name = "N", default_value = "1",
+          value_parser = count, allow_hyphen_values = true, hide_default_value = true, hide_short_help = true,
+          help_heading = MEASURING)]
     pub(crate) cycles: usize,
 
     /// Verifications per size and placement; 0 measures without verifying (#wrong shows N/A) [default: 1]
-    #[arg(short = 'c', long = "check", value_name = "N", default_value = "1", value_parser = count, allow_hyphen_values = true, hide_default_value = true, help_heading = MEASURING)]
+    #[arg(short = 'c', long = "check", value_name = "N", default_value = "1", value_parser = count,
+          allow_hyphen_values = true, hide_default_value = true, help_heading = MEASURING)]
     pub(crate) checks: usize,
 
-    /// Then verify N times more without the host between: fill, operation and check follow each other on the
-    /// GPU's stream, and again as a CUDA graph [N: 200]
-    #[arg(long = "check-on-stream", value_name = "N", num_args = 0..=1, default_missing_value = "200", value_parser = at_least_one, hide_short_help = true, help_heading = MEASURING)]
+    /// Then verify N more times without waits of the host: fill, operation and check follow each other on the
+    /// GPU's stream, and again in a CUDA graph [N: 200]
+    #[arg(long = "check-on-stream", value_name = "N", num_args = 0..=1, default_missing_value = "200",
+          value_parser = at_least_one, hide_short_help = true, help_heading = MEASURING)]
     pub(crate) stream_checks: Option<usize>,
 
     /// Combination of the ranks' times: 0 the first rank's, 1 mean, 2 min, 3 max [default: 1]
-    #[arg(short = 'a', long = "average", value_name = "0-3", default_value = "1", value_parser = average, allow_hyphen_values = true, hide_default_value = true, hide_short_help = true, help_heading = MEASURING)]
+    #[arg(short = 'a', long = "average", value_name = "0-3", default_value = "1", value_parser = average,
+          allow_hyphen_values = true, hide_default_value = true, hide_short_help = true,
+          help_heading = MEASURING)]
     pub(crate) average: Average,
 
     /// Wait for the GPU: 0 at the end, 1 after each operation and for all ranks, 2 after each operation, 3
     /// after each iteration and for all ranks, which is not timed [default: 0]
-    #[arg(short = 'z', long = "blocking", value_name = "0-3", default_value = "0", value_parser = blocking, allow_hyphen_values = true, hide_default_value = true, hide_short_help = true, help_heading = MEASURING)]
+    #[arg(short = 'z', long = "blocking", value_name = "0-3", default_value = "0", value_parser = blocking,
+          allow_hyphen_values = true, hide_default_value = true, hide_short_help = true,
+          help_heading = MEASURING)]
     pub(crate) blocking: Blocking,
 
     /// Capture all iterations in a CUDA graph and launch it N times; 0: no graph [default: 0]
-    #[arg(short = 'G', long = "cudagraph", value_name = "N", default_value = "0", value_parser = count, allow_hyphen_values = true, hide_default_value = true, help_heading = MEASURING)]
+    #[arg(short = 'G', long = "cudagraph", value_name = "N", default_value = "0", value_parser = count,
+          allow_hyphen_values = true, hide_default_value = true, help_heading = MEASURING)]
     pub(crate) graph_launches: usize,
 
     /// Register the buffers with NCCL: 0 no, 1 each rank its own, 2 as symmetric windows [default: 0]
-    #[arg(short = 'R', long = "local_register", alias = "local-register", value_name = "0-2", default_value = "0", value_parser = registration, allow_hyphen_values = true, hide_default_value = true, help_heading = MEASURING)]
+    #[arg(short = 'R', long = "local_register", alias = "local-register", value_name = "0-2",
+          default_value = "0", value_parser = registration, allow_hyphen_values = true,
+          hide_default_value = true, help_heading = MEASURING)]
     pub(crate) registration: Registration,
 
     /// Shift the buffers by N elements from their alignment [default: 0]
-    #[arg(short = 'u', long = "unalign", value_name = "N", default_value = "0", value_parser = count, allow_hyphen_values = true, hide_default_value = true, hide_short_help = true, help_heading = MEASURING)]
+    #[arg(short = 'u', long = "unalign", value_name = "N", default_value = "0", value_parser = count,
+          allow_hyphen_values = true, hide_default_value = true, hide_short_help = true,
+          help_heading = MEASURING)]
     pub(crate) unaligned: usize,
 
     /// Rounds of the timed iterations; a rank's time is the median of its rounds [default: 1; 9 with --vs]
-    #[arg(long, value_name = "N", value_parser = at_least_one, conflicts_with = "until_stable", hide_short_help = true, help_heading = MEASURING)]
+    #[arg(long, value_name = "N", value_parser = at_least_one, conflicts_with = "until_stable",
+          hide_short_help = true, help_heading = MEASURING)]
     pub(crate) rounds: Option<usize>,
 
     /// Also measure each size on this backend, in turn with --backend (nccl-bench help backends)
     ///
-    /// Round by round, with columns for its time and bandwidth and the ratio of times. mpi: beside libfabric,
-    /// or beside NCCL with --backend nccl; fabric: beside NCCL
+    /// The backends take turns in rounds. Columns show the time and bandwidth of this backend, and the ratio
+    /// of times. mpi: together with libfabric, or with NCCL (--backend nccl); fabric: together with NCCL
     #[arg(long = "vs", value_name = "BACKEND", help_heading = MEASURING)]
     pub(crate) versus: Option<Versus>,
 
@@ -166,40 +192,52 @@ pub struct Arguments {
     /// Until the 95 % confidence intervals of the first and the second half of its rounds, and the difference
     /// of their medians, are within the share. Sizes that do not get there within --budget [default: 5 s]
     /// are marked NOT STABLE
-    #[arg(long, value_name = "PERCENT%", value_parser = share, allow_hyphen_values = true, help_heading = MEASURING)]
+    #[arg(long, value_name = "PERCENT%", value_parser = share, allow_hyphen_values = true,
+          help_heading = MEASURING)]
     pub(crate) until_stable: Option<f64>,
 
-    /// Seconds that one size may take, with all its rounds; ends --until-stable and --rounds, and cuts -n for
-    /// sizes that would take longer
-    #[arg(long = "budget", value_name = "SECONDS", value_parser = seconds, allow_hyphen_values = true, hide_short_help = true, help_heading = MEASURING)]
+    /// Time limit in seconds for one size with all its rounds; ends --until-stable and --rounds, and reduces
+    /// -n for sizes that would take longer
+    #[arg(long = "budget", value_name = "SECONDS", value_parser = seconds, allow_hyphen_values = true,
+          hide_short_help = true, help_heading = MEASURING)]
     pub(crate) budget_seconds: Option<f64>,
 
     /// Report the time to enqueue an operation (column cputime) instead of the time until it is done: 1
     /// [default: 0]
-    #[arg(short = 'C', long = "report_cputime", alias = "report-cputime", value_name = "0|1", default_value = "0", action = clap::ArgAction::Set, value_parser = switch, hide_default_value = true, hide_short_help = true, help_heading = REPORTING)]
+    #[arg(short = 'C', long = "report_cputime", alias = "report-cputime", value_name = "0|1",
+          default_value = "0", action = clap::ArgAction::Set, value_parser = switch,
+          hide_default_value = true, hide_short_help = true, help_heading = REPORTING)]
     pub(crate) cpu_time: bool,
 
     /// A column with the time of day: 1 [default: 0]
-    #[arg(short = 'S', long = "report_timestamps", alias = "report-timestamps", value_name = "0|1", default_value = "0", action = clap::ArgAction::Set, value_parser = switch, hide_default_value = true, hide_short_help = true, help_heading = REPORTING)]
+    #[arg(short = 'S', long = "report_timestamps", alias = "report-timestamps", value_name = "0|1",
+          default_value = "0", action = clap::ArgAction::Set, value_parser = switch,
+          hide_default_value = true, hide_short_help = true, help_heading = REPORTING)]
     pub(crate) time_stamps: bool,
 
-    /// Time each iteration by CUDA events, too, with columns for min, max, 99th percentile and variation: 1
+    /// Also time each iteration by CUDA events, with columns for min, max, 99th percentile and variation: 1
     /// [default: 0]
-    #[arg(short = 'I', long = "per_iter_timing", alias = "per-iter-timing", value_name = "0|1", default_value = "0", action = clap::ArgAction::Set, value_parser = switch, hide_default_value = true, hide_short_help = true, help_heading = REPORTING)]
+    #[arg(short = 'I', long = "per_iter_timing", alias = "per-iter-timing", value_name = "0|1",
+          default_value = "0", action = clap::ArgAction::Set, value_parser = switch,
+          hide_default_value = true, hide_short_help = true, help_heading = REPORTING)]
     pub(crate) per_iteration: bool,
 
-    /// Leave the first N iterations out of the report of -I [default: 0]
-    #[arg(short = 'K', long = "per_iter_skip", alias = "per-iter-skip", value_name = "N", default_value = "0", value_parser = count, allow_hyphen_values = true, hide_default_value = true, hide_short_help = true, help_heading = REPORTING)]
+    /// Skip the first N iterations in the report of -I [default: 0]
+    #[arg(short = 'K', long = "per_iter_skip", alias = "per-iter-skip", value_name = "N", default_value = "0",
+          value_parser = count, allow_hyphen_values = true, hide_default_value = true, hide_short_help = true,
+          help_heading = REPORTING)]
     pub(crate) per_iteration_skip: usize,
 
-    /// Report the GPU memory that was used: 1 [default: 0]
-    #[arg(short = 'M', long = "memory_report", alias = "memory", alias = "memory-report", value_name = "0|1", default_value = "0", action = clap::ArgAction::Set, value_parser = switch, hide_default_value = true, hide_short_help = true, help_heading = REPORTING)]
+    /// Report the used GPU memory: 1 [default: 0]
+    #[arg(short = 'M', long = "memory_report", alias = "memory", alias = "memory-report", value_name = "0|1",
+          default_value = "0", action = clap::ArgAction::Set, value_parser = switch,
+          hide_default_value = true, hide_short_help = true, help_heading = REPORTING)]
     pub(crate) memory_report: bool,
 
     /// Columns with minimum, median and 99th percentile of single operations
     ///
-    /// i_min, i_med and i_p99 are the slowest rank's time of each, from a second pass where each is timed;
-    /// the column time is the mean of the first pass
+    /// i_min, i_med and i_p99 are times of the slowest rank, from a second pass with each operation timed.
+    /// The column time is the mean of the first pass
     #[arg(long, help_heading = REPORTING)]
     pub(crate) stats: bool,
 
@@ -207,15 +245,16 @@ pub struct Arguments {
     #[arg(long, help_heading = REPORTING)]
     pub(crate) brief: bool,
 
-    /// A column with the algorithm, protocol and channels that were chosen
+    /// A column with the chosen algorithm, protocol and channels
     ///
-    /// By NCCL, or the fabric backend's algorithm, which are in the files in any case. NCCL's log is read,
-    /// too, which costs rank 0 about a microsecond per operation
+    /// The choice of NCCL, or the algorithm of the fabric backend; the files always contain it. NCCL's log is
+    /// also read: this costs rank 0 about a microsecond per operation
     #[arg(long = "show-algorithm", help_heading = REPORTING)]
     pub(crate) log_choices: bool,
 
     /// A JSON file as nccl-tests writes it; its name ends in .json, and a number is appended if it exists
-    #[arg(short = 'J', long = "output_file", alias = "output-file", value_name = "FILE", help_heading = REPORTING)]
+    #[arg(short = 'J', long = "output_file", alias = "output-file", value_name = "FILE",
+          help_heading = REPORTING)]
     pub(crate) nccl_tests_json: Option<PathBuf>,
 
     /// A file for the results, by its suffix: .json, .jsonl (grows while it runs), .csv or .md; may be
@@ -227,46 +266,59 @@ pub struct Arguments {
     #[arg(long, requires = "output", hide_short_help = true, help_heading = REPORTING)]
     pub(crate) force: bool,
 
-    /// GPUs per thread of -t; each is driven by a thread of its own [default: all that no other process uses;
-    /// 1 for a link of nccl-tests' name]
-    #[arg(short = 'g', long = "ngpus", value_name = "N", value_parser = at_least_one, allow_hyphen_values = true, help_heading = RUNNING)]
+    /// GPUs per thread of -t; each GPU has its own thread [default: all GPUs that no other process uses; 1
+    /// for a link of nccl-tests' name]
+    #[arg(short = 'g', long = "ngpus", value_name = "N", value_parser = at_least_one,
+          allow_hyphen_values = true, help_heading = RUNNING)]
     pub(crate) gpus: Option<usize>,
 
     /// Ranks per process (times -g on GPUs) [default: 1; 2 for a single process over host memory]
-    #[arg(short = 't', long = "nthreads", value_name = "N", value_parser = thread_count, allow_hyphen_values = true, help_heading = RUNNING)]
+    #[arg(short = 't', long = "nthreads", value_name = "N", value_parser = thread_count,
+          allow_hyphen_values = true, help_heading = RUNNING)]
     pub(crate) threads: Option<usize>,
 
-    /// Binds ranks over host memory to a processor each. auto: ranks that share a process, where the host has
+    /// Bind ranks over host memory to a processor each. auto: ranks that share a process, if the host has
     /// enough processors; core: all ranks, or refuse; none: no rank
-    #[arg(long = "bind", value_name = "RULE", default_value = "auto", hide_short_help = true, help_heading = RUNNING)]
+    #[arg(long = "bind", value_name = "RULE", default_value = "auto", hide_short_help = true,
+          help_heading = RUNNING)]
     pub(crate) binding: Binding,
 
     /// Accepted for compatibility: NCCL is always initialised in all threads at once [default: 0]
-    #[arg(short = 'p', long = "parallel_init", alias = "parallel-init", value_name = "0|1", default_value = "0", action = clap::ArgAction::Set, value_parser = switch, hide_default_value = true, hide_short_help = true, help_heading = RUNNING)]
+    #[arg(short = 'p', long = "parallel_init", alias = "parallel-init", value_name = "0|1",
+          default_value = "0", action = clap::ArgAction::Set, value_parser = switch,
+          hide_default_value = true, hide_short_help = true, help_heading = RUNNING)]
     pub(crate) parallel_init: bool,
 
-    /// End the job with code 4 when a rank takes longer than this for one step; 0: no limit [default: 0]
+    /// End the job with code 4 if a rank takes longer than this for one step; 0: no limit [default: 0]
     ///
     /// A step is the rendezvous (unless NCCL_BENCH_TIMEOUT is set), initialisation, the operations of one
     /// size, or a wait for other ranks. With 0, a rendezvous over TCP may take 60 s, and the start of MPI
     /// 300 s
-    #[arg(short = 'T', long = "timeout", value_name = "SECONDS", default_value = "0", value_parser = count, allow_hyphen_values = true, hide_default_value = true, help_heading = RUNNING)]
+    #[arg(short = 'T', long = "timeout", value_name = "SECONDS", default_value = "0", value_parser = count,
+          allow_hyphen_values = true, hide_default_value = true, help_heading = RUNNING)]
     pub(crate) timeout: usize,
 
     /// Work on the legacy default stream: 1 [default: 0]
-    #[arg(short = 'y', long = "stream_null", alias = "stream-null", value_name = "0|1", default_value = "0", action = clap::ArgAction::Set, value_parser = switch, hide_default_value = true, hide_short_help = true, help_heading = RUNNING)]
+    #[arg(short = 'y', long = "stream_null", alias = "stream-null", value_name = "0|1", default_value = "0",
+          action = clap::ArgAction::Set, value_parser = switch, hide_default_value = true,
+          hide_short_help = true, help_heading = RUNNING)]
     pub(crate) default_stream: bool,
 
     /// NCCL's policy for thread blocks: 0 default, 1 efficiency, 2 zero (NCCL 2.27; 2 from 2.28 on)
-    #[arg(short = 'x', long = "cta_policy", alias = "cta-policy", value_name = "0-2", value_parser = cta_policy, allow_hyphen_values = true, hide_short_help = true, help_heading = RUNNING)]
+    #[arg(short = 'x', long = "cta_policy", alias = "cta-policy", value_name = "0-2",
+          value_parser = cta_policy, allow_hyphen_values = true, hide_short_help = true,
+          help_heading = RUNNING)]
     pub(crate) cta_policy: Option<u32>,
 
     /// nccl-tests' own kernels over NCCL's device API: not supported, only 0
-    #[arg(short = 'D', long = "device_implementation", alias = "device-implementation", value_name = "0", default_value = "0", value_parser = no_device_implementation, allow_hyphen_values = true, hide = true)]
+    #[arg(short = 'D', long = "device_implementation", alias = "device-implementation", value_name = "0",
+          default_value = "0", value_parser = no_device_implementation, allow_hyphen_values = true,
+          hide = true)]
     _device_implementation: NoImplementation,
 
     /// For -D only.
-    #[arg(short = 'V', long = "device_cta_count", alias = "device-cta-count", value_name = "N", value_parser = count, hide = true)]
+    #[arg(short = 'V', long = "device_cta_count", alias = "device-cta-count", value_name = "N",
+          value_parser = count, hide = true)]
     _device_cta_count: Option<usize>,
 
     /// Library that moves the data: NCCL between GPUs, libfabric or an MPI library between host buffers
@@ -275,12 +327,14 @@ pub struct Arguments {
 
     /// libfabric provider of the fabric backend: auto (shm inside a host, tcp between), shm, tcp, or its name
     /// [default: auto]
-    #[arg(long, value_name = "NAME", default_value = "auto", hide_default_value = true, hide_short_help = true, help_heading = RUNNING)]
+    #[arg(long, value_name = "NAME", default_value = "auto", hide_default_value = true,
+          hide_short_help = true, help_heading = RUNNING)]
     pub(crate) provider: String,
 
-    /// Algorithm of the fabric backend: ring for what is measured, or all_reduce=ring,all_gather=bruck;
+    /// Algorithm of the fabric backend: ring for all collectives, or all_reduce=ring,all_gather=bruck;
     /// nccl-bench fabric algorithms lists them
-    #[arg(long = "algo", value_name = "ALGORITHM", value_delimiter = ',', hide_short_help = true, help_heading = RUNNING)]
+    #[arg(long = "algo", value_name = "ALGORITHM", value_delimiter = ',', hide_short_help = true,
+          help_heading = RUNNING)]
     pub(crate) algorithms: Vec<AlgorithmChoice>,
 
     /// Algorithm of --algo hierarchical between hosts
@@ -292,11 +346,13 @@ pub struct Arguments {
     pub(crate) segment: Option<Size>,
 
     /// Number of segments in flight
-    #[arg(long, value_name = "N", value_parser = segments_in_flight, hide_short_help = true, help_heading = RUNNING)]
+    #[arg(long, value_name = "N", value_parser = segments_in_flight, hide_short_help = true,
+          help_heading = RUNNING)]
     pub(crate) in_flight: Option<usize>,
 
     /// Rendezvous of the processes: auto (as the launcher says), single, tcp or mpi [default: auto]
-    #[arg(long, value_name = "WORLD", default_value = "auto", hide_default_value = true, hide_short_help = true, help_heading = RUNNING)]
+    #[arg(long, value_name = "WORLD", default_value = "auto", hide_default_value = true,
+          hide_short_help = true, help_heading = RUNNING)]
     pub(crate) world: world::Kind,
 
     /// Print the sizes, counts and memory of the run, and measure nothing. Without a GPU, the run is over
@@ -304,12 +360,14 @@ pub struct Arguments {
     #[arg(long, help_heading = RUNNING)]
     pub(crate) dry_run: bool,
 
-    /// Number of ranks that --dry-run assumes [default: those that the launcher started]
-    #[arg(long, value_name = "N", value_parser = at_least_one, requires = "dry_run", hide_short_help = true, help_heading = RUNNING)]
+    /// Number of ranks that --dry-run assumes [default: the ranks started by the launcher]
+    #[arg(long, value_name = "N", value_parser = at_least_one, requires = "dry_run", hide_short_help = true,
+          help_heading = RUNNING)]
     pub(crate) ranks: Option<usize>,
 
-    /// Damage element INDEX of rank RANK's result before each check, to see that it is found
-    #[arg(long = "inject-fault", value_name = "RANK:INDEX", value_parser = fault, hide_short_help = true, help_heading = RUNNING)]
+    /// Damage element INDEX of rank RANK's result before each check, to test that the check finds it
+    #[arg(long = "inject-fault", value_name = "RANK:INDEX", value_parser = fault, hide_short_help = true,
+          help_heading = RUNNING)]
     pub(crate) fault: Option<Fault>,
 }
 

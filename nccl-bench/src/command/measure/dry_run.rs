@@ -50,12 +50,12 @@ fn plan_on_gpus(measurement: &ParsedMeasurement, missing: Option<&str>) -> Resul
         format!("For another machine, because no GPU can be used here: {reason}\n")
     });
     if is_guessed {
-        note.push_str("Each GPU will be a rank; say how many with --ranks\n");
+        note.push_str("Each GPU will be a rank; give their number with --ranks\n");
     } else {
         check_ranks(request, ranks, &groups)?;
     }
     if request.max_bytes.is_none() {
-        note.push_str("The largest size is less where GPU memory is short\n");
+        note.push_str("The largest size is smaller if GPU memory is short\n");
     }
     let max_bytes = request.max_bytes.unwrap_or(MAX_BYTES.max(request.settings.min_bytes));
     Ok(plan(arguments, request, &groups, max_bytes, [max_bytes; 2], &note))
@@ -110,7 +110,8 @@ fn plan(
         count => format!(" in {count} groups, with the counts of the smallest, of {}", groups.smallest()),
     };
     let mut text = format!(
-        "{ranks} rank{}{in_groups}; sizes from {} to {}; per size and placement: {} operations timed, {} verifications{}{}\n\
+        "{ranks} rank{}{in_groups}; sizes from {} to {}; per size and placement: {} operations timed, {} \
+         verifications{}{}\n\
          Buffers of each rank: send {}, receive {}\n{note}",
         if ranks == 1 { "" } else { "s" },
         Size(sweep.min),
@@ -125,7 +126,7 @@ fn plan(
     let files = arguments.output.iter().map(|output| &output.path).chain(&arguments.nccl_tests_json);
     let files: Vec<String> = files.map(|path| path.display().to_string()).collect();
     if !files.is_empty() {
-        let _ = writeln!(text, "Nothing is measured, and nothing written to {}", files.join(", "));
+        let _ = writeln!(text, "Nothing is measured, and nothing is written to {}", files.join(", "));
     }
     text.extend(request.notes.iter().map(|note| format!("{note}\n")));
     for &collective in &request.collectives {
@@ -136,7 +137,7 @@ fn plan(
 
 fn section(request: &Request, collective: Collective, ranks: usize, sweep: Sweep) -> String {
     if !collective.runs_over(ranks) {
-        return format!("\n{collective}: left out, for it needs a power of two of ranks\n");
+        return format!("\n{collective}: skipped, because it needs a power of two of ranks\n");
     }
     let ops: Vec<&str> = request.ops.iter().map(|op| op.name()).collect();
     let op = if collective.reduces() { format!(", {}", ops.join(" ")) } else { String::new() };
@@ -184,7 +185,7 @@ mod tests {
         let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert!(rows.contains(&vec!["192", "4", "32", "192", "double"]), "{text}");
         assert!(rows.contains(&vec!["0", "0", "0", "0", "double"]), "{text}");
-        assert!(text.contains("hypercube: left out"), "{text}");
+        assert!(text.contains("hypercube: skipped"), "{text}");
         assert!(text.contains("1 verifications, 9 more on the stream\n"), "{text}");
     }
 

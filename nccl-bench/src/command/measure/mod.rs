@@ -71,7 +71,8 @@ impl Command for Measure {
             .after_help(SHORT_EXAMPLES)
             .after_long_help(EXAMPLES);
         let Some(collective) = self.0 else {
-            return command.about("Every collective in one start; a list (allreduce,alltoall) only those");
+            return command
+                .about("Every collective in one start; a list (allreduce,alltoall) selects collectives");
         };
         let program = collective.nccl_tests_name();
         let stem = program.strip_suffix("_perf").filter(|&stem| stem != name);
@@ -159,7 +160,7 @@ fn about(collective: Collective) -> &'static str {
         Collective::Reduce => "The root gets the reduction of all ranks' buffers (ncclReduce)",
         Collective::AllToAll => "Every rank sends each rank a part of its buffer (ncclAlltoAll)",
         Collective::AllToAllV => {
-            "Every rank sends each rank a part of its own length (ncclSend and ncclRecv in a group)"
+            "Every rank sends each rank a part of individual length (ncclSend and ncclRecv in a group)"
         }
         Collective::Gather => "The root gets the concatenation of all ranks' buffers (ncclGather)",
         Collective::Scatter => "Every rank gets its part of the root's buffer (ncclScatter)",

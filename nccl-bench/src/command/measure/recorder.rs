@@ -258,7 +258,7 @@ impl Observer for Recorder {
                 self.print(|text| text.section(collective.name(), reduced_to))
             }
             Event::Measured(measurement, work) => self.measurement(measurement, work),
-            Event::LeftOut(collective, reason) => self.note(format!("{collective} is left out: {reason}")),
+            Event::LeftOut(collective, reason) => self.note(format!("{collective} is skipped: {reason}")),
             Event::Stopped(signal, ranks) => {
                 let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
                 let ranks: Vec<String> = ranks.iter().map(ToString::to_string).collect();

@@ -137,9 +137,11 @@ fn check_sizes(request: &Request) -> Result<(), String> {
         && request.collectives.contains(&Collective::AllToAllV)
         && max_bytes != Some(min_bytes)
     {
-        return Err("a matrix (NCCL_TESTS_ALLTOALLV_MATRIX_FILE) says how much each rank sends: give one size with -b \
-                    and -e, at least what the busiest rank sends or receives"
-            .to_owned());
+        return Err(
+            "a matrix (NCCL_TESTS_ALLTOALLV_MATRIX_FILE) defines how much each rank sends: give one size \
+             with -b and -e, at least the amount that the busiest rank sends or receives"
+                .to_owned(),
+        );
     }
     Ok(())
 }
@@ -153,18 +155,18 @@ fn adjust_to_graph(arguments: &Arguments, request: &mut Request) -> Result<(), S
     match request.settings.blocking {
         Blocking::No => {}
         Blocking::Outer => {
-            request.notes.push("-z 3 is left out: a graph (-G) has no iterations to wait for".to_owned());
+            request.notes.push("-z 3 is ignored: a graph (-G) has no iterations to wait for".to_owned());
             request.settings.blocking = Blocking::No;
         }
         Blocking::Wait | Blocking::WaitAndBarrier => {
-            return Err("-z 1 and -z 2 wait inside what -G captures, which CUDA does not allow".to_owned());
+            return Err("-z 1 and -z 2 wait inside the capture of -G: CUDA does not allow this".to_owned());
         }
     }
     if arguments.default_stream {
         return Err("-y: CUDA cannot capture the default stream into a graph (-G)".to_owned());
     }
     if request.settings.per_iteration {
-        request.notes.push("-I is left out: a graph (-G) is launched as a whole".to_owned());
+        request.notes.push("-I is ignored: a graph (-G) is launched as a whole".to_owned());
         request.settings.per_iteration = false;
     }
     Ok(())
@@ -174,7 +176,7 @@ fn adjust_to_graph(arguments: &Arguments, request: &mut Request) -> Result<(), S
 fn adjust_skip(request: &mut Request) {
     let skip = request.settings.per_iteration_skip;
     if skip > 0 && (!request.settings.per_iteration || skip >= request.settings.iterations) {
-        request.notes.push("-K is left out: it needs -I, and fewer iterations to skip than -n".to_owned());
+        request.notes.push("-K is ignored: it needs -I, and fewer iterations to skip than -n".to_owned());
         request.settings.per_iteration_skip = 0;
     }
 }
@@ -183,11 +185,11 @@ fn adjust_skip(request: &mut Request) {
 fn adjust_to_collectives(request: &mut Request) {
     let defaults = Request::new(Vec::new());
     if request.roots != defaults.roots && !request.collectives.iter().any(|each| each.has_root()) {
-        request.notes.push("-r is left out: nothing that is measured has a root".to_owned());
+        request.notes.push("-r is ignored: no measured collective has a root".to_owned());
         request.roots = defaults.roots;
     }
     if request.ops != defaults.ops && !request.collectives.iter().any(|each| each.reduces()) {
-        request.notes.push("-o is left out: nothing that is measured reduces".to_owned());
+        request.notes.push("-o is ignored: no measured collective reduces".to_owned());
         (request.ops, request.all.ops) = (defaults.ops, false);
     }
 }
@@ -196,10 +198,10 @@ fn adjust_to_collectives(request: &mut Request) {
 fn backend(arguments: &Arguments) -> Result<BackendChoice, String> {
     match (arguments.versus, arguments.backend) {
         (Some(Versus::Mpi), BackendChoice::Mpi) => {
-            Err("--vs mpi would compare MPI with itself: leave --backend mpi out".to_owned())
+            Err("--vs mpi would compare MPI with itself: remove --backend mpi".to_owned())
         }
         (Some(Versus::Fabric), BackendChoice::Fabric) => {
-            Err("--vs fabric would compare libfabric with itself: leave --backend fabric out".to_owned())
+            Err("--vs fabric would compare libfabric with itself: remove --backend fabric".to_owned())
         }
         // Both in host memory, unless NCCL is named.
         (Some(Versus::Mpi), BackendChoice::Auto) => Ok(BackendChoice::Fabric),
@@ -212,21 +214,22 @@ fn backend(arguments: &Arguments) -> Result<BackendChoice, String> {
 fn check_verification(arguments: &Arguments) -> Result<(), String> {
     if arguments.fault.is_some() && arguments.checks == 0 {
         return Err(
-            "--inject-fault damages what is verified, and -c 0 verifies nothing: leave one out".to_owned()
+            "--inject-fault damages verified data, but -c 0 verifies nothing: remove one of them".to_owned()
         );
     }
     if arguments.stream_checks.is_none() {
         return Ok(());
     }
     if arguments.checks == 0 {
-        return Err("--check-on-stream verifies, and -c 0 does not: leave one out".to_owned());
+        return Err("--check-on-stream verifies, but -c 0 does not: remove one of them".to_owned());
     }
     if arguments.default_stream {
-        return Err("-y: CUDA cannot capture the default stream into a graph, which --check-on-stream does"
+        return Err("-y: --check-on-stream captures the stream into a graph, and CUDA cannot capture the \
+                    default stream"
             .to_owned());
     }
     if arguments.versus.is_some() {
-        return Err("--check-on-stream is for NCCL alone: leave --vs out".to_owned());
+        return Err("--check-on-stream needs NCCL alone: remove --vs".to_owned());
     }
     Ok(())
 }

@@ -154,18 +154,16 @@ pub(super) fn cta_policy(text: &str) -> Result<u32, String> {
 pub(super) fn no_device_implementation(text: &str) -> Result<NoImplementation, String> {
     match whole(text) {
         Some(0) => Ok(NoImplementation),
-        _ => {
-            Err("kernels of our own over NCCL's device API are not supported; measure NCCL's with 0, or use \
-                  nccl-tests for -D 1 to 4"
-                .to_owned())
-        }
+        _ => Err("kernels of this program over NCCL's device API are not supported; measure NCCL's kernels \
+                  with 0, or use nccl-tests for -D 1 to 4"
+            .to_owned()),
     }
 }
 
 pub(super) fn roots(text: &str) -> Result<Roots, String> {
     match text {
         "all" | "-1" => Ok(Roots::All),
-        _ => count(text).map(Roots::One).map_err(|_| "write a rank from 0 on, or all".to_owned()),
+        _ => count(text).map(Roots::One).map_err(|_| "write a rank (0 or larger), or all".to_owned()),
     }
 }
 

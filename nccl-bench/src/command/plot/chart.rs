@@ -143,7 +143,7 @@ impl Chart<'_> {
         let mut notes = Vec::new();
         let sized = || self.section.points().filter(|point| point.bytes > 0);
         if self.section.points().any(|point| point.bytes == 0) {
-            notes.push("Size 0 is left out: it has no place on an axis of powers of two.".to_owned());
+            notes.push("Size 0 is skipped: it has no place on an axis of powers of two.".to_owned());
         }
         let ranks = |series: &Series| self.picture.runs[series.run].1.ranks.len();
         let single = self.section.series.iter().any(|series| ranks(series) == 1);
@@ -159,7 +159,7 @@ impl Chart<'_> {
         let missing = sized().filter(|point| self.value(point).is_none()).count();
         if missing > 0 {
             let what = if missing == 1 { "1 value is" } else { &format!("{missing} values are") };
-            notes.push(format!("{what} left out: zero, or no number."));
+            notes.push(format!("{what} skipped: zero, or not a number."));
         }
         if self.section.repeats() > 1 {
             notes.push(format!("Medians of up to {} measurements of a size.", self.section.repeats()));
@@ -222,7 +222,8 @@ impl Chart<'_> {
         };
         let name = svg_text("muted middle", (f64::midpoint(left, right), bottom + 40.0), "message size");
         format!(
-            "<path class=\"grid\" d=\"{grid}\"/>\n<path class=\"frame\" d=\"M{left} {bottom}H{right}{marks}\"/>\n\
+            "<path class=\"grid\" d=\"{grid}\"/>\n\
+             <path class=\"frame\" d=\"M{left} {bottom}H{right}{marks}\"/>\n\
              <g class=\"values\">{value_labels}</g>\n<g class=\"sizes\">{size_labels}</g>\n{unit}{name}"
         )
     }

@@ -54,8 +54,9 @@ pub(super) fn write(
     let (width, height) = (Px(2.0 * MARGIN + inner), Px(y - BETWEEN + MARGIN));
     let label = heading.map_or_else(|| titles.join("; "), str::to_owned);
     format!(
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n{MARK}<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" \
-         role=\"img\" aria-label=\"{}\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\">\n\
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
+         {MARK}<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" role=\"img\" aria-label=\"{}\" \
+         width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\">\n\
          <style>\n{}</style>\n<rect class=\"ground\" width=\"100%\" height=\"100%\"/>\n{content}</svg>\n",
         escaped(&label),
         include_str!("chart.css")

@@ -114,8 +114,9 @@ pub(super) fn problems(run: &Run) -> Vec<String> {
     let mut problems = Vec::new();
     if let Some((_, text)) = text::describe_unfinished(&run.outcome) {
         let end = if text.ends_with(['.', '!', '?']) { "" } else { "." };
-        problems
-            .push(format!("{text}{end} This is not a complete run: only what was measured before is shown."));
+        problems.push(format!(
+            "{text}{end} This is not a complete run: only the measurements before its end are shown."
+        ));
     }
     let wrong = count_wrong(run);
     if wrong > 0 {

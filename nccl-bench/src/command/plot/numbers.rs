@@ -38,7 +38,8 @@ pub(super) fn table(picture: &Picture, section: &Section) -> String {
         })
         .collect();
     format!(
-        "<table class=\"numbers\">\n<caption>{}</caption>\n<thead><tr>{head}</tr></thead>\n{bodies}</table>\n",
+        "<table class=\"numbers\">\n<caption>{}</caption>\n<thead><tr>{head}</tr></thead>\n\
+         {bodies}</table>\n",
         caption(picture, section)
     )
 }
@@ -60,8 +61,8 @@ fn caption(picture: &Picture, section: &Section) -> String {
     let mut sentences = Vec::new();
     if picture.medians {
         sentences.push(
-            "time, algbw and busbw: mean of all operations, as in the table of a run. The others: of \
-             operations that were timed one by one, as in the charts.",
+            "time, algbw and busbw: mean of all operations, as in the table of a run. Other columns: \
+             operations timed one by one, as in the charts.",
         );
     }
     if section.repeats() > 1 {

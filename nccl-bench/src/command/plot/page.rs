@@ -108,7 +108,8 @@ fn draw_section(picture: &Picture, index: usize, section: &Section) -> String {
     // With several sections, open tables would push the next charts out of view.
     let open = if picture.sections.len() == 1 { " open=\"open\"" } else { "" };
     format!(
-        "<section id=\"section{index}\">\n<h2>{} <small>{}</small></h2>\n{}<div class=\"charts\">\n{figures}</div>\n\
+        "<section id=\"section{index}\">\n<h2>{} <small>{}</small></h2>\n{}<div class=\"charts\">\n\
+         {figures}</div>\n\
          <details{open}><summary>Numbers</summary>\n<div class=\"scroll\">\n{}</div></details>\n</section>\n",
         escaped(&section.key.collective),
         escaped(&section.detail()),

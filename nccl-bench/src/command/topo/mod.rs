@@ -93,7 +93,7 @@ impl Input {
                     bail!("{name} is a second topology; give one topology and the graphs of the same job")
                 }
                 TopologyDump::Graphs(_) if input.graphs.is_some() => {
-                    bail!("{name} is a second file of graphs; give those of one job")
+                    bail!("{name} is a second file of graphs; give the files of one job")
                 }
                 TopologyDump::Topology(topology) => input.topology = Some(topology),
                 TopologyDump::Graphs(graphs) => input.graphs = Some(graphs),
@@ -112,5 +112,5 @@ fn read_text(file: &Path) -> anyhow::Result<String> {
     let name = file.display();
     let text =
         input::read_regular_file(file, LARGEST_FILE).with_context(|| format!("{name} cannot be read"))?;
-    String::from_utf8(text).with_context(|| format!("{name} is no text; name a file of NCCL_TOPO_DUMP_FILE"))
+    String::from_utf8(text).with_context(|| format!("{name} is not text; name a file of NCCL_TOPO_DUMP_FILE"))
 }

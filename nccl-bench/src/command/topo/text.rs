@@ -31,7 +31,8 @@ pub(super) fn write(input: &Input, examination: &Examination) -> String {
     });
     text += &details(&[rest], &output::style());
     if input.graphs.as_ref().is_some_and(has_local_graph) {
-        text += "\nLOC: inside one GPU, of one rank or of several that share it; the other letters are those of nvidia-smi topo -m\n";
+        text += "\nLOC: inside one GPU, of one rank or of several that share it; nvidia-smi topo -m explains \
+                 the other letters\n";
     }
     text.trim_start_matches('\n').to_owned()
 }
@@ -85,14 +86,20 @@ mod tests {
             <cpu numaid="0" affinity="0000000f">
               <pci busid="0000:10:00.0" class="0x060400" link_speed="16.0 GT/s PCIe" link_width="16">
                 <pci busid="0000:11:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="16">
-                  <gpu dev="0" sm="80" rank="0"><nvlink target="0000:21:00.0" count="4" tclass="0x030200"/></gpu>
+                  <gpu dev="0" sm="80" rank="0">
+                    <nvlink target="0000:21:00.0" count="4" tclass="0x030200"/>
+                  </gpu>
                 </pci>
-                <pci busid="0000:12:00.0" class="0x020000"><nic><net name="mlx5_0" dev="0" speed="100000"/></nic></pci>
+                <pci busid="0000:12:00.0" class="0x020000">
+                  <nic><net name="mlx5_0" dev="0" speed="100000"/></nic>
+                </pci>
               </pci>
             </cpu>
             <cpu numaid="1" affinity="000000f0">
               <pci busid="0000:21:00.0" class="0x030200">
-                <gpu dev="1" sm="80" rank="1"><nvlink target="0000:11:00.0" count="4" tclass="0x030200"/></gpu>
+                <gpu dev="1" sm="80" rank="1">
+                  <nvlink target="0000:11:00.0" count="4" tclass="0x030200"/>
+                </gpu>
               </pci>
             </cpu>
           </system>"#;

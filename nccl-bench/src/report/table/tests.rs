@@ -156,7 +156,8 @@ fn the_first_line_names_the_library_as_its_backend_does() {
 fn an_alltoallv_summary_has_each_ranks_share() {
     assert_eq!(
         alltoallv_summary(&Pattern::Spread(1.0), 4096, 2.0, &[(1000, 3000), (2000, 0)]),
-        "NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY: mode=generated nranks=2 total_bytes=4096 spread=1.000 time_usec=2.00\n\
+        "NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY: mode=generated nranks=2 total_bytes=4096 spread=1.000 \
+         time_usec=2.00\n\
          \x20 rank=0 send_bytes=1000 recv_bytes=3000 alg_bw=1.50 bus_bw=0.75\n\
          \x20 rank=1 send_bytes=2000 recv_bytes=0 alg_bw=1.00 bus_bw=0.50\n"
     );

@@ -19,7 +19,8 @@ fn json_and_entries_in_any_order_are_read() {
     // JSON with a comment is read by lines.
     assert_eq!(pairs(&format!("// a comment\n{indented}")), expected);
     assert_eq!(pairs(&format!("# YAML\nitem: {compact}")), expected);
-    let yaml = "env:\n- value: '1'\n  name: NCCL_P2P_DISABLE\n- value: WARN\n  # why\n  name: \"NCCL_DEBUG\"\n- {value: \"a,b\", name: NCCL_IB_HCA}\n";
+    let yaml = "env:\n- value: '1'\n  name: NCCL_P2P_DISABLE\n- value: WARN\n  # why\n\
+                \x20 name: \"NCCL_DEBUG\"\n- {value: \"a,b\", name: NCCL_IB_HCA}\n";
     assert_eq!(pairs(yaml), ["NCCL_DEBUG=WARN", "NCCL_IB_HCA=a,b", "NCCL_P2P_DISABLE=1"]);
     let docker =
         r#"[{"Env": ["NCCL_NET=AWS Libfabric", "API_KEY=x"], "Cmd": ["mpirun", "-x", "NCCL_ALGO"]}]"#;
@@ -77,7 +78,8 @@ fn what_is_not_known_is_partial() {
 
 #[test]
 fn the_output_of_env_is_read() {
-    let text = "PATH=/bin\nNCCL_ALGO=ring;allreduce:tree\nNCCL_SOCKET_IFNAME==eth0,eth1\nAWS_SECRET_ACCESS_KEY=x\nNCCL_IB_HCA=^mlx5_1:1\n";
+    let text = "PATH=/bin\nNCCL_ALGO=ring;allreduce:tree\nNCCL_SOCKET_IFNAME==eth0,eth1\n\
+                AWS_SECRET_ACCESS_KEY=x\nNCCL_IB_HCA=^mlx5_1:1\n";
     assert_eq!(
         pairs(text),
         ["NCCL_ALGO=ring;allreduce:tree", "NCCL_IB_HCA=^mlx5_1:1", "NCCL_SOCKET_IFNAME==eth0,eth1"]

@@ -67,9 +67,9 @@ fn a_bad_value_has_one_finding_with_a_remedy() {
 #[test]
 fn impossible_values_are_told() {
     for (name, value, words) in [
-        ("CUDA_DEVICE_MAX_CONNECTIONS", "0", "no number from 1 to 32"),
-        ("NCCL_CTA_POLICY", "9", "none of DEFAULT (0), EFFICIENCY (1) and ZERO (2)"),
-        ("NCCL_NET_GDR_READ", "2", "which are 0, 1"),
+        ("CUDA_DEVICE_MAX_CONNECTIONS", "0", "not a number from 1 to 32"),
+        ("NCCL_CTA_POLICY", "9", "not one of DEFAULT (0), EFFICIENCY (1) and ZERO (2)"),
+        ("NCCL_NET_GDR_READ", "2", "is not one of its values (0, 1)"),
         ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "-5", "without a grace period"),
         ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "0", "without a grace period"),
         ("TORCH_NCCL_TRACE_BUFFER_SIZE", "-5", "cannot be negative"),
@@ -84,12 +84,12 @@ fn impossible_values_are_told() {
         ("FI_VERBS_USE_ODP", "maybe", "does not take `maybe`"),
         ("FI_EFA_TX_SIZE", "abc", "libfabric reads numbers only: `abc` counts as 0"),
         ("FI_EFA_TX_SIZE", "64K", "libfabric stops reading at `K`: `64K` is 64"),
-        ("FI_EFA_TX_SIZE", "", "libfabric reads as 0"),
+        ("FI_EFA_TX_SIZE", "", "libfabric reads this as 0"),
         ("OFI_NCCL_NIC_DUP_CONNS", "x", "`x` is not a number: aws-ofi-nccl uses its default"),
         ("OFI_NCCL_NIC_DUP_CONNS", "4x", "`4x` is not a number"),
         ("OFI_NCCL_NIC_DUP_CONNS", "-1", "-1 is below 0"),
         ("FI_EFA_TX_SIZE", "-1", "-1 is below 0"),
-        ("NCCL_IB_DISABLE", "-1", "which are 0, 1"),
+        ("NCCL_IB_DISABLE", "-1", "is not one of its values (0, 1)"),
         ("NCCL_RAS_ADDR", "foo", "not HOST:PORT"),
         ("OFI_NCCL_MR_CACHE_DISABLE", "yes", "`yes` is not 0, 1, true or false"),
     ] {

@@ -58,8 +58,8 @@ fn find_nvml_problem(gpus: &Gpus, in_container: bool) -> Option<Finding> {
         Problem::Failed(error) => broken("nvml-failed", format!("NVML fails: {error}"))
             .with_remedy("nvidia-smi; dmesg | grep -E 'NVRM|Xid'"),
         Problem::NoDriver(error) if gpus.has_gpus() && !in_container => {
-            broken("no-driver", format!("the host has NVIDIA GPUs on its PCI bus, and no driver: {error}"))
-                .with_remedy("modprobe nvidia; dmesg | grep NVRM says why it does not load")
+            broken("no-driver", format!("the host has NVIDIA GPUs on its PCI bus, but no driver: {error}"))
+                .with_remedy("modprobe nvidia; dmesg | grep NVRM shows why it does not load")
         }
         _ => return None,
     })
@@ -71,7 +71,7 @@ fn find_lost_gpus(gpus: &Gpus) -> Option<Finding> {
     (!names.is_empty()).then(|| {
         Finding::new("gpu-lost", Severity::Broken, format!("NVML cannot open {}", join_list(&names)))
             .with_cause("the GPU fell off the bus, or needs a reset")
-            .with_remedy("dmesg | grep Xid; reboot the node; isolate it when it happens again")
+            .with_remedy("dmesg | grep Xid; reboot the node; isolate it if it happens again")
             .with_action(Action::Reboot)
     })
 }
@@ -82,7 +82,7 @@ fn fewer_than_on_bus(gpus: &Gpus, in_container: bool) -> Option<Finding> {
     if gpus.problem.is_some() || seen >= served {
         return None;
     }
-    let text = format!("NVML shows {}, and the driver serves {served} on the PCI bus", counted(seen, "GPU"));
+    let text = format!("NVML shows {}, but the driver serves {served} on the PCI bus", counted(seen, "GPU"));
     Some(if in_container {
         Finding::new("container-has-fewer-gpus", Severity::Advice, text)
             .with_cause("this container was given a part of the host's GPUs")
@@ -159,7 +159,7 @@ fn find_memory_errors(gpu: &Gpu) -> Vec<Finding> {
                 format!("{} since the driver was loaded: {}", counted_errors(errors), describe_gpu(gpu)),
             )
             .with_cause("memory or caches of the GPU lose data")
-            .with_remedy(format!("{reset}; isolate the node when errors come back"))
+            .with_remedy(format!("{reset}; isolate the node if errors come back"))
             .with_action(Action::Reset),
         );
     }
@@ -207,7 +207,7 @@ fn ecc_off(gpus: &Gpus) -> Option<Finding> {
         Finding::new(
             "ecc-off",
             Severity::Degraded,
-            format!("ECC is off, and on for the other GPUs: {}", join_list(&off)),
+            format!("ECC is off, but on for the other GPUs: {}", join_list(&off)),
         )
         .with_remedy("nvidia-smi -e 1 -i INDEX, then reset the GPU")
     })
@@ -254,7 +254,7 @@ fn find_slowed_gpus(gpus: &Gpus) -> Vec<Finding> {
                 Severity::Advice,
                 format!("the power limit is below the default: {}", join_list(&limited)),
             )
-            .with_remedy("nvidia-smi -pl WATTS, if it is not meant so"),
+            .with_remedy("nvidia-smi -pl WATTS, if this is not intended"),
         );
     }
     findings
@@ -346,7 +346,7 @@ fn find_running_processes(gpus: &Gpus) -> Option<Finding> {
             format!("other processes use the GPUs: {}", join_list(&used)),
         )
         .with_cause(
-            "a job runs, or one ended and left processes behind; they take memory and time from the next",
+            "a job runs, or processes of an ended job remain. They take memory and time from the next job",
         )
         .with_remedy("end what should not run: kill PID")
     })

@@ -61,7 +61,7 @@ fn describe_messages(
         },
         None => {
             let name = super::read::error_name(&message.text);
-            let text = format!("the kernel reports {name}, which no rule explains{on}");
+            let text = format!("the kernel reports {name}, and no rule explains it{on}");
             let mut finding = Finding::new("unknown-kernel-error", Severity::Unknown, text);
             finding.remedy = Some("look it up in NVIDIA's list of Xid errors".to_owned());
             finding.source = Some("https://docs.nvidia.com/deploy/xid-errors/".to_owned());

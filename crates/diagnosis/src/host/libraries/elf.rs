@@ -30,7 +30,7 @@ pub(super) struct LibraryContent {
 pub(super) fn read_library(path: &Path, kind: LibraryKind) -> Result<LibraryContent, String> {
     let file = File::open(path).map_err(|error| error.to_string())?;
     let cache = ReadCache::new(file);
-    let object = object::File::parse(&cache).map_err(|_| "it is no ELF library".to_owned())?;
+    let object = object::File::parse(&cache).map_err(|_| "it is not an ELF library".to_owned())?;
     let own = if cfg!(target_arch = "aarch64") { Architecture::Aarch64 } else { Architecture::X86_64 };
     if object.architecture() != own {
         return Err(format!("it is for another processor ({:?})", object.architecture()));
@@ -146,6 +146,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let text = folder.path().join("libnccl.so");
         std::fs::write(&text, "INPUT(libnccl.so.2)").unwrap();
-        assert_eq!(read_library(&text, LibraryKind::Nccl).unwrap_err(), "it is no ELF library");
+        assert_eq!(read_library(&text, LibraryKind::Nccl).unwrap_err(), "it is not an ELF library");
     }
 }

@@ -50,12 +50,12 @@ fn same_version(libraries: &[Library]) -> Vec<Finding> {
                         "two-builds-of-one-version",
                         Severity::Advice,
                         format!(
-                            "two builds of {} {} are here, and may behave differently",
+                            "this host has two builds of {} {}: they may behave differently",
                             one.name,
                             or_dash(one.version.as_ref())
                         ),
                     )
-                    .with_cause("a version number does not tell who built a library, or with which options")
+                    .with_cause("a version number does not show who built a library, or with which options")
                     .with_remedy(
                         "use the same file on all hosts: LD_LIBRARY_PATH, or LD_PRELOAD for a Python wheel's",
                     )
@@ -92,7 +92,7 @@ fn several_nccl(libraries: &[Library]) -> Option<Finding> {
                 join_list(&others)
             ),
         )
-        .with_cause("Python packages bring their own library, which their programs load first")
+        .with_cause("Python packages bring their own library, and their programs load it first")
         .with_remedy("see which one a job loads: NCCL_DEBUG=VERSION, or grep libnccl /proc/PID/maps")
     })
 }
@@ -107,10 +107,16 @@ fn find_driver_mismatch(libraries: &[Library], system: &System) -> Option<Findin
         Finding::new(
             "libcuda-mismatch",
             Severity::Degraded,
-            format!("{} is of driver {version}, and the kernel's module of {kernel}", library.path),
+            format!(
+                "{} belongs to driver {version}, but the kernel's module to driver {kernel}",
+                library.path
+            ),
         )
         .with_cause("the driver was updated without a reboot, or an image brings a library of its own")
-        .with_remedy("reboot the node; in a container remove the library from the image: the NVIDIA container toolkit mounts the host's")
+        .with_remedy(
+            "reboot the node; in a container remove the library from the image: the NVIDIA container toolkit \
+             mounts the library of the host",
+        )
     })
 }
 
@@ -118,9 +124,16 @@ fn without_plugin(libraries: &[Library]) -> Vec<Finding> {
     let mut findings = Vec::new();
     if libraries_of_kind(libraries, LibraryKind::NetPlugin).next().is_none() {
         findings.push(
-            Finding::new("no-net-plugin", Severity::Degraded, "there are EFA devices, and no network plugin of NCCL (libnccl-net*.so) was found")
-                .with_cause("without the plugin aws-ofi-nccl NCCL uses TCP, silently")
-                .with_remedy("install aws-ofi-nccl (the EFA installer has it: /opt/amazon/ofi-nccl), and add its folder to LD_LIBRARY_PATH"),
+            Finding::new(
+                "no-net-plugin",
+                Severity::Degraded,
+                "there are EFA devices, but no network plugin of NCCL (libnccl-net*.so) was found",
+            )
+            .with_cause("without the plugin aws-ofi-nccl NCCL uses TCP, silently")
+            .with_remedy(
+                "install aws-ofi-nccl (the EFA installer has it: /opt/amazon/ofi-nccl), and add its folder \
+                 to LD_LIBRARY_PATH",
+            ),
         );
     } else if !libraries_of_kind(libraries, LibraryKind::NetPlugin).any(|library| library.first) {
         let paths: Vec<&str> = libraries_of_kind(libraries, LibraryKind::NetPlugin)
@@ -135,7 +148,7 @@ fn without_plugin(libraries: &[Library]) -> Vec<Finding> {
                     join_list(&paths)
                 ),
             )
-            .with_cause("NCCL loads the plugin by name, and uses TCP when it does not find it")
+            .with_cause("NCCL loads the plugin by name, and uses TCP if it does not find the plugin")
             .with_remedy("add its folder to LD_LIBRARY_PATH, or set NCCL_NET_PLUGIN to its path"),
         );
     }
@@ -144,7 +157,7 @@ fn without_plugin(libraries: &[Library]) -> Vec<Finding> {
             Finding::new(
                 "no-libfabric",
                 Severity::Degraded,
-                "there are EFA devices, and no libfabric was found",
+                "there are EFA devices, but no libfabric was found",
             )
             .with_remedy("install the EFA software (/opt/amazon/efa), and add its folder to LD_LIBRARY_PATH"),
         );

@@ -23,7 +23,8 @@ pub(super) struct Meaning {
 
 const CABLE: &str =
     "clean or replace the cable or transceiver, then the switch port: mlxlink -d DEVICE -c -e";
-const LOSS: &str = "look for full or pausing switch ports on the way: ethtool -S INTERFACE | grep -E 'pause|discard|ecn|cnp'";
+const LOSS: &str = "look for full or pausing switch ports on the way: ethtool -S INTERFACE | grep -E \
+                    'pause|discard|ecn|cnp'";
 const EFA: &str =
     "look at the peers' health; the instance's security group must allow all traffic to and from itself";
 
@@ -123,7 +124,7 @@ fn efa_count(nics: &[Nic], product: Option<&str>) -> Option<Finding> {
             rule,
             Severity::Degraded,
             format!(
-                "{} {} visible, and {product} has {expected}",
+                "{} {} visible, but {product} has {expected}",
                 counted(there, "EFA device"),
                 plural(there, "is", "are")
             ),
@@ -152,7 +153,7 @@ fn none_up(nics: &[Nic], needed: bool) -> Option<Finding> {
     let finding = Finding::new("no-nic-up", severity, format!("no RDMA device is up: {}", join_list(&names)));
     Some(if initialized {
         finding
-            .with_cause("the link is up, and no subnet manager has configured the port (INIT)")
+            .with_cause("the link is up, but no subnet manager has configured the port (INIT)")
             .with_remedy("start a subnet manager, or connect the port to the managed fabric: sminfo; ibstat")
     } else {
         finding.with_remedy("see the cable, the switch port and the interface: rdma link; ip link; dmesg")
@@ -170,7 +171,7 @@ fn find_inactive_port(nics: &[Nic], nic: &Nic, port: &Port) -> Option<Finding> {
         return Some(
             Finding::new("port-not-configured", Severity::Degraded, format!("{name} is in state INIT"))
                 .with_cause("the link is up, and no subnet manager has configured the port")
-                .with_remedy("see that the subnet manager runs and reaches the port: sminfo; ibdiagnet"),
+                .with_remedy("check that the subnet manager runs and reaches the port: sminfo; ibdiagnet"),
         );
     }
     let alike: Vec<&Nic> = nics
@@ -214,7 +215,7 @@ fn find_rate_differences(nics: &[Nic]) -> Vec<Finding> {
                     "port-slower-than-others",
                     Severity::Degraded,
                     format!(
-                        "{} port {} runs at {}, the others like it at {usual}",
+                        "{} port {} runs at {}, other ports of its kind at {usual}",
                         nic.name, port.number, port.rate
                     ),
                 )
@@ -237,7 +238,7 @@ fn find_narrow_pcie(nic: &Nic) -> Option<Finding> {
             "nic-pcie-narrow",
             Severity::Degraded,
             format!(
-                "{} has {width} of {most} PCIe lanes ({gigabits:.0} Gbit/s), and its port runs at {rate:.0} \
+                "{} has {width} of {most} PCIe lanes ({gigabits:.0} Gbit/s), but its port runs at {rate:.0} \
                  Gbit/s",
                 nic.name
             ),
@@ -290,7 +291,7 @@ fn without_address(nics: &[Nic]) -> Option<Finding> {
         )
         .with_cause("their interfaces have no IPv4 address, or it is not visible in this network namespace")
         .with_remedy(
-            "give their interfaces addresses (ip addr add), or leave the devices out (NCCL_IB_HCA=^NAME)",
+            "give their interfaces addresses (ip addr add), or exclude the devices (NCCL_IB_HCA=^NAME)",
         )
     })
 }
@@ -315,17 +316,20 @@ pub(crate) fn fixed_gid(nics: &[Nic], environment: &[(String, String)]) -> Optio
     }
     let (severity, text) = match (&empty[..], &first[..]) {
         ([], []) => return None,
-        ([], ports) => {
-            (Severity::Degraded, format!("selects RoCE v1, which is not routed, on {}", join_list(ports)))
-        }
+        ([], ports) => (Severity::Degraded, format!("selects RoCE v1 (not routed) on {}", join_list(ports))),
         (ports, _) => {
             (Severity::Broken, format!("selects an entry without an address on {}", join_list(ports)))
         }
     };
     Some(
         Finding::new("roce-gid-index", severity, format!("NCCL_IB_GID_INDEX={index} {text}"))
-            .with_cause("NCCL takes the entry as it is; the order of the table differs between ports, hosts and containers")
-            .with_remedy("unset NCCL_IB_GID_INDEX: NCCL 2.21 and later choose the entry; show_gids lists them")
+            .with_cause(
+                "NCCL uses this entry on every port, but the order of the table differs between ports, hosts \
+                 and containers",
+            )
+            .with_remedy(
+                "unset NCCL_IB_GID_INDEX: NCCL 2.21 and later choose the entry; show_gids lists them",
+            )
             .with_source("NCCL src/transport/net_ib.cc, ncclIbGetGidIndex"),
     )
 }

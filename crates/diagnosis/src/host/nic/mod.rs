@@ -296,7 +296,7 @@ mod tests {
         let degraded = Severity::Degraded;
         assert_eq!(
             told[0].2,
-            "mlx5_2 port 1 runs at 100 Gb/sec (4X EDR), the others like it at 200 Gb/sec (4X HDR)"
+            "mlx5_2 port 1 runs at 100 Gb/sec (4X EDR), other ports of its kind at 200 Gb/sec (4X HDR)"
         );
         assert_eq!((told[1].0, told[1].1), ("roce-small-mtu", degraded));
         assert_eq!(
@@ -324,7 +324,7 @@ mod tests {
             "NCCL_IB_GID_INDEX=1 selects an entry without an address on mlx5_0 port 1 and mlx5_1 port 1";
         assert_eq!(told("1"), Some((Severity::Broken, empty.to_owned())));
         assert_eq!(told("3").map(|(severity, _)| severity), Some(Severity::Broken));
-        let version_1 = "NCCL_IB_GID_INDEX=3 selects RoCE v1, which is not routed, on mlx5_1 port 1";
+        let version_1 = "NCCL_IB_GID_INDEX=3 selects RoCE v1 (not routed) on mlx5_1 port 1";
         let environment = [("NCCL_IB_GID_INDEX".to_owned(), "3".to_owned())];
         assert_eq!(fixed_gid(&nics[1..], &environment).unwrap().diagnosis, version_1);
         assert_eq!(fixed_gid(&nics, &[]), None);

@@ -60,7 +60,7 @@ pub(crate) fn judge_system(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Fi
 pub(crate) fn prove_host_memory(system: &System) -> Result<Option<String>, String> {
     let unknown = |what: &str| format!("host memory: {what}");
     let available =
-        system.available.ok_or_else(|| unknown("/proc/meminfo does not tell what is available"))?;
+        system.available.ok_or_else(|| unknown("/proc/meminfo does not show the available memory"))?;
     let free = system.shm.free.ok_or_else(|| unknown("there is no /dev/shm, or its size cannot be read"))?;
     if !system.limits.known {
         return Err(unknown("the limits of this process cannot be read (/proc/self/limits)"));
@@ -81,7 +81,7 @@ pub(crate) fn judge_host_memory(system: &System) -> Option<Finding> {
     );
     Some(
         Finding::new("host-memory-shm-small", Severity::Degraded, text)
-            .with_cause("ranks of one host exchange data there, and fail or use the network when it is full")
+            .with_cause("ranks of one host exchange data there, and fail or use the network if it is full")
             .with_remedy(enlarge_shared(system)),
     )
 }
@@ -117,7 +117,7 @@ fn verbs_files(system: &System) -> Option<Finding> {
             Finding::new(
                 "no-uverbs",
                 Severity::Broken,
-                "RDMA devices are visible, and there is no /dev/infiniband/uverbs*",
+                "RDMA devices are visible, but there is no /dev/infiniband/uverbs*",
             )
             .with_cause("programs reach RDMA devices through these files")
             .with_remedy(remedy),
@@ -146,10 +146,10 @@ fn locked_memory(system: &System) -> Option<Finding> {
         .with_remedy(choose_remedy(
             system,
             "start the container with --ulimit memlock=-1:-1",
-            "LimitMEMLOCK=infinity for the container runtime on the node, or the capability IPC_LOCK for \
-                 the pod",
+            "LimitMEMLOCK=infinity for the container runtime on the node, or the capability IPC_LOCK for the \
+             pod",
             "memlock unlimited in /etc/security/limits.conf; LimitMEMLOCK=infinity for slurmd and other \
-                 services",
+             services",
         ))
         .with_source(TROUBLESHOOTING),
     )
@@ -239,7 +239,7 @@ fn judge_limits(system: &System, gpus: usize, has_network: bool) -> Vec<Finding>
             Finding::new("open-files", severity, format!("this process may open {files} files (ulimit -n)"))
                 .with_cause(
                     "a rank opens files for each peer and device: 144 ranks with 16 contexts of the network \
-                     each need more than 32768; without, they fail with: Too many open files",
+                     each need more than 32768; with a lower limit they fail with: Too many open files",
                 )
                 .with_remedy(choose_remedy(
                     system,
@@ -287,9 +287,16 @@ fn judge_control_group(system: &System, gpus: usize) -> Vec<Finding> {
     let left = group.processes.map(|most| most.saturating_sub(group.running.unwrap_or(0)));
     if let Some(left) = left.filter(|left| *left < GROUP_PROCESSES * gpus.max(1) as u64) {
         findings.push(
-            Finding::new("pids-limit", Severity::Degraded, format!("the control group has room for {left} more processes and threads"))
-                .with_cause("NCCL and the framework start many threads per GPU, and fail with: Resource temporarily unavailable")
-                .with_remedy(remedy("number of processes (--pids-limit)")),
+            Finding::new(
+                "pids-limit",
+                Severity::Degraded,
+                format!("the control group has room for {left} more processes and threads"),
+            )
+            .with_cause(
+                "NCCL and the framework start many threads per GPU, and fail with: Resource temporarily \
+                 unavailable",
+            )
+            .with_remedy(remedy("number of processes (--pids-limit)")),
         );
     }
     if let Some(processors) = group.processors.filter(|processors| *processors < (PROCESSORS * gpus) as f64) {
@@ -313,7 +320,7 @@ fn judge_control_group(system: &System, gpus: usize) -> Vec<Finding> {
                 Severity::Degraded,
                 format!("the control group may use {} for {}", size_text(bytes), counted(gpus, "GPU")),
             )
-            .with_cause("CUDA and NCCL take some GiB of host memory per GPU; files in /dev/shm count as well")
+            .with_cause("CUDA and NCCL take some GiB of host memory per GPU; files in /dev/shm also count")
             .with_remedy(remedy("memory (--memory)")),
         );
     }
@@ -327,7 +334,7 @@ fn judge_control_group(system: &System, gpus: usize) -> Vec<Finding> {
                 Severity::Advice,
                 format!("this process may use {allowed} of {all} processors"),
             )
-            .with_cause("a launcher binds each rank, or the container or job was given these")
+            .with_cause("a launcher binds each rank, or the container or job has only these processors")
             .with_remedy("mpirun --bind-to none, or more processors per task (srun --cpus-per-task)"),
         );
     }
@@ -338,21 +345,33 @@ fn judge_settings(system: &System, gpus: &Gpus) -> Vec<Finding> {
     let mut findings = Vec::new();
     if system.services.remove_ipc == Some(true) && system.services.systemd {
         findings.push(
-            Finding::new("remove-ipc", Severity::Advice, "systemd removes a user's files in /dev/shm when the user's last session ends (RemoveIPC=yes)")
-                .with_cause("a job of that user, which still runs, loses its shared memory")
-                .with_remedy("RemoveIPC=no in /etc/systemd/logind.conf; systemctl restart systemd-logind"),
+            Finding::new(
+                "remove-ipc",
+                Severity::Advice,
+                "systemd removes a user's files in /dev/shm when the user's last session ends \
+                 (RemoveIPC=yes)",
+            )
+            .with_cause("a job of this user that still runs loses its shared memory")
+            .with_remedy("RemoveIPC=no in /etc/systemd/logind.conf; systemctl restart systemd-logind"),
         );
     }
     if gpus.has_gpus() && system.may_lack_numa() {
         findings.push(
-            Finding::new("numa-in-container", Severity::Advice, "this container may not choose NUMA nodes (no capability SYS_NICE)")
-                .with_cause("NCCL 2.24 and later allocate host memory by NUMA node (cuMem), and fall back or fail without")
-                .with_remedy(choose_remedy(
-                    system,
-                    "start the container with --cap-add SYS_NICE, or set NCCL_CUMEM_HOST_ENABLE=0",
-                    "add the capability SYS_NICE to the pod, or set NCCL_CUMEM_HOST_ENABLE=0",
-                    "set NCCL_CUMEM_HOST_ENABLE=0",
-                )),
+            Finding::new(
+                "numa-in-container",
+                Severity::Advice,
+                "this container may not choose NUMA nodes (no capability SYS_NICE)",
+            )
+            .with_cause(
+                "NCCL 2.24 and later allocate host memory by NUMA node (cuMem). Without the capability they \
+                 fall back or fail",
+            )
+            .with_remedy(choose_remedy(
+                system,
+                "start the container with --cap-add SYS_NICE, or set NCCL_CUMEM_HOST_ENABLE=0",
+                "add the capability SYS_NICE to the pod, or set NCCL_CUMEM_HOST_ENABLE=0",
+                "set NCCL_CUMEM_HOST_ENABLE=0",
+            )),
         );
     }
     if system.driver.nvlink_off && gpus.devices.len() > 1 {
@@ -442,8 +461,14 @@ fn gpu_direct(system: &System, gpus: &Gpus, nics: &[Nic]) -> Vec<Finding> {
                 "the driver refuses DMA-BUF to network devices on Grace-Blackwell \
                  (GrdmaPciTopoCheckOverride: 0)",
             )
-            .with_cause("before driver 595 its check of the PCI topology fails there, and NCCL uses sockets")
-            .with_remedy("options nvidia NVreg_GrdmaPciTopoCheckOverride=1 in /etc/modprobe.d, then load the module again")
+            .with_cause(
+                "before driver 595 the driver's check of the PCI topology fails on this machine, and NCCL \
+                 uses sockets",
+            )
+            .with_remedy(
+                "options nvidia NVreg_GrdmaPciTopoCheckOverride=1 in /etc/modprobe.d, then load the module \
+                 again",
+            )
             .with_source("NVIDIA AICR, requirements of its NCCL checks on GB200"),
         );
     }
@@ -459,14 +484,21 @@ fn multi_node_nvlink(system: &System, gpus: &Gpus) -> Vec<Finding> {
     let mut findings = Vec::new();
     if system.services.imex_channels == 0 {
         findings.push(
-            Finding::new("no-imex-channel", Severity::Degraded, "the GPUs are in a fabric of several hosts, and there is no IMEX channel")
-                .with_cause("without /dev/nvidia-caps-imex-channels/channel0 NVLink ends at the host; CUDA fails with error 800")
-                .with_remedy(choose_remedy(
-                    system,
-                    "start the container with --device=/dev/nvidia-caps-imex-channels/channel0",
-                    "give the pod a ComputeDomain (resourceClaims)",
-                    "options nvidia NVreg_CreateImexChannel0=1, or nvidia-modprobe -i 0",
-                )),
+            Finding::new(
+                "no-imex-channel",
+                Severity::Degraded,
+                "the GPUs are in a fabric of several hosts, but there is no IMEX channel",
+            )
+            .with_cause(
+                "without /dev/nvidia-caps-imex-channels/channel0 NVLink ends at the host; CUDA fails with \
+                 error 800",
+            )
+            .with_remedy(choose_remedy(
+                system,
+                "start the container with --device=/dev/nvidia-caps-imex-channels/channel0",
+                "give the pod a ComputeDomain (resourceClaims)",
+                "options nvidia NVreg_CreateImexChannel0=1, or nvidia-modprobe -i 0",
+            )),
         );
     }
     if !system.services.imex && system.container.is_none() {
@@ -474,7 +506,7 @@ fn multi_node_nvlink(system: &System, gpus: &Gpus) -> Vec<Finding> {
             Finding::new(
                 "no-imex-daemon",
                 Severity::Degraded,
-                "the GPUs are in a fabric of several hosts, and the IMEX daemon does not run",
+                "the GPUs are in a fabric of several hosts, but the IMEX daemon does not run",
             )
             .with_remedy("systemctl enable --now nvidia-imex; nvidia-imex-ctl -N shows all hosts"),
         );

@@ -41,8 +41,8 @@ impl ClientFailure {
             Self::Unresolved(_) => "Give `--address HOST:PORT`, an IPv6 address in brackets: `[::1]:28028`.",
             Self::NotListening(_) => {
                 "No NCCL job runs on this host, or its NCCL is older than 2.24, or it was started with \
-                 NCCL_RAS_ENABLE=0, or NCCL_RAS_ADDR sets another address, or it runs in a container with a \
-                 network of its own. List listeners with `ss -ltnp | grep 28028`; ask inside the pod with \
+                 NCCL_RAS_ENABLE=0, or NCCL_RAS_ADDR sets another address, or it runs in a container with \
+                 its own network. List listeners with `ss -ltnp | grep 28028`; ask inside the pod with \
                  `kubectl exec POD -- nccl-bench doctor job`."
             }
             Self::Silent(_) | Self::Stalled(_) => {
@@ -51,7 +51,7 @@ impl ClientFailure {
                  `ps -o pid,stat,wchan:32,cmd -p PID`."
             }
             Self::Closed(_) => "The process may have ended while it was asked. Ask again.",
-            Self::TooLong(_) => "This is no answer of RAS, or the job is larger than this program reads.",
+            Self::TooLong(_) => "This is not an answer of RAS, or the job is larger than this program reads.",
             Self::Unexpected(_) => {
                 "Another program listens there. List it with `ss -ltnp | grep 28028`; give the address of \
                  RAS with `--address HOST:PORT` (NCCL_RAS_ADDR of the job)."
@@ -75,7 +75,7 @@ impl fmt::Display for ClientFailure {
             Self::Silent(time) => {
                 write!(
                     formatter,
-                    "the connection was accepted, and not answered in {:.1} s",
+                    "the connection was accepted, but not answered in {:.1} s",
                     time.as_secs_f64()
                 )
             }
@@ -83,7 +83,7 @@ impl fmt::Display for ClientFailure {
             Self::Closed(bytes) => write!(formatter, "the connection was closed after {bytes} bytes"),
             Self::TooLong(limit) => write!(formatter, "the answer is longer than {limit} bytes"),
             Self::Unexpected(reply) => {
-                write!(formatter, "the reply is not that of RAS: `{}`", shown_text(reply))
+                write!(formatter, "the reply is not from RAS: `{}`", shown_text(reply))
             }
             Self::Malformed(fault) => write!(formatter, "the answer cannot be read: {fault}"),
             Self::OtherJobs(jobs) => {

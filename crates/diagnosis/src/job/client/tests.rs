@@ -224,7 +224,7 @@ fn a_flood_ends_at_the_limit() {
 fn another_program_at_the_port_is_told() {
     let (address, _lines) = serve(vec![Script::Reply(b"HTTP/1.1 400 Bad Request\r\n\x1b[31m\r\n")]);
     let unanswered = patient(&address).poll_job(&any).unwrap_err();
-    assert_eq!(unanswered.failure.to_string(), "the reply is not that of RAS: `HTTP/1.1 400 Bad Request`");
+    assert_eq!(unanswered.failure.to_string(), "the reply is not from RAS: `HTTP/1.1 400 Bad Request`");
     let (address, _lines) = serve(vec![Script::Answer(true, b"{}".to_vec())]);
     let unanswered = patient(&address).poll_job(&any).unwrap_err();
     assert!(

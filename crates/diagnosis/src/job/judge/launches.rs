@@ -41,8 +41,8 @@ pub(super) fn conclude_from_counts(
         .collect();
     let mut conclusions = CountConclusions::default();
     if progress.has_restarted {
-        let text =
-            "Communicators were destroyed or made anew between the answers: their counts are not comparable.";
+        let text = "Communicators were destroyed or created again between the answers: their counts are not \
+                    comparable.";
         conclusions.unseen = Some(text.to_owned());
     }
     let is_certain = last.format == Format::Json || last.communicator_count() == 1;
@@ -168,8 +168,8 @@ fn build_finding(
                 plural(ahead_count, "has", "have"),
                 stand.behind.len(),
             ),
-            "Most ranks still work on something else, or the few called an operation that the others do not \
-             call.",
+            "Most ranks still do other work, or these few ranks called an operation that the other ranks do \
+             not call.",
         )
     };
     let mut finding = Finding::new(rule, severity, diagnosis);
@@ -423,7 +423,7 @@ fn find_missing_counts(last: &Status) -> Option<Finding> {
         let mut finding = Finding::new(
             "job-no-communicator",
             Severity::Unknown,
-            "A process answers, and it has no communicator that is ready.",
+            "A process answers, but it has no communicator that is ready.",
         );
         finding.cause = Some(
             "The job starts or ends. Ranks that wait for each other before the first exchange are not \
@@ -431,7 +431,7 @@ fn find_missing_counts(last: &Status) -> Option<Finding> {
                 .to_owned(),
         );
         finding.remedy =
-            Some("Ask again; during a start, NCCL_DEBUG=INFO tells which ranks are late.".to_owned());
+            Some("Ask again; during a start, NCCL_DEBUG=INFO shows which ranks are late.".to_owned());
         return Some(finding);
     }
     let mut finding = Finding::new(

@@ -96,11 +96,18 @@ fn absence_finding(
         _ => "did not answer the other processes once".to_owned(),
     };
     let mut finding = Finding::new(rule, severity, capitalize(&format!("{} {said}.", join_list(&names))));
-    finding.cause = Some(match absence {
-        Absence::Dead => "The process has ended (killed, out of memory, an exception), or its host is unreachable.",
-        _ => "The process has ended or is stopped (SIGSTOP, debugger, frozen container), or its host is overloaded.",
-    }
-    .to_owned());
+    finding.cause = Some(
+        match absence {
+            Absence::Dead => {
+                "The process has ended (killed, out of memory, an exception), or its host is unreachable."
+            }
+            _ => {
+                "The process has ended or is stopped (SIGSTOP, debugger, frozen container), or its host is \
+                 overloaded."
+            }
+        }
+        .to_owned(),
+    );
     let (pid, host) = match each.first() {
         Some((_, process)) => (
             process.pid.map_or_else(|| "PID".to_owned(), |pid| pid.to_string()),
@@ -110,8 +117,8 @@ fn absence_finding(
     };
     finding.remedy = Some(format!(
         "On {host}: `ps -o pid,stat,wchan:32,cmd -p {pid}` (T is stopped, D waits in the kernel; no line: it \
-         has ended). If it has ended: its log, and `dmesg -T | grep -iE 'oom|killed process|xid'`. The \
-         others wait for it: restart the job."
+         has ended). If it has ended: its log, and `dmesg -T | grep -iE 'oom|killed process|xid'`. The other \
+         ranks wait for it: restart the job."
     ));
     finding.action = Action::Watch;
     finding.ranks = each
@@ -258,8 +265,8 @@ fn cause_of(error: &str) -> &'static str {
         }
         "System error" => "A system call or the network failed: a lost connection, a limit, no memory.",
         REMOTE_ERROR => "Another process of the job has failed or closed its connection.",
-        "Invalid argument" | "Invalid usage" => "The program calls NCCL in a way that it does not allow.",
-        _ => "NCCL gives no reason here; its log does.",
+        "Invalid argument" | "Invalid usage" => "The program calls NCCL in a way that NCCL does not allow.",
+        _ => "NCCL gives no reason here; the reason is in its log.",
     }
 }
 
@@ -296,7 +303,7 @@ fn find_unfinished_ranks(
     finding.cause = Some("A rank is late, or connections between ranks cannot be made.".to_owned());
     finding.remedy = Some(
         "Ask again in a minute. If nothing changes: `py-spy dump --pid PID` of a rank that has not entered; \
-         else NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,NET tell the step in which the ranks wait."
+         else NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,NET show the step in which the ranks wait."
             .to_owned(),
     );
     finding.ranks = now

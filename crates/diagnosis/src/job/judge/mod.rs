@@ -99,14 +99,11 @@ fn describe_ended_job(unanswered: &Unanswered) -> Finding {
 /// Returns sentences about facts invisible to RAS.
 fn list_unseen(watch: &Watch, last: &Status) -> Vec<String> {
     let mut unseen = vec![
-        "RAS counts operations that were launched, not those that finished: data and speed are not \
-         seen."
-            .to_owned(),
+        "RAS counts launched operations, not finished operations: data and speed are not visible.".to_owned(),
         "Sends and receives, and all-to-all, gather and scatter made of them, are not counted, nor are \
          operations replayed from a CUDA graph: a job of these looks idle."
             .to_owned(),
-        "Ranks that wait for each other before their communicator's first exchange are not visible to \
-         RAS."
+        "Ranks that wait for each other before their communicator's first exchange are not visible to RAS."
             .to_owned(),
     ];
     let tries = tables::count_tries(watch);

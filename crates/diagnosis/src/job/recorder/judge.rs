@@ -82,8 +82,13 @@ fn mismatch_finding(group: &GroupRecord<'_>, mismatch: &Mismatch) -> Finding {
     let mut finding = Finding::new("recorder-mismatch", Severity::Broken, diagnosis);
     finding.cause = Some(
         match property {
-            CallProperty::Operation => "A branch of the program depends on the rank, so that ranks call other collectives.",
-            _ => "The ranks pass different tensors: an uneven last batch, a parameter that only some ranks have.",
+            CallProperty::Operation => {
+                "A branch of the program depends on the rank, so ranks call different collectives."
+            }
+            _ => {
+                "The ranks pass different tensors: an uneven last batch, a parameter that only some ranks \
+                 have."
+            }
         }
         .to_owned(),
     );
@@ -186,7 +191,7 @@ fn absence_finding(group: &GroupRecord<'_>, absent: &Absent, groups: &[GroupReco
 /// Changes the finding about a group with late ranks waiting in other groups that wait for them.
 fn mark_circle(mut finding: Finding) -> Finding {
     finding.rule = "recorder-circle".to_owned();
-    finding.diagnosis.push_str(" These wait in another group at the same time.");
+    finding.diagnosis.push_str(" These ranks wait in another group at the same time.");
     finding.cause = Some("Ranks call the collectives of different groups in different orders.".to_owned());
     finding
 }
@@ -225,7 +230,7 @@ fn find_stuck_collective(group: &GroupRecord<'_>) -> Option<Finding> {
     if absent.is_empty() {
         finding.cause = Some(
             "All ranks have called it: it is stuck inside (network, GPU), still waits for earlier work on \
-             the GPU, or simply runs. Which rank is the cause cannot be told from the dumps."
+             the GPU, or simply runs. The dumps do not show which rank is the cause."
                 .to_owned(),
         );
         finding.remedy = Some(
@@ -238,8 +243,8 @@ fn find_stuck_collective(group: &GroupRecord<'_>) -> Option<Finding> {
         finding.rule = "recorder-dump-missing".to_owned();
         finding.diagnosis.push_str(&format!(" {} {has} no dump.", capitalize(&ranks_in_words(&absent))));
         finding.cause = Some(format!(
-            "Probably {verb} ended before the dump was written (an exception, a crash), and the others wait \
-             for it; or the file was not given."
+            "Probably {verb} ended before the dump was written (an exception, a crash), and the other ranks \
+             wait for it; or its file was not given."
         ));
         finding.remedy =
             Some("Look at the end of the log of these ranks, and give their dumps if they exist.".to_owned());

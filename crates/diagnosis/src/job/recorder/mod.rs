@@ -66,7 +66,7 @@ fn describe_several_jobs(dumps: &BTreeMap<u32, Dump>) -> Option<String> {
     let (other, others) = worlds.find(|(_, others)| *others != ranks)?;
     let count = |text| dump::parse_ranks(text).len();
     Some(format!(
-        "the dump of rank {first} is of a job with {} ranks, that of rank {other} of a job with {}",
+        "the dump of rank {first} is of a job with {} ranks, but the dump of rank {other} of a job with {}",
         count(ranks),
         count(others)
     ))
@@ -98,9 +98,10 @@ pub fn judge_dumps(dumps: &BTreeMap<u32, Dump>) -> Examination {
     examination.findings = conclusions.findings;
     examination.proof = conclusions.proof.into_iter().collect();
     examination.unseen = conclusions.unseen;
-    examination
-        .unseen
-        .push("The dumps are of the time when they were written; operations before the oldest record are not in them.".to_owned());
+    examination.unseen.push(
+        "The dumps show the state when they were written, without operations before the oldest record."
+            .to_owned(),
+    );
     examination.sections = vec![dumps_section(dumps), groups_section(&groups)];
     examination.facts = facts_as_json(dumps, &groups);
     examination.sort_findings();

@@ -179,7 +179,7 @@ impl<'a> PickleMachine<'a> {
             }
             other => {
                 return Err(format!(
-                    "operation {other:#04x} makes no plain value: this is no flight recorder dump"
+                    "operation {other:#04x} does not make a plain value: this is not a flight recorder dump"
                 ));
             }
         })
@@ -247,7 +247,7 @@ impl<'a> PickleMachine<'a> {
         let top = *self.stack.last().ok_or("a list is missing")?;
         match &mut self.values[top] {
             PickleValue::List(list) => list.extend(items),
-            _ => return Err("items are added to a value that is no list".to_owned()),
+            _ => return Err("items are added to a value that is not a list".to_owned()),
         }
         Ok(())
     }
@@ -259,7 +259,7 @@ impl<'a> PickleMachine<'a> {
             PickleValue::Dictionary(entries) => {
                 entries.extend(pairs.iter().map(|[key, value]| (*key, *value)))
             }
-            _ => return Err("items are added to a value that is no dictionary".to_owned()),
+            _ => return Err("items are added to a value that is not a dictionary".to_owned()),
         }
         Ok(())
     }
@@ -335,7 +335,8 @@ mod tests {
     #[test]
     fn plain_values_are_read() {
         // {'a': [1, -2, 2**40, True, None, 1.5]}, protocol 2.
-        let bytes = b"\x80\x02}q\x00X\x01\x00\x00\x00aq\x01]q\x02(K\x01J\xfe\xff\xff\xff\x8a\x06\x00\x00\x00\x00\x00\x01\x88NG?\xf8\x00\x00\x00\x00\x00\x00es.";
+        let bytes = b"\x80\x02}q\x00X\x01\x00\x00\x00aq\x01]q\x02(K\x01J\xfe\xff\xff\xff\
+                      \x8a\x06\x00\x00\x00\x00\x00\x01\x88NG?\xf8\x00\x00\x00\x00\x00\x00es.";
         let value: serde_json::Value = read_pickle(bytes).unwrap();
         assert_eq!(value, serde_json::json!({ "a": [1, -2, 1_i64 << 40, true, null, 1.5] }));
     }

@@ -227,8 +227,17 @@ fn no_mutation_of_a_dump_panics() {
 
 #[test]
 fn json_of_pytorch_has_texts_for_numbers_and_no_empty_list_of_operations() {
-    let progress = |last: &str| json!({ "last_enqueued_collective": last, "last_started_collective": "-1", "last_completed_collective": "5" });
-    let dump = |last| json!({ "version": "2.10", "comm_lib_version": "2.27.5", "pg_config": {}, "pg_status": { "0": progress(last) } });
+    let progress = |last: &str| {
+        json!({
+            "last_enqueued_collective": last,
+            "last_started_collective": "-1",
+            "last_completed_collective": "5",
+        })
+    };
+    let dump = |last| {
+        let status = json!({ "0": progress(last) });
+        json!({ "version": "2.10", "comm_lib_version": "2.27.5", "pg_config": {}, "pg_status": status })
+    };
     let read = dump::parse_dump(dump("7").to_string().as_bytes()).unwrap();
     assert_eq!(read.pg_status["0"].last_enqueued_collective, 7);
     assert_eq!(read.pg_status["0"].last_completed_collective, 5);
@@ -241,7 +250,8 @@ fn json_of_pytorch_has_texts_for_numbers_and_no_empty_list_of_operations() {
 fn dumps_of_several_jobs_are_not_judged() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, ranks: &str| {
-        let dump = json!({ "version": "2.10", "pg_config": { "0": { "name": "0", "desc": "default_pg", "ranks": ranks } } });
+        let group = json!({ "name": "0", "desc": "default_pg", "ranks": ranks });
+        let dump = json!({ "version": "2.10", "pg_config": { "0": group } });
         let path = folder.path().join(name);
         std::fs::write(&path, dump.to_string()).unwrap();
         path
@@ -257,7 +267,7 @@ fn dumps_of_several_jobs_are_not_judged() {
     let old = write("a_rank_1", "[0, 1, 2, 3]");
     let found = rules(&[first.clone(), old]);
     assert!(
-        found.len() == 1 && found[0].contains("with 2 ranks, that of rank 1 of a job with 4"),
+        found.len() == 1 && found[0].contains("with 2 ranks, but the dump of rank 1 of a job with 4"),
         "{found:?}"
     );
     let same = write("a_rank_2", "[0, 1]");

@@ -76,7 +76,8 @@ mod tests {
     const MULTICAST: &str = "a:100:100 [0] transport/nvls.cc:246 NCCL WARN Cuda failure 999 'unknown error'\n\
         a:100:100 [0] NCCL INFO transport/nvls.cc:394 -> 1\n\
         a:100:100 [0] NCCL INFO init.cc:365 -> 1\n";
-    const NOT_FREED: &str = "a:100:100 [0] init.cc:2869 NCCL WARN commReclaim: cleanup comm 0x01 rank 0 failed in destroy/abort, error 1\n";
+    const NOT_FREED: &str = "a:100:100 [0] init.cc:2869 NCCL WARN commReclaim: cleanup comm 0x01 rank 0 \
+                             failed in destroy/abort, error 1\n";
 
     #[test]
     fn a_failure_of_the_cleanup_alone_is_degraded() {
@@ -100,7 +101,8 @@ mod tests {
     #[test]
     fn a_store_that_is_lost_after_the_end_of_all_communicators_is_advice() {
         let text = pair("IB", "NET/IB/0/GDRDMA").text();
-        let lost = "[rank1]:[W522 11:47:46.952883182 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=7): failed to recv\n";
+        let lost = "[rank1]:[W522 11:47:46.952883182 TCPStore.cpp:125] [c10d] recvValue failed on \
+                    SocketImpl(fd=7): failed to recv\n";
         let whole = text.clone() + &end(0, "Destroy") + &end(1, "Destroy") + lost;
         assert_eq!(examine(&whole).health(), Health::Healthy, "{:?}", examine(&whole).findings);
         let crash = "Segmentation fault (core dumped)\n";

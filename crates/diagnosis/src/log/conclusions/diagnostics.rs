@@ -51,12 +51,12 @@ fn describe_check(job: &Job<'_>, check: &str, lines: &[&DiagnosticLine]) -> Find
         Finding {
             cause: Some(
                 "A link, a GPU or the way between two GPUs is faulty, or the driver or the container does \
-                 not allow P2P; the program is not at fault, since nothing of it ran yet."
+                 not allow P2P. The program is not at fault: it has not run yet."
                     .to_owned(),
             ),
             remedy: Some(
                 "nccl-bench doctor host; nvidia-smi nvlink -s; nvidia-smi topo -p2p r\nNCCL_P2P_DISABLE=1 \
-                 goes around it, slowly."
+                 avoids P2P, but is slow."
                     .to_owned(),
             ),
             action: Action::Watch,

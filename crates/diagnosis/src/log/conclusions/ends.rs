@@ -32,7 +32,7 @@ pub(super) fn find_ranks_without_end(job: &Job<'_>, found: &[Placed]) -> Option<
                 .to_owned(),
         ),
         remedy: Some(
-            "Look at the exit codes of these ranks, at the end of what their program wrote, and on their \
+            "Look at the exit codes of these ranks, at the end of their program's output, and on their \
              hosts: dmesg -T | grep -iE 'killed process|Xid'"
                 .to_owned(),
         ),

@@ -88,7 +88,8 @@ mod tests {
         let job = pair("IB", "NET/IB/0/GDRDMA").text();
         let closed = |peer: &str| {
             format!(
-                "a:100:7 [0] misc/socket.cc:50 NCCL WARN socketProgress: Connection closed by remote peer {peer}<46494>\n\
+                "a:100:7 [0] misc/socket.cc:50 NCCL WARN socketProgress: Connection closed by remote peer \
+                 {peer}<46494>\n\
                  a:100:7 [0] NCCL INFO misc/socket.cc:58 -> 6\n"
             )
         };
@@ -119,7 +120,8 @@ mod tests {
     fn the_imex_channel_is_the_cause_of_a_refused_call() {
         let call =
             "a:1:1 [1] include/alloc.h:228 NCCL WARN Cuda failure 800 'operation not permitted'\n".to_owned();
-        let imex = "a:1:1 [1] mnnvl.cc:67 NCCL WARN MNNVL (cliqueSize 8) is available but not working on this system.\n";
+        let imex = "a:1:1 [1] mnnvl.cc:67 NCCL WARN MNNVL (cliqueSize 8) is available but not working on \
+                    this system.\n";
         let found = examine(&(call.clone() + imex));
         assert_eq!(found.findings[0].rule, "mnnvl-imex", "{:?}", found.findings);
         assert!(found.findings[0].consequences[0].text.contains("operation not permitted"));

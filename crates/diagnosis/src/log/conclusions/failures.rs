@@ -170,7 +170,8 @@ pub(super) fn find_unexplained_failure(job: &Job<'_>, found: &[Placed]) -> Optio
         ([], hosts) => format!(" on {}", hosts.join(", ")),
         (ranks, _) => format!(" on {}", ranks_in_words(ranks)),
     };
-    let diagnosis = format!("{call} failed{who} ({}), and no message in this log tells why", failure.name);
+    let diagnosis =
+        format!("{call} failed{who} ({}), and no message in this log gives the reason", failure.name);
     let finding = Finding {
         cause: Some(cause_of_code(failure.code).to_owned()),
         remedy: Some(
@@ -193,7 +194,7 @@ fn cause_of_code(code: u32) -> &'static str {
     match code {
         1 => "A call to CUDA failed; the program's own error, or the kernel's log (Xid), has its name.",
         2 => {
-            "A call to the system failed. Where the trace begins in misc/socket.cc or bootstrap.cc, a \
+            "A call to the system failed. If the trace begins in misc/socket.cc or bootstrap.cc, a \
              connection to a peer failed: a firewall, the wrong interface (NCCL_SOCKET_IFNAME), or a peer \
              that ended."
         }
@@ -224,7 +225,8 @@ mod tests {
             format!("vm:{rank}:1 [{rank}] {RETRY} ({number}/34) after sleep for 100 msec\n")
         };
         let log = start(1) + &start(2) + &tries(1, 33) + &tries(1, 34) + &tries(2, 12);
-        let given_up = "vm:1:1 [1] misc/socket.cc:5 NCCL WARN socketPollConnect: connect to 192.0.2.5<4000> returned Connection refused, exceeded error retry count after 34 attempts\n\
+        let given_up = "vm:1:1 [1] misc/socket.cc:5 NCCL WARN socketPollConnect: connect to 192.0.2.5<4000> \
+                        returned Connection refused, exceeded error retry count after 34 attempts\n\
                         vm:1:1 [1] NCCL INFO misc/socket.cc:6 -> 6\n";
         for text in [log.clone(), log.clone() + given_up] {
             let found = examine(&text);
@@ -284,8 +286,9 @@ mod tests {
         ] {
             let found = examine(&format!("{healthy}b:101:9 [1] NCCL INFO {trace}\n"));
             let first = &found.findings[0];
-            let says =
-                format!("A call within NCCL failed on rank 1 ({name}), and no message in this log tells why");
+            let says = format!(
+                "A call within NCCL failed on rank 1 ({name}), and no message in this log gives the reason"
+            );
             assert_eq!((first.rule.as_str(), &first.diagnosis), ("nccl-call-failed", &says), "{trace}");
             assert_eq!((found.health(), &first.ranks[..]), (Health::CannotTell, &[1][..]), "{trace}");
         }
@@ -304,7 +307,8 @@ mod tests {
                  busId 60 - Destroy COMPLETE\n"
             )
         };
-        let stop = "b:101:9 [1] NCCL INFO misc/socket.cc:47 -> 3\nb:101:9 [1] NCCL INFO misc/socket.cc:58 (socketWait) -> 3\n\
+        let stop = "b:101:9 [1] NCCL INFO misc/socket.cc:47 -> 3\nb:101:9 [1] NCCL INFO misc/socket.cc:58 \
+                    (socketWait) -> 3\n\
                     b:101:8 [1] NCCL INFO proxy.cc:1521 -> 3\n";
         for ends in [end(0) + stop + &end(1), end(0) + &end(1) + stop] {
             let found = examine(&(healthy.clone() + &ends));
@@ -350,13 +354,14 @@ mod tests {
             assert_eq!(found.health(), Health::CannotTell, "{trace}: {:?}", found.findings);
             assert_eq!(found.findings[0].rule, "nccl-call-failed");
         }
-        let socket = "vm:1:7 [0] NCCL INFO misc/socket.cc:64 -> 2\nvm:1:7 [0] NCCL INFO bootstrap.cc:70 -> 2\n\
+        let socket = "vm:1:7 [0] NCCL INFO misc/socket.cc:64 -> 2\nvm:1:7 [0] NCCL INFO bootstrap.cc:70 -> \
+                      2\n\
                       vm:1:7 [0] NCCL INFO init.cc:13 -> 2\n";
         let found = examine(socket);
         assert_eq!(found.health(), Health::Broken, "{:?}", found.findings);
         assert_eq!(
             found.findings[0].diagnosis,
-            "A call to NCCL failed on vm (ncclSystemError), and no message in this log tells why"
+            "A call to NCCL failed on vm (ncclSystemError), and no message in this log gives the reason"
         );
         // A failure with a message explains it.
         let told = format!("{socket}vm:1:7 [0] a.cc:1 NCCL WARN Cuda failure 2 'out of memory'\n");

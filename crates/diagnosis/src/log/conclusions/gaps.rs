@@ -9,7 +9,8 @@ use crate::log::digest::{Communicator, Member, VariableSeen};
 /// Returns sentences about missing parts of the log, or none if it proves the transport of every rank.
 pub(super) fn find_gaps(job: &Job<'_>, ways: &Ways<'_>) -> Vec<String> {
     let cut = job.digest.inputs.iter().any(|input| input.problem.is_some());
-    let cut = cut.then(|| "a log was not read to its end: what it lacks can differ".to_owned());
+    let cut =
+        cut.then(|| "a log was not read to its end: the missing lines can change the result".to_owned());
     let gaps = [
         cut,
         describe_contradiction(ways),
@@ -31,7 +32,7 @@ pub(super) fn find_gaps_beside_communicators(job: &Job<'_>) -> Vec<String> {
     let strangers = job.processes_without_communicator();
     let stranger = strangers.first().map(|(host, pid)| {
         format!(
-            "{} loaded NCCL and joined no communicator, the first is {pid} on {host}: its log is cut, or it \
+            "{} loaded NCCL but joined no communicator, the first is {pid} on {host}: its log is cut, or it \
              waits",
             count(strangers.len(), "process")
         )
@@ -98,7 +99,7 @@ fn describe_lost_completion(ways: &Ways<'_>) -> Option<String> {
     let lost: Vec<u32> = lost.map(|(&rank, _)| rank).collect();
     (!lost.is_empty()).then(|| {
         format!(
-            "the log lacks the line `Init COMPLETE` of {}, and has lines that follow it: the log is cut or \
+            "the log lacks the line `Init COMPLETE` of {}, but has lines that follow it: the log is cut or \
              filtered",
             ranks_in_words(&lost)
         )
@@ -135,8 +136,8 @@ fn describe_aborted_communicators(job: &Job<'_>) -> Option<String> {
     let aborted: Vec<&Communicator> = job.digest.communicators.iter().filter(is_aborted).collect();
     let first = aborted.first()?;
     Some(format!(
-        "the program aborted {}, the first is {}: PyTorch before 2.6 ends every run so, others do it after \
-         an error",
+        "the program aborted {}, the first is {}: PyTorch before 2.6 ends every run in this way, other \
+         programs only after an error",
         count(aborted.len(), "communicator"),
         if first.id.is_empty() { "without an id" } else { &first.id }
     ))
@@ -166,8 +167,8 @@ fn describe_silent_ranks(job: &Job<'_>, ways: &Ways<'_>) -> Option<String> {
         silent.into_iter().map(|(&rank, _)| rank).filter(|rank| !unconnected.contains(rank)).collect();
     (!heard.is_empty() && !silent.is_empty()).then(|| {
         format!(
-            "the own lines of {} have no connection, and those of other ranks have: the log is cut or \
-             filtered there",
+            "the lines of {} show no connection, but the lines of other ranks do: the log is cut or filtered \
+             there",
             ranks_in_words(&silent)
         )
     })
@@ -202,7 +203,7 @@ fn broken_ring(ways: &Ways<'_>) -> Option<String> {
 fn describe_unknown_transport(ways: &Ways<'_>) -> Option<String> {
     ways.pairs.iter().find_map(|((from, to), way)| match way {
         Way::Other(word) => {
-            Some(format!("rank {from} reaches rank {to} via {word}, a transport that is not known here"))
+            Some(format!("rank {from} reaches rank {to} via {word}, a transport unknown to this program"))
         }
         _ => None,
     })

@@ -236,7 +236,7 @@ mod tests {
         let text = pair("IB", "NET/IB/0/GDRDMA").text();
         let found = examine(&(text + "c:9:9 [0] NCCL INFO NCCL version 2.28.9+cuda13.0\n"));
         assert_eq!(found.health(), Health::CannotTell);
-        let says = "1 process loaded NCCL and joined no communicator, the first is 9 on c";
+        let says = "1 process loaded NCCL but joined no communicator, the first is 9 on c";
         assert!(found.unseen.iter().any(|line| line.starts_with(says)), "{:?}", found.unseen);
     }
 

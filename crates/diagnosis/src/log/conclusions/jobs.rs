@@ -229,7 +229,7 @@ mod tests {
             all.any(|each| each.diagnosis.starts_with(job))
         };
         assert!(of("Job 1: ") && of("Job 3: "), "{:?}", found.findings);
-        let lacks = "Job 2: messages that other jobs have too are not kept";
+        let lacks = "Job 2: messages that other jobs also have are not kept";
         assert!(found.unseen.iter().any(|text| text.starts_with(lacks)), "{:?}", found.unseen);
         // The last message belongs to the first job.
         let found = examine(&jobs([&full, "", ""]));

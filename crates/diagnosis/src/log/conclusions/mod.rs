@@ -46,12 +46,15 @@ pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
     let notice =
         format!("The log has {all} jobs on the same GPUs, one after another{which}: {}", lines.join("; "));
     examination.findings.push(Finding {
-        remedy: Some("Each is judged by itself below; a log of its own for each run is clearer.".to_owned()),
+        remedy: Some(
+            "Each job is judged separately below; a separate log for each run is clearer.".to_owned(),
+        ),
         ..Finding::new("several-jobs", Severity::Advice, notice)
     });
     let mut is_proven = skipped == 0;
     if skipped > 0 {
-        let text = format!("the first {skipped} jobs of the log were not judged: pass a log of their own");
+        let text =
+            format!("the first {skipped} jobs of the log were not judged: pass a separate log for each job");
         examination.unseen.push(text);
     }
     let mut facts = Vec::new();
@@ -60,7 +63,8 @@ pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
         let own = of_job(&part.digest, rules);
         is_proven &= !own.proof.is_empty() && part.is_whole;
         if !part.is_whole {
-            let text = "messages that other jobs have too are not kept for each job: pass a log of its own";
+            let text = "messages that other jobs also have are not kept for each job: pass a separate log \
+                        for each job";
             examination.unseen.push(of(text));
         }
         examination.proof.extend(own.proof.iter().map(|text| of(text)));
@@ -117,7 +121,9 @@ fn of_job(digest: &Digest, rules: &Rules) -> Examination {
     examination.findings = order::order_findings(&job, found);
     prove_transport(&job, ways.as_ref(), &others, &mut examination);
     if more > 0 {
-        let text = format!("{more} further groups of processes were not examined: pass a log of their own");
+        let text = format!(
+            "{more} further groups of processes were not examined: pass a separate log for each group"
+        );
         examination.unseen.push(text);
         examination.proof.clear();
     }
@@ -145,8 +151,12 @@ fn prove_transport(
     let lines: u64 = job.digest.inputs.iter().map(|input| input.nccl_lines).sum();
     let Some(ways) = ways else {
         unseen.push(match lines {
-            0 => "there is no line of NCCL: run the job with NCCL_DEBUG=INFO, and pass the output of all ranks".to_owned(),
-            _ => "no communicator was started in this log: run the job with NCCL_DEBUG=INFO, and pass its whole output".to_owned(),
+            0 => "there is no line of NCCL: run the job with NCCL_DEBUG=INFO, and pass the output of all \
+                  ranks"
+                .to_owned(),
+            _ => "no communicator was started in this log: run the job with NCCL_DEBUG=INFO, and pass its \
+                  whole output"
+                .to_owned(),
         });
         return;
     };

@@ -235,12 +235,14 @@ impl Usage {
 type Advice = (&'static str, &'static str, &'static str);
 
 const EFA: Advice = (
-    "The plugin found no usable EFA device in this process: the container was given none, the instance type \
-     or the network interface has no EFA, libfabric lacks the provider efa, or the memlock limit is too low.",
+    "The plugin found no usable EFA device in this process: the container has none, the instance type or the \
+     network interface has no EFA, libfabric lacks the provider efa, or the memlock limit is too low.",
     "ls /dev/infiniband; fi_info -p efa\n\
-     Kubernetes: resources: limits: vpc.amazonaws.com/efa: 32 (p5; p4d 4, p5en 16), with the EFA device plugin: kubectl get ds -A | grep efa\n\
+     Kubernetes: resources: limits: vpc.amazonaws.com/efa: 32 (p5; p4d 4, p5en 16), with the EFA device \
+     plugin: kubectl get ds -A | grep efa\n\
      Docker: --device=/dev/infiniband/uverbs0 for each device, --ulimit memlock=-1\n\
-     Set NCCL_NET=\"AWS Libfabric\" (plugin before 1.13) or NCCL_NET=Libfabric: the job then stops instead of falling back.",
+     Set NCCL_NET=\"AWS Libfabric\" (plugin before 1.13) or NCCL_NET=Libfabric: the job then stops instead \
+     of falling back.",
     "aws-ofi-nccl 1.16.2 src/nccl_ofi_net.cpp; AWS EFA user guide",
 );
 const IB: Advice = (
@@ -282,8 +284,9 @@ fn find_sockets_between_nodes(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding>
     };
     let remedy = match &set_by {
         Some(set) => format!("unset {}", set.name),
-        None => "AWS with EFA: install aws-ofi-nccl (the EFA installer has it) and give the container its devices. InfiniBand \
-                 or RoCE: ibstat; ls /dev/infiniband. If the hosts have only Ethernet, TCP is all that NCCL can use."
+        None => "AWS with EFA: install aws-ofi-nccl (the EFA installer has it) and give the container its \
+                 devices. InfiniBand or RoCE: ibstat; ls /dev/infiniband. If the hosts have only Ethernet, \
+                 TCP is all that NCCL can use."
             .to_owned(),
     };
     let ranks: BTreeSet<u32> = pairs.iter().flat_map(|&(from, to)| [from, to]).collect();
@@ -322,8 +325,8 @@ fn find_staged_networks(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     let evidence = format!("{}, the first from rank {from} to rank {to}", count(pairs.len(), "connection"));
     Some(Finding {
         cause: Some(if spark {
-            "DGX Spark (GB10) has no GPUDirect RDMA: its GPU uses the host's memory, and nothing is \
-             lost.".to_owned()
+            "DGX Spark (GB10) has no GPUDirect RDMA: its GPU uses the host's memory, and nothing is lost."
+                .to_owned()
         } else {
             "GPUDirect RDMA is off: neither the module nvidia-peermem nor DMA-BUF can be used, the GPU and \
              the NIC are too far apart (NCCL_NET_GDR_LEVEL), the instance type has none, or a virtual \
@@ -331,16 +334,21 @@ fn find_staged_networks(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
                 .to_owned()
         }),
         remedy: (!spark).then(|| {
-            "InfiniBand or RoCE: lsmod | grep nvidia_peermem || modprobe nvidia-peermem; nvidia-smi topo -m (GPU and NIC: PIX or PXB)\n\
-             EFA (without nvidia-peermem: DMA-BUF or its own peer memory): cat /sys/class/infiniband/*/device/p2p has to print NVIDIA; \
-             update the EFA installer\n\
+            "InfiniBand or RoCE: lsmod | grep nvidia_peermem || modprobe nvidia-peermem; nvidia-smi topo -m \
+             (GPU and NIC: PIX or PXB)\n\
+             EFA (without nvidia-peermem: DMA-BUF or its own peer memory): cat \
+             /sys/class/infiniband/*/device/p2p has to print NVIDIA; update the EFA installer\n\
              unset NCCL_NET_GDR_LEVEL NCCL_NET_GDR_READ"
                 .to_owned()
         }),
         ranks: ranks.into_iter().collect(),
         evidence: vec![Evidence { place: "connections".to_owned(), text: evidence, ..Evidence::default() }],
         source: Some("NCCL user guide, troubleshooting: GPUDirect RDMA".to_owned()),
-        ..Finding::new("network-without-gdr", severity, format!("Data is staged through the host's memory: {way}"))
+        ..Finding::new(
+            "network-without-gdr",
+            severity,
+            format!("Data is staged through the host's memory: {way}"),
+        )
     })
 }
 
@@ -363,13 +371,15 @@ fn through_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     let linked = slow.iter().any(|(pair, _)| ways.linked.contains(pair));
     let cause = match (off, linked) {
         (Some(seen), _) => format!("{}={} limits P2P.", seen.name, seen.value),
-        (None, true) => "NVLink connects these GPUs, but P2P cannot be used: different containers or PID namespaces, /dev/shm \
-                         not shared, different host ids, or P2P refused by the driver."
+        (None, true) => "NVLink connects these GPUs, but P2P cannot be used: different containers or PID \
+                         namespaces, /dev/shm not shared, different host ids, or P2P refused by the driver."
             .to_owned(),
-        (None, false) => "P2P between these GPUs is not possible: different containers or host ids, PCIe ACS or the IOMMU \
-                          redirects it, the GPUs are attached to different CPU sockets, or this kind of GPU has none (A10G, L4, GeForce: \
-                          then this is their normal way)."
-            .to_owned(),
+        (None, false) => {
+            "P2P between these GPUs is not possible: different containers or host ids, PCIe ACS or the IOMMU \
+             redirects it, the GPUs are attached to different CPU sockets, or this kind of GPU has none \
+             (A10G, L4, GeForce: then this is their normal way)."
+                .to_owned()
+        }
     };
     let remedy = match off {
         Some(seen) => format!("unset {}", seen.name),
@@ -431,8 +441,9 @@ fn split_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     let cause = if ids.len() > 1 {
         "NCCL_HOSTID has different values on its ranks."
     } else {
-        "The ranks run in different containers, which NCCL takes for different hosts."
+        "The ranks run in different containers: NCCL treats them as different hosts."
     };
+    let variables = ids.iter().take(4).map(|seen| cite_variable(job, seen));
     Some(Finding {
         cause: Some(cause.to_owned()),
         remedy: Some(
@@ -444,12 +455,16 @@ fn split_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
         ),
         ranks: ranks.clone(),
         hosts: vec![(*host).to_owned()],
-        evidence: ids.iter().take(4).map(|seen| cite_variable(job, seen)).chain(tcp_evidence(job, Some(ways))).collect(),
+        evidence: variables.chain(tcp_evidence(job, Some(ways))).collect(),
         source: Some("NCCL 2.28.9 src/misc/utils.cc, getHostHash; nccl issues 1781, 324".to_owned()),
         ..Finding::new(
             "host-counted-as-nodes",
             Severity::Degraded,
-            format!("NCCL counts {} of host {host} as {nodes} nodes: between these they use a network instead of NVLink, P2P or SHM", ranks_in_words(&ranks)),
+            format!(
+                "NCCL counts {} of host {host} as {nodes} nodes: between these nodes they use a network \
+                 instead of NVLink, P2P or SHM",
+                ranks_in_words(&ranks)
+            ),
         )
     })
 }

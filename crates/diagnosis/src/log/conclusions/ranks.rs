@@ -114,7 +114,7 @@ pub(super) fn find_other_sizes(job: &Job<'_>) -> Option<Placed> {
     let finding = Finding {
         cause: Some(
             "The processes were started with different sizes, by a launcher or by variables such as \
-             WORLD_SIZE: the start cannot complete, or ranks exchange data with the wrong ones."
+             WORLD_SIZE: the start cannot complete, or ranks exchange data with the wrong ranks."
                 .to_owned(),
         ),
         remedy: Some(
@@ -217,12 +217,24 @@ fn describe_version_difference(
     });
     let list: Vec<String> = values.iter().map(each).collect();
     Some(Finding {
-        cause: Some("Some ranks load another library: another image, virtual environment, LD_LIBRARY_PATH or LD_PRELOAD.".to_owned()),
-        remedy: Some("Install one version on all hosts; nccl-bench doctor host shows which files are loaded.".to_owned()),
+        cause: Some(
+            "Some ranks load another library: another image, virtual environment, LD_LIBRARY_PATH or \
+             LD_PRELOAD."
+                .to_owned(),
+        ),
+        remedy: Some(
+            "Install one version on all hosts; nccl-bench doctor host shows which files are loaded."
+                .to_owned(),
+        ),
         ranks: job.ranks_of_writers(odd.iter().copied()),
         hosts: job.hosts_of_writers(odd),
         evidence: evidence.take(4).collect(),
-        ..Finding::new(rule, severity, format!("The version of {name} differs: {}", list.join("; ")).replace("version of the build", "build"))
+        ..Finding::new(
+            rule,
+            severity,
+            format!("The version of {name} differs: {}", list.join("; "))
+                .replace("version of the build", "build"),
+        )
     })
 }
 
@@ -307,13 +319,20 @@ fn compare_variable(job: &Job<'_>, name: &str, seen: &[&VariableSeen]) -> Option
 /// it.
 fn describe_unseen_variable(name: &str, list: &[String], without: &[u32]) -> Finding {
     let text = format!(
-        "{name} is {}; the log does not show if it is set on {}",
+        "{name} is {}; the log does not show whether it is set on {}",
         list.join("; "),
         ranks_in_words(without)
     );
     Finding {
-        cause: Some("The log lacks lines of the start of some ranks, or these wrote different lines: it may be cut or filtered.".to_owned()),
-        remedy: Some(format!("Pass the whole log, or compare the variables of all ranks: nccl-bench doctor env. All need the same {name}.")),
+        cause: Some(
+            "The log lacks lines of the start of some ranks, or these ranks wrote different lines: the log \
+             may be cut or filtered."
+                .to_owned(),
+        ),
+        remedy: Some(format!(
+            "Pass the whole log, or compare the variables of all ranks: nccl-bench doctor env. All ranks \
+             need the same {name}."
+        )),
         ranks: without.to_vec(),
         ..Finding::new("variable-unseen", Severity::Unknown, text)
     }

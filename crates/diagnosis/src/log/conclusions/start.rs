@@ -79,7 +79,7 @@ pub(super) fn find_incomplete_start(job: &Job<'_>, found: &[Placed]) -> Option<P
 fn describe_start_failure(absent: &[u32], done: &[u32]) -> String {
     match (absent, done) {
         ([], []) => "No rank completed: a rank failed during the start, or waits for another one.".to_owned(),
-        ([], done) => format!("{} completed; the others failed or wait.", ranks_in_words(done)),
+        ([], done) => format!("{} completed; the other ranks failed or wait.", ranks_in_words(done)),
         ([rank], _) => format!(
             "The log has no line of rank {rank}: it did not start, or cannot reach rank 0, or its log is not \
              here."

@@ -82,7 +82,11 @@ pub(super) fn find_slow_start(job: &Job<'_>) -> Option<Finding> {
         let writer = communicator.members.get(&rank)?.writer;
         let text = format!("Bootstrap timings: recv {seconds:.2} s");
         return Some(Finding {
-            cause: Some("The processes did not start together: images were pulled, pods were scheduled, or data was loaded. The network is not the reason.".to_owned()),
+            cause: Some(
+                "The processes did not start together: images were pulled, pods were scheduled, or data was \
+                 loaded. The network is not the reason."
+                    .to_owned(),
+            ),
             ranks: start.late.clone(),
             evidence: job.cite_writer(writer, text).into_iter().collect(),
             source: Some("NCCL 2.28.9 src/bootstrap.cc, bootstrapInit".to_owned()),

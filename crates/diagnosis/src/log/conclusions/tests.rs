@@ -107,7 +107,7 @@ fn a_log_with_a_gap_proves_nothing() {
     for (text, says) in [
         (without("Connected all rings"), "did not log that the connections are complete"),
         (without("1[1] -> 0[0]") + ring, "no connection from rank 1 to rank 0"),
-        (whole.replace("NET/Libfabric/0/GDRDMA", "FOO/9"), "via FOO/9, a transport that is not known"),
+        (whole.replace("NET/Libfabric/0/GDRDMA", "FOO/9"), "via FOO/9, a transport unknown to this program"),
         (whole.replace("NET/Libfabric/0/GDRDMA", "P2P/CUMEM"), "are these two names of one host"),
     ] {
         let found = examine(&text);
@@ -132,7 +132,7 @@ fn a_log_without_lines_of_nccl_cannot_tell() {
 #[test]
 fn a_file_of_which_nothing_was_read_has_no_rest() {
     let found = examine("\u{7f}ELF\u{2}\u{1}\n");
-    assert!(found.unseen[0].starts_with("job.log: it is no log, but a program"), "{:?}", found.unseen);
+    assert!(found.unseen[0].starts_with("job.log: it is not a log, but a program"), "{:?}", found.unseen);
 }
 
 #[test]
@@ -226,7 +226,8 @@ fn reports_of_nccls_own_diagnostics_are_findings() {
     );
     assert_eq!(found.health(), Health::Healthy, "{:?}", found.findings);
     let found = with(
-        "a:100 NCCL DIAG [INFO] p2p: transfer failed srcRank=0 srcCudaDev=0 dstRank=1 dstCudaDev=1 path=NVL reason=mismatch\n\
+        "a:100 NCCL DIAG [INFO] p2p: transfer failed srcRank=0 srcCudaDev=0 dstRank=1 dstCudaDev=1 path=NVL \
+         reason=mismatch\n\
          a:100 NCCL DIAG [INFO] p2p: only 1/2 GPU-to-GPU peer accesses passed verification\n",
     );
     let failed = finding(&found, "nccl-diagnostics-p2p");

@@ -129,10 +129,10 @@ fn find_differing_calls(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Findin
     })
 }
 
-const ORDER: &str = "The program takes different branches on these ranks, or calls collectives in another order: they wait for \
-                     each other for ever.";
-const SIZES: &str = "The data of these ranks have different shapes: a last batch that is smaller, uneven shards, or parameters \
-                     that differ. NCCL does not compare sizes: it hangs, or returns wrong data.";
+const ORDER: &str = "The program takes different branches on these ranks, or calls collectives in another \
+                     order: they wait for each other forever.";
+const SIZES: &str = "The data of these ranks have different shapes: a smaller last batch, uneven shards, or \
+                     different parameters. NCCL does not compare sizes: it hangs, or returns wrong data.";
 const OF_ONE_GROUP: &str = " (The lines do not name the process group; this holds if it is one.)";
 
 /// Returns the ranks by a property of their calls.
@@ -231,11 +231,12 @@ fn find_late_ranks(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Finding> {
         };
         let cause = match ended {
             Some(_) => {
-                "Its program called other or fewer collectives than the others: a branch that not all ranks \
-                 take, or data of different length."
+                "Its program called other or fewer collectives than the other ranks: a branch that not all \
+                 ranks take, or data of different length."
             }
             None => {
-                "It is stuck before this call, died, or called another collective; its log does not tell."
+                "It is stuck before this call, died, or called another collective; its log does not show \
+                 which."
             }
         };
         (silent, diagnosis, cause)
@@ -284,16 +285,22 @@ fn all_wait(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Finding> {
         return None;
     }
     let diagnosis = format!(
-        "All {} ranks wait in {}, which they called alike: the transfer itself hangs, and the cause is not \
-         in this log",
+        "All {} ranks wait in {}, and all made the same call: the transfer itself hangs, and the cause is \
+         not in this log",
         members.len(),
         describe_call(group, report)
     );
     Some(Finding {
-        cause: Some("A link, a network adapter or a GPU stopped, or a kernel before it on the same stream never ends; the program's \
-                     order of calls is not at fault."
-            .to_owned()),
-        remedy: Some("nccl-bench doctor host    # on all hosts: links, counters, Xid\nnccl-bench doctor job     # while it hangs".to_owned()),
+        cause: Some(
+            "A link, a network adapter or a GPU stopped, or a kernel before it on the same stream never \
+             ends. The program's order of calls is not at fault."
+                .to_owned(),
+        ),
+        remedy: Some(
+            "nccl-bench doctor host    # on all hosts: links, counters, Xid\nnccl-bench doctor job     # \
+             while it hangs"
+                .to_owned(),
+        ),
         ranks: members,
         evidence: vec![cite_report(job, report)],
         source: Some(SOURCE.to_owned()),

@@ -5,7 +5,8 @@ use crate::knowledge::rules::Rules;
 use crate::log::Reader;
 use crate::log::digest::Transport;
 
-const START: &str = "a:1:1 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks 4 cudaDev 0 busId 60 commId 0x9 - Init START\n";
+const START: &str = "a:1:1 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks 4 cudaDev 0 busId 60 commId \
+                     0x9 - Init START\n";
 
 #[test]
 fn a_pair_never_has_the_transport_of_another_one() {
@@ -18,7 +19,7 @@ fn a_pair_never_has_the_transport_of_another_one() {
     let of = |to: u32| digest.communicators[0].connections[&(0, to)].transports.keys().collect::<Vec<_>>();
     assert_eq!(of(1).len(), 1024);
     assert_eq!(of(2), [&Transport::Other("one beyond the first 1024 transports".to_owned())]);
-    assert_eq!(digest.limits, ["6 channels were not kept: those of 24576 pairs of ranks are"]);
+    assert_eq!(digest.limits, ["6 channels were not kept: the limit is 24576 pairs of ranks"]);
 }
 
 #[test]

@@ -115,7 +115,8 @@ fn words_of_a_program_are_no_warning_and_an_error_with_a_version_is_read() {
     assert_eq!(found.unknown.len(), 4);
     let rules = Rules::built_in();
     let mut reader = Reader::new(&rules);
-    let line = "torch.distributed.DistBackendError: NCCL error in: a.cpp:1, unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.28.9\n";
+    let line = "torch.distributed.DistBackendError: NCCL error in: a.cpp:1, unhandled system error (run with \
+                NCCL_DEBUG=INFO for details), NCCL version 2.28.9\n";
     reader.read_stream("log", line.as_bytes());
     let found = reader.finish();
     assert_eq!(found.hits.iter().map(|hit| hit.rule.as_str()).collect::<Vec<_>>(), ["nccl-result-cascade"]);

@@ -114,8 +114,12 @@ fn wrong_values_are_left_out() {
     let topology = topology(
         r#"<system version="1"><cpu numaid="x" host_hash="zz" affinity="g,,1">
             <pci link_speed="fast" link_width="-3" device="0xzz">
-              <gpu dev="99999999999" sm="-1" rank="a"><nvlink count="4294967295"/><nvlink count="5"/><c2c count="q"/></gpu>
-              <nic><net name="" dev="-1" speed="inf"/><net net="0" name="gin"/><net dev="18446744073709551616"/></nic>
+              <gpu dev="99999999999" sm="-1" rank="a">
+                <nvlink count="4294967295"/><nvlink count="5"/><c2c count="q"/>
+              </gpu>
+              <nic>
+                <net name="" dev="-1" speed="inf"/><net net="0" name="gin"/><net dev="18446744073709551616"/>
+              </nic>
               <surprise><pci/></surprise>
             </pci>
             <nic><net name="e" dev="1" speed="-1" gdr="yes"/></nic>

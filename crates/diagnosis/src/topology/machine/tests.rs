@@ -195,7 +195,7 @@ fn gpus_without_a_bus_id_are_left_out_and_told() {
     let labels: Vec<&str> = topology.gpus.iter().map(|gpu| gpu.label.as_str()).collect();
     assert_eq!(labels, ["GPU0"]);
     for label in ["GPU1", "GPU2"] {
-        let told = format!("{label} is left out: the driver does not tell its place on the PCI bus");
+        let told = format!("{label} is skipped: the driver does not report its place on the PCI bus");
         assert!(topology.unseen.contains(&told), "{:?}", topology.unseen);
     }
 }

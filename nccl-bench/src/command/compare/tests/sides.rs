@@ -62,7 +62,8 @@ fn several_runs_are_slower_only_where_that_is_significant() {
 fn too_few_runs_cannot_tell() {
     for after in [[10.0, 10.0, 10.0], [20.0, 20.0, 20.0]] {
         let text = of_sides(&[10.0, 10.0, 10.0], &after, &[], false);
-        let words = "CANNOT TELL: with 3 runs of A and 3 of B, no difference can be significant (p < 0.05) in 2 of 2 rows";
+        let words = "CANNOT TELL: with 3 runs of A and 3 of B, no difference can be significant (p < 0.05) \
+                     in 2 of 2 rows";
         assert!(text.contains(words), "{text}");
         assert!(
             text.contains("too few runs\n") && !text.contains("FAIL") && !text.contains("PASS"),

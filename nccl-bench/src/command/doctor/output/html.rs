@@ -76,8 +76,8 @@ fn finding(finding: &Finding) -> String {
     let details = if named.is_empty() { named } else { format!("<dl>\n{named}</dl>\n") };
     let severity = finding.severity;
     format!(
-        "<section class=\"finding {severity}\">\n<p class=\"severity\">{severity} <code>{}</code></p>\n<h3>{}</h3>\n\
-         {evidence}{details}</section>\n",
+        "<section class=\"finding {severity}\">\n<p class=\"severity\">{severity} <code>{}</code></p>\n\
+         <h3>{}</h3>\n{evidence}{details}</section>\n",
         safe(&finding.rule),
         safe(&finding.diagnosis)
     )
@@ -117,7 +117,8 @@ fn table(columns: &[String], rows: &[Vec<String>]) -> String {
     };
     let rows: String = rows.iter().map(row).collect();
     format!(
-        "<div class=\"scroll\"><table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}</tbody></table></div>\n"
+        "<div class=\"scroll\"><table>\n<thead><tr>{heads}</tr></thead>\n\
+         <tbody>\n{rows}</tbody></table></div>\n"
     )
 }
 

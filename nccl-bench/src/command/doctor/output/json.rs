@@ -39,5 +39,5 @@ pub(super) fn write(examinations: &[Examination]) -> Result<String, ExitError> {
     };
     let text = serde_json::to_string_pretty(&report);
     text.map(|text| text + "\n")
-        .map_err(|error| ExitError::refused(format!("the report is no JSON: {error}")))
+        .map_err(|error| ExitError::refused(format!("the report cannot be written as JSON: {error}")))
 }

@@ -376,7 +376,8 @@ mod tests {
     #[test]
     fn findings_name_the_process_of_their_log_and_missing_logs_are_listed() {
         let hosts = ["node0", "node0", "node1", "node1", "node1"].map(str::to_owned);
-        let warning = "node1:42:42 [0] misc/socket.cc:52 NCCL WARN socketProgress: Connection closed by remote peer node0<40000>\n";
+        let warning = "node1:42:42 [0] misc/socket.cc:52 NCCL WARN socketProgress: Connection closed by \
+                       remote peer node0<40000>\n";
         let logs = vec![
             log(0, true, "node0:40:40 [0] NCCL INFO Bootstrap: Using eth0:192.0.2.1<0>\n"),
             log(2, false, warning),

@@ -146,7 +146,7 @@ fn unproven_exchange(run: &Run, state: &State) -> Vec<String> {
 /// Returns a sentence about a refused measurement.
 fn describe_refusal(refusal: &Stop) -> String {
     match refusal {
-        Stop::NoGpus { reason, .. } => format!("no GPU seen that NCCL can use: {reason}"),
+        Stop::NoGpus { reason, .. } => format!("no GPU that NCCL can use: {reason}"),
         other => format!("nothing was measured: {}", other.refusal().unwrap_or_default()),
     }
 }
@@ -207,7 +207,8 @@ mod tests {
     fn ranks_in_host_memory_are_healthy_with_verified_data_of_each_collective() {
         let examination = in_host_memory(|_, _| ());
         assert_eq!(examination.health(), Health::Healthy, "{examination:?}");
-        let proof = "data verified on 2 ranks in host memory over shm: allreduce and alltoall, 2 sizes and placements";
+        let proof = "data verified on 2 ranks in host memory over shm: allreduce and alltoall, 2 sizes and \
+                     placements";
         assert_eq!(examination.proof, [proof]);
     }
 

@@ -41,15 +41,15 @@ Examples:
   mpirun -np 16 -N 8 nccl-bench doctor --html two.html two nodes with 8 GPUs; also srun, torchrun, Kubernetes
   nccl-bench doctor log job.log                        only a log; doctor PART --help has more
 
-Without a part it examines the environment and all hosts, runs a short verified allreduce and alltoall with NCCL's log
-on, and proves from that log the transport between all ranks. It changes nothing but the variables of its own process.
-With --backend fabric it judges host memory, libfabric and what at least two ranks exchange; GPUs do not apply.";
+Without a part it examines the environment and all hosts, and runs a short verified allreduce and alltoall
+with NCCL's log on. The log proves the transport between all ranks. Only the variables of its own process are
+changed. With --backend fabric it judges host memory, libfabric and the data exchanged by at least two ranks;
+checks of GPUs do not apply.";
 
 /// The arguments.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Arguments {
-    /// Measure NCCL between GPUs, or with fabric libfabric between buffers in host memory, which says nothing
-    /// about GPUs
+    /// Measure NCCL between GPUs, or libfabric between buffers in host memory (fabric: no checks of GPUs)
     #[arg(long, value_name = "BACKEND", default_value = "nccl", value_parser = backend)]
     pub backend: BackendChoice,
 
@@ -57,8 +57,9 @@ pub struct Arguments {
     #[arg(long, value_name = "WORLD", default_value = "auto")]
     pub world: world::Kind,
 
-    /// Seconds in which all processes have to join, and that a step of the measurement may take
-    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    /// Time limit in seconds for all processes to join, and for each step of the measurement
+    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 120,
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub timeout: u64,
 
     /// The reports to write.

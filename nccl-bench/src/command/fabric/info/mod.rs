@@ -26,25 +26,26 @@ use reasons::Reason;
 
 const EXAMPLES: &str = "\
 Examples:
-  nccl-bench fabric info                               all that libfabric offers here
-  nccl-bench fabric info -p efa -t FI_EP_RDM           is EFA there, and if not, why
-  nccl-bench fabric info -t rdm -c tagged,rma,hmem     who can do all of this
+  nccl-bench fabric info                               everything that libfabric offers here
+  nccl-bench fabric info -p efa -t FI_EP_RDM           is EFA available, and if not, why
+  nccl-bench fabric info -t rdm -c tagged,rma,hmem     providers with all of these capabilities
   nccl-bench fabric info -p tcp -d eth0 -v             all attributes
   nccl-bench fabric info -l                            the providers that libfabric was built with
   nccl-bench fabric info --json                        for programs (docs/results.md)
 
--p is libfabric's, as for fi_info: 'tcp' also brings what is built on it, as 'tcp;ofi_rxm'; 'tcp;ofi_rxm' only that;
-'ofi_rxm' all that it is part of; '^shm' all but shm; 'tcp;^ofi_rxm' tcp alone.
-Some capabilities are only there when asked for: those of ofi_rxm and sockets.
+-p has the syntax of libfabric and fi_info: 'tcp' also lists providers layered on tcp, such as 'tcp;ofi_rxm';
+'tcp;ofi_rxm' lists only this provider; 'ofi_rxm' lists all providers that contain it; '^shm' lists all but
+shm; 'tcp;^ofi_rxm' lists tcp alone.
+ofi_rxm and sockets offer some capabilities only if -c names them.
 FABRIC_LIBRARY names the libfabric to load.
 
-Exit codes: 0 something matches; 1 nothing does, and the output says why; 2 bad arguments, or no libfabric.";
+Exit codes: 0 something matches; 1 nothing matches (the output says why); 2 bad arguments, or no libfabric.";
 
 /// The arguments of `nccl-bench fabric info`.
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// Only this provider, as libfabric takes it: tcp, shm, efa, 'verbs;ofi_rxm', ^shm, ...
+    /// Only this provider, in libfabric's syntax: tcp, shm, efa, 'verbs;ofi_rxm', ^shm, ...
     #[arg(short = 'p', long, value_name = "PROVIDER")]
     pub provider: Option<String>,
 
@@ -52,7 +53,7 @@ pub struct Arguments {
     #[arg(short = 't', long = "ep-type", alias = "ep_type", value_name = "TYPE")]
     pub endpoint: Option<EndpointType>,
 
-    /// Only what can do all of this: MSG, TAGGED, RMA, ATOMIC, HMEM, ..., with commas or |
+    /// Only entries with all of these capabilities: MSG, TAGGED, RMA, ATOMIC, HMEM, ..., with commas or |
     #[arg(short = 'c', long = "caps", value_name = "CAPABILITIES")]
     pub capabilities: Vec<Capabilities>,
 
@@ -64,7 +65,7 @@ pub struct Arguments {
     #[arg(short = 'f', long, value_name = "FABRIC")]
     pub fabric: Option<String>,
 
-    /// Only what reaches this peer: a host's name or address
+    /// Only entries that reach this peer: a host's name or address
     #[arg(short = 'n', long, value_name = "NODE")]
     pub node: Option<String>,
 
@@ -76,7 +77,9 @@ pub struct Arguments {
     #[arg(
         short = 'l',
         long,
-        conflicts_with_all = ["provider", "endpoint", "capabilities", "domain", "fabric", "node", "service", "verbose"]
+        conflicts_with_all = [
+            "provider", "endpoint", "capabilities", "domain", "fabric", "node", "service", "verbose",
+        ]
     )]
     pub list: bool,
 

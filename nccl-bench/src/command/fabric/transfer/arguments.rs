@@ -18,10 +18,12 @@ Two ways to meet:
   nccl-bench fabric pingpong --listen 10.0.0.1:7000    one here,
   nccl-bench fabric pingpong --connect 10.0.0.1:7000   and one there
 
-All ranks are started with the same options. The first rank prints, and also the one with --connect: give the two sides different --output files on a shared file system. Ranks that mpirun starts on several hosts meet through MPI, which is the work of \
-nccl-bench-mpi, or at an address of rank 0: mpirun -x NCCL_BENCH_ADDR=node1:29500 ...
+Start all ranks with the same options. The first rank prints; with --connect, the connecting rank also \
+prints: give the two ranks different --output files on a shared file system. If mpirun starts ranks on \
+several hosts, they meet through MPI (this needs nccl-bench-mpi), or at an address of rank 0: mpirun -x \
+NCCL_BENCH_ADDR=node1:29500 ...
 
-With more than two ranks, rank 0 measures with each of the others, one after the other; --all-pairs all with all.
+With more than two ranks, rank 0 measures with every other rank in turn; --all-pairs measures all pairs.
 
   nccl-bench fabric bw -p shm -e 16M                   64 messages in flight
   nccl-bench fabric bw --endpoints 4                   four threads with an endpoint and a domain each
@@ -31,21 +33,22 @@ With more than two ranks, rank 0 measures with each of the others, one after the
   nccl-bench fabric pingpong --completion block        the latency of threads that sleep
   nccl-bench fabric bw -p efa --memory cuda            from GPU to GPU
 
-The time is that of one transfer: half of a round trip (pingpong), or a round's divided by its transfers, of writing until \
-the other rank has answered. With several endpoints it is that of the slowest in each round, and GB/s are those of all \
-together. Each size is verified before it is measured (-c 0: not).
+The time of one transfer is half of a round trip (pingpong), or the time of a round divided by its \
+transfers. A round of writes ends with the answer of the other rank. With several endpoints, the time is the \
+slowest endpoint's time in each round, and GB/s add up all endpoints. Each size is verified before it is \
+measured (-c 0: not verified).
 
---output writes what measurements of collectives write, for nccl-bench compare and plot: the first rank, and the one with \
---connect where it is given there.
+--output writes the same files as measurements of collectives, for nccl-bench compare and plot. The first \
+rank writes its files, and the rank with --connect also writes its own.
 
-Messages and writes up to a length that the provider says are injected: copied by the call that hands them over, without \
-a completion of their own (--inject never: not).
+Short messages and writes are injected, up to the provider's limit: the sending call copies them, and there \
+is no completion (--inject never: no injection).
 
-With --memory cuda the header says whether the provider promises to move GPUs' memory directly (FI_HMEM_P2P_REQUIRED). If it \
-does not, it may copy by way of the host's.
+With --memory cuda the header shows whether the provider guarantees to move GPU memory directly \
+(FI_HMEM_P2P_REQUIRED). Otherwise the provider may copy through host memory.
 
-Exit codes: 0 good; 1 failed; 2 bad arguments, or something is missing; 4 not in time (-T); 7 wrong data; 128 and its \
-number after a signal.";
+Exit codes: 0 good; 1 failed; 2 bad arguments, or something is missing; 4 time limit (-T); 7 wrong data; 128 \
+plus the number of a signal.";
 
 /// The arguments that all measurements have.
 #[derive(clap::Args, Clone, Debug)]
@@ -64,33 +67,38 @@ pub struct Arguments {
     pub max_bytes: Size,
 
     /// Multiply by this factor from one size to the next
-    #[arg(short = 'f', long = "stepfactor", value_name = "FACTOR", default_value = "2", value_parser = clap::value_parser!(u64).range(2..))]
+    #[arg(short = 'f', long = "stepfactor", value_name = "FACTOR", default_value = "2",
+          value_parser = clap::value_parser!(u64).range(2..))]
     pub factor: u64,
 
     /// Transfers of each endpoint in a round; round trips with pingpong [default: up to 1000, as many as make
     /// 256 MiB in all rounds, or a window of up to 256 MiB]
-    #[arg(short = 'n', long = "iters", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    #[arg(short = 'n', long = "iters", value_name = "COUNT",
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub transfers: Option<u64>,
 
-    /// Rounds per size, of which the table has the median, the fastest and the slowest
-    #[arg(long, value_name = "COUNT", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    /// Rounds per size; the table has the median, the fastest and the slowest round
+    #[arg(long, value_name = "COUNT", default_value_t = 10,
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub rounds: u64,
 
     /// Untimed rounds before
-    #[arg(short = 'w', long = "warmup_iters", value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    #[arg(short = 'w', long = "warmup_iters", value_name = "COUNT", default_value_t = 1,
+          value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     pub warm_up: u64,
 
     /// Verify each size: 0 or 1
-    #[arg(short = 'c', long = "check", value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
+    #[arg(short = 'c', long = "check", value_name = "0|1", default_value_t = 1,
+          value_parser = clap::value_parser!(u8).range(0..=1))]
     pub check: u8,
 
     /// Injection of short messages and writes
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub inject: Inject,
 
-    /// Memory of the data: host, cuda for the GPU that has the rank's number on its host, or cuda:N. GPU
-    /// memory needs a provider with FI_HMEM and a libfabric with CUDA (efa, 'verbs;ofi_rxm', shm), and is
-    /// never injected
+    /// Memory of the data: host, cuda for the GPU with the rank's number on its host, or cuda:N. GPU memory
+    /// needs a provider with FI_HMEM and a libfabric with CUDA (efa, 'verbs;ofi_rxm', shm), and is never
+    /// injected
     #[arg(long, value_name = "host|cuda[:N]", default_value = "host")]
     pub memory: Memory,
 
@@ -98,18 +106,18 @@ pub struct Arguments {
     #[arg(long, value_name = "HOW", default_value = "poll")]
     pub completion: Completion,
 
-    /// Endpoints of each rank, which are measured at the same time, each by a thread of its own [default: one
-    /// for each of --domains, or one]
+    /// Endpoints of each rank, measured at the same time, each in its own thread [default: one for each of
+    /// --domains, or one]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub endpoints: Option<u64>,
 
-    /// All endpoints of a rank on one domain, with the library's locks, instead of a domain without locks for
+    /// All endpoints of a rank use one domain, with the library's locks, instead of a domain without locks
     /// each; not for rma
     #[arg(long)]
     pub shared_domain: bool,
 
-    /// The provider's domains to use in turn, which are network interfaces or devices: eth0,eth1 or
-    /// mlx5_0,mlx5_1; see `nccl-bench fabric info` [default: the provider's first]
+    /// The provider's domains to use in turn, network interfaces or devices: eth0,eth1 or mlx5_0,mlx5_1; see
+    /// `nccl-bench fabric info` [default: the provider's first]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub domains: Vec<String>,
 
@@ -119,10 +127,11 @@ pub struct Arguments {
     pub source: Option<String>,
 
     /// Seconds without progress of a rank after which the measurement fails
-    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 30,
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub timeout: u64,
 
-    /// Measure all pairs of ranks, not only those with rank 0
+    /// Measure all pairs of ranks, not only pairs with rank 0
     #[arg(long)]
     pub all_pairs: bool,
 
@@ -149,7 +158,7 @@ pub struct Arguments {
 pub enum Inject {
     /// Up to the length that the provider allows
     Auto,
-    /// Each has a completion of its own
+    /// Each message has a completion
     Never,
 }
 
@@ -190,7 +199,8 @@ pub struct Windowed {
     pub arguments: Arguments,
 
     /// Transfers in flight at a time
-    #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=65536))]
+    #[arg(long, value_name = "COUNT", default_value_t = 64,
+          value_parser = clap::value_parser!(u64).range(1..=65536))]
     pub window: u64,
 }
 
@@ -299,14 +309,15 @@ impl<'a> Asked<'a> {
         } else if request.endpoints < domains {
             let endpoints = request.endpoints;
             format!(
-                "--endpoints {endpoints} are fewer than the {domains} of --domains: each domain needs one"
+                "--endpoints {endpoints} is less than the {domains} domains of --domains: each domain needs \
+                 an endpoint"
             )
         } else if request.shared_domain && request.test.is_remote() {
             "--shared-domain is for pingpong and bw: libfabric looks up the regions of a domain without a \
-             lock, so that rma needs a domain for each endpoint"
+             lock, so rma needs a domain for each endpoint"
                 .to_owned()
         } else if request.completion == Completion::Block && !request.pause.is_zero() {
-            "--pause is for --completion poll: with block the rank does not poll".to_owned()
+            "--pause is for --completion poll: with block, the rank does not poll".to_owned()
         } else {
             return Ok(());
         };

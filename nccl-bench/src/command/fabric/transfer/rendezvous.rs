@@ -27,8 +27,8 @@ pub(super) fn join(
         Some((rank, address, ..)) => RendezvousConfig::new(rank, 2, address),
         None if launcher == Launcher::None => {
             return Err(Stop::Refused(
-                "it takes two: start this by a launcher (mpirun -np 2 nccl-bench fabric ...), or give \
-                 --listen HOST:PORT to one and --connect HOST:PORT to the other"
+                "this test needs two ranks: start it with a launcher (mpirun -np 2 nccl-bench fabric ...), \
+                 or give --listen HOST:PORT to one rank and --connect HOST:PORT to the other rank"
                     .to_owned(),
             ));
         }

@@ -35,15 +35,28 @@ fn find_missing_links(gpus: &Gpus) -> Option<Finding> {
     if fewer.is_empty() && in_fabric && gpus.devices.len() > 1 {
         let (active, all) = gpus.count_links();
         return (active < all).then(|| {
-            Finding::new("nvlink-down-alike", Severity::Advice, format!("{active} of {all} NVLinks are up, on all GPUs alike"))
-                .with_cause("an NVSwitch is lost, or the machine, its partition or its virtual machine has no more of them")
-                .with_remedy("compare with another host of the kind: nvidia-smi nvlink -s; see /var/log/fabricmanager.log")
+            Finding::new(
+                "nvlink-down-alike",
+                Severity::Advice,
+                format!("{active} of {all} NVLinks are up, the same number on all GPUs"),
+            )
+            .with_cause(
+                "an NVSwitch is lost, or the machine, its partition or its virtual machine has no more \
+                 NVLinks",
+            )
+            .with_remedy(
+                "compare with another host of the same kind: nvidia-smi nvlink -s; see \
+                 /var/log/fabricmanager.log",
+            )
         });
     }
     (!fewer.is_empty()).then(|| {
         Finding::new("nvlink-down", Severity::Degraded, format!("NVLinks are down: {}", join_list(&fewer)))
             .with_cause("the link was not trained, or was taken down after errors")
-            .with_remedy("nvidia-smi nvlink -s; dmesg | grep -iE 'nvlink|SXid'; reset all GPUs of the node, or reboot it")
+            .with_remedy(
+                "nvidia-smi nvlink -s; dmesg | grep -iE 'nvlink|SXid'; reset all GPUs of the node, or reboot \
+                 it",
+            )
             .with_action(Action::Reboot)
     })
 }
@@ -68,7 +81,7 @@ fn find_slow_links(gpus: &Gpus) -> Option<Finding> {
             format!("NVLinks are slower than the usual {usual} Mbit/s: {}", join_list(&slow)),
         )
         .with_cause("a lane of the link was not trained")
-        .with_remedy("reset all GPUs of the node, or reboot it; isolate the node when it stays")
+        .with_remedy("reset all GPUs of the node, or reboot it; isolate the node if the link stays slow")
         .with_action(Action::Reboot)
     })
 }
@@ -87,7 +100,7 @@ fn find_growing_errors(gpus: &Gpus) -> Option<Finding> {
             format!("NVLink errors grow: {}", join_list(&grown)),
         )
         .with_cause("a link works with errors, and sends data again")
-        .with_remedy("watch it with --interval 60; isolate the node when it goes on")
+        .with_remedy("watch it with --interval 60; isolate the node if the errors continue")
         .with_action(Action::Watch)
     })
 }
@@ -100,9 +113,19 @@ fn find_fabric_faults(gpus: &Gpus) -> Vec<Finding> {
     let waiting = those(&|fabric| fabric.state != 3);
     if !waiting.is_empty() {
         findings.push(
-            Finding::new("fabric-not-ready", Severity::Broken, format!("the NVSwitch fabric is not ready: {}", join_list(&waiting)))
-                .with_cause("the fabric manager has not registered the GPUs; CUDA fails with error 802 (system not yet initialized)")
-                .with_remedy("systemctl restart nvidia-fabricmanager; its version must be that of the driver; /var/log/fabricmanager.log"),
+            Finding::new(
+                "fabric-not-ready",
+                Severity::Broken,
+                format!("the NVSwitch fabric is not ready: {}", join_list(&waiting)),
+            )
+            .with_cause(
+                "the fabric manager has not registered the GPUs; CUDA fails with error 802 (system not yet \
+                 initialized)",
+            )
+            .with_remedy(
+                "systemctl restart nvidia-fabricmanager; its version must equal the driver's version; see \
+                 /var/log/fabricmanager.log",
+            ),
         );
     }
     let failed = those(&|fabric| fabric.state == 3 && fabric.status != 0);

@@ -188,7 +188,8 @@ fn the_death_of_a_rank_is_known_in_the_words_of_the_library() {
 #[test]
 fn a_lost_port_before_a_failure_is_its_possible_cause_and_a_lost_store_is_none() {
     let failed = |line: &str| {
-        let closed = "a:100:100 [0] misc/socket.cc:1 NCCL WARN socketProgress: Connection closed by remote peer c<1>\n";
+        let closed = "a:100:100 [0] misc/socket.cc:1 NCCL WARN socketProgress: Connection closed by remote \
+                      peer c<1>\n";
         examine(&(pair("IB", "NET/IB/0/GDRDMA").text() + line + "\n" + closed)).findings.remove(0)
     };
     let found = failed("mlx5_core 0000:09:00.0 ens1: Link down");

@@ -31,7 +31,7 @@ fn ranks_that_do_not_complete_are_named() {
         let stuck = finding(&found, "start-never-complete");
         assert!(stuck.diagnosis.starts_with("rank 1 of 2 started communicator"), "{}", stuck.diagnosis);
         assert_eq!(stuck.ranks, [1]);
-        assert_eq!(stuck.cause.as_deref(), Some("rank 0 completed; the others failed or wait."));
+        assert_eq!(stuck.cause.as_deref(), Some("rank 0 completed; the other ranks failed or wait."));
         assert_eq!(found.unseen[0], "rank 1 did not finish the start");
         assert_eq!(found.proof, [""; 0]);
     }
@@ -47,7 +47,7 @@ fn an_absent_rank_is_unseen_and_not_broken() {
     assert_eq!(
         found.unseen,
         ["the logs of rank 1 are not here; proven is only: NET/IB with GPUDirect RDMA on 1 connection \
-             between 2 ranks"]
+          between 2 ranks"]
     );
 }
 
@@ -260,7 +260,7 @@ fn a_rank_that_logs_no_connection_of_its_own_is_not_seen() {
     for text in [&real, &made] {
         let found = examine(&without(text, &|line| is_channel(line) && line.contains("[1] NCCL INFO")));
         assert_eq!((found.health(), found.proof.len()), (Health::CannotTell, 0), "{:?}", found.findings);
-        let says = "the own lines of rank 1 have no connection, and those of other ranks have";
+        let says = "the lines of rank 1 show no connection, but the lines of other ranks do";
         assert!(found.unseen.iter().any(|line| line.starts_with(says)), "{:?}", found.unseen);
     }
     // A rank with some logged connection, here as the receiver alone, is seen.
@@ -323,7 +323,7 @@ fn a_rank_whose_later_lines_prove_its_start_has_a_log_with_a_gap() {
             "{:?}",
             found.findings
         );
-        let says = format!("the log lacks the line `Init COMPLETE` of {whose}, and has lines that follow it");
+        let says = format!("the log lacks the line `Init COMPLETE` of {whose}, but has lines that follow it");
         assert!(found.unseen.iter().any(|line| line.starts_with(&says)), "{:?}", found.unseen);
     }
     // A rank without such lines did not complete.
@@ -375,7 +375,7 @@ fn a_variable_whose_line_a_gap_took_is_not_judged() {
     let told = finding(&found, "variable-unseen");
     assert_eq!(
         told.diagnosis,
-        "NCCL_P2P_LEVEL is SYS on ranks 0-4, 6-7; the log does not show if it is set on rank 5"
+        "NCCL_P2P_LEVEL is SYS on ranks 0-4, 6-7; the log does not show whether it is set on rank 5"
     );
 }
 

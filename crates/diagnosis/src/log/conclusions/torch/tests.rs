@@ -73,7 +73,8 @@ fn equal_calls_of_all_ranks_are_no_fault_of_the_program() {
 
 #[test]
 fn an_error_of_the_late_rank_is_the_cause() {
-    let full = "b:101:101 [1] some/file.cc:1 NCCL WARN Error: failed to extend /dev/shm/nccl-x to 9 bytes, error: No space left on device (28)\n";
+    let full = "b:101:101 [1] some/file.cc:1 NCCL WARN Error: failed to extend /dev/shm/nccl-x to 9 bytes, \
+                error: No space left on device (28)\n";
     let found = first(&(timeout(0, ALL, 6, "ALLREDUCE", 8) + full));
     assert_eq!((found.rule.as_str(), found.consequences.len()), ("nccl-shm-full", 2));
     let odd = "b:101:101 [1] some/file.cc:1 NCCL WARN The flux capacitor is cold\n";

@@ -69,11 +69,11 @@ fn on_pci(host: &Host, driver: Option<&str>, places: &str) -> Reason {
     match driver {
         None => {
             let advice = if host.modules.contains(&"efa") {
-                "see dmesg: the driver efa is loaded, and did not take them"
+                "see dmesg: the driver efa is loaded, but did not take the devices"
             } else {
                 "modprobe efa, then see dmesg; the EFA installer installs the driver"
             };
-            Reason::new(format!("the PCI bus has EFA devices ({places}), which no driver serves"))
+            Reason::new(format!("the PCI bus has EFA devices ({places}), but no driver serves them"))
                 .with_advice(on_the_host(host, advice))
         }
         Some("efa") if host.shared_devices == Some(true) => Reason::new(format!(
@@ -93,7 +93,7 @@ fn on_pci(host: &Host, driver: Option<&str>, places: &str) -> Reason {
             .with_advice(into_the_network(host))
         }
         Some(other) => Reason::new(format!(
-            "the PCI bus has EFA devices ({places}), which the driver {other} holds, not efa"
+            "the PCI bus has EFA devices ({places}), but the driver {other} holds them, not efa"
         ))
         .with_advice(on_the_host(host, "bind them to the driver efa (/sys/bus/pci/drivers/efa/bind)")),
     }
@@ -108,8 +108,8 @@ fn into_the_network(host: &Host) -> String {
         None => "start this in the host's network namespace (a container: --network=host)",
     };
     format!(
-        "{join}; or on the host: rdma system set netns shared, which it takes only while there is no other \
-         network namespace"
+        "{join}; or on the host: rdma system set netns shared (allowed only while there is no other network \
+         namespace)"
     )
 }
 
@@ -121,8 +121,8 @@ pub(super) fn explain_verbs(host: &Host) -> Vec<Reason> {
         let none = "this host has no RDMA device (nothing in /sys/class/infiniband)";
         let loaded = host.modules.contains(&"mlx5_ib");
         let reason = if efa.is_empty() && loaded && host.shared_devices == Some(false) {
-            let alone = "though the driver mlx5_ib is loaded: each RDMA device is in one network namespace alone (rdma \
-                         system: netns exclusive)";
+            let alone = "though the driver mlx5_ib is loaded: each RDMA device is in one network namespace \
+                         alone (rdma system: netns exclusive)";
             Reason::new(format!("{none}, {alone}")).with_advice(into_the_network(host))
         } else if efa.is_empty() && loaded {
             Reason::new(format!("{none}, though the driver mlx5_ib is loaded"))
@@ -144,7 +144,7 @@ pub(super) fn explain_verbs(host: &Host) -> Vec<Reason> {
     reasons.extend(device_files(host, "a resource of the RDMA device plugin"));
     if host.has_uverbs() && !host.device_files.iter().any(|name| name == "rdma_cm") {
         reasons.push(
-            Reason::new("there is no /dev/infiniband/rdma_cm, through which verbs connects")
+            Reason::new("there is no /dev/infiniband/rdma_cm: verbs connects through it")
                 .with_advice(on_the_host(host, "modprobe rdma_ucm")),
         );
     }
@@ -199,7 +199,7 @@ fn device_files(host: &Host, resource: &str) -> Vec<Reason> {
 
 fn no_device_files(host: &Host, resource: &str) -> Reason {
     let none = |why: &str| {
-        let none = "there is no /dev/infiniband/uverbs*, through which programs reach RDMA devices";
+        let none = "there is no /dev/infiniband/uverbs* (programs reach RDMA devices through it)";
         Reason::new(format!("{none}{why}"))
     };
     let loaded = host.modules.contains(&"ib_uverbs");
@@ -207,8 +207,11 @@ fn no_device_files(host: &Host, resource: &str) -> Reason {
         return if !loaded {
             none("").with_advice("modprobe ib_uverbs")
         } else if host.efa_is_served() || !host.devices.is_empty() {
-            none(": the kernel module ib_uverbs is loaded, but udev has not made them, or this is a container without them")
-                .with_advice("udevadm trigger, or give them to the container: --device=/dev/infiniband")
+            none(
+                ": the kernel module ib_uverbs is loaded, but udev has not made them, or this is a container \
+                 without them",
+            )
+            .with_advice("udevadm trigger, or give them to the container: --device=/dev/infiniband")
         } else {
             none(": the kernel module ib_uverbs is loaded, and makes one for each device")
         };
@@ -252,15 +255,14 @@ fn advise_on_opening(host: &Host, resource: &str, error: Errno, name: &str) -> S
             format!("give it to the container with --device=/dev/infiniband/{name}, not -v; {rights}")
         }
         None if error == Errno::PERM => {
-            "what started this process forbids it: systemd (DeviceAllow=), Slurm (ConstrainDevices), or a \
+            "the starter of this process forbids it: systemd (DeviceAllow=), Slurm (ConstrainDevices), or a \
              container that needs --device"
                 .to_owned()
         }
         None if forbidden => format!("{rights}; the kernel makes it for all users (0666)"),
         _ if matches!(error, Errno::NXIO | Errno::NODEV) => {
-            "no device is behind it (any more): see dmesg, and start the container again, if this is \
-             one"
-            .to_owned()
+            "no device is behind it (any more): see dmesg, and start the container again, if this is one"
+                .to_owned()
         }
         _ => format!("see what it is: ls -l /dev/infiniband/{name}; and dmesg"),
     }
@@ -270,7 +272,7 @@ fn memory_limit(host: &Host) -> Option<Reason> {
     let bytes = host.limits.locked_memory?;
     let reason = Reason::new(format!(
         "this process may lock no more than {} KiB of memory (ulimit -l) unless it has CAP_IPC_LOCK; RDMA \
-         locks what it registers",
+         locks registered memory",
         bytes / 1024
     ));
     Some(match host.container {

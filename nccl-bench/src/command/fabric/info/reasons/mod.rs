@@ -189,8 +189,11 @@ fn explain_exclusion(name: &str, given: &[Hint], without: &[Vec<Info>], alone: &
         .collect();
     if lacks.is_empty() {
         let all: Vec<String> = given.iter().map(Hint::describe).collect();
-        return Reason::new(format!("provider {name} has each, but not together: {}", all.join(", ")))
-            .for_provider(name);
+        return Reason::new(format!(
+            "provider {name} has each of these, but not together: {}",
+            all.join(", ")
+        ))
+        .for_provider(name);
     }
     Reason::new(format!("provider {name} lacks {}", lacks.join(" and "))).for_provider(name)
 }
@@ -232,7 +235,7 @@ pub fn explain_missing_provider(known: &ProviderFacts<'_>) -> Vec<Reason> {
         if known.all.is_empty() {
             reasons.push(
                 Reason::new("libfabric offers nothing on this machine, whatever is asked for")
-                    .with_advice("FI_LOG_LEVEL=warn makes libfabric say more"),
+                    .with_advice("FI_LOG_LEVEL=warn makes libfabric report more"),
             );
         }
         return reasons;
@@ -246,8 +249,8 @@ pub fn explain_missing_provider(known: &ProviderFacts<'_>) -> Vec<Reason> {
     }
     if reasons.iter().all(|reason| reason.advice.is_none()) {
         reasons.push(
-            Reason::new("no cause is to be seen from here")
-                .with_advice(format!("let libfabric say more: FI_LOG_LEVEL=debug FI_LOG_PROV={lower}")),
+            Reason::new("no cause is visible from here")
+                .with_advice(format!("let libfabric report more: FI_LOG_LEVEL=debug FI_LOG_PROV={lower}")),
         );
     }
     reasons
@@ -271,7 +274,7 @@ fn explain_registration(known: &ProviderFacts<'_>, wanted: &str) -> Vec<Reason> 
     let parts = wanted.split(';').filter(|part| !part.starts_with('^'));
     let lacking: Vec<&str> = parts.filter(|part| !names.contains(part)).collect();
     if lacking.is_empty() {
-        let text = format!("libfabric {version} has the provider {wanted}, which finds nothing here");
+        let text = format!("libfabric {version} has the provider {wanted}, but it finds nothing here");
         return vec![Reason::new(text).for_provider(wanted)];
     }
     lacking.into_iter().map(|part| lacking_part(part, *version, path, &names).for_provider(part)).collect()
@@ -291,8 +294,8 @@ fn lacking_part(part: &str, version: Version, path: &Path, names: &[&str]) -> Re
     }
     if let Some(needs) = needs.filter(|needs| file_contains(path, needs)) {
         return Reason::new(format!(
-            "libfabric {version} was built with the provider {part} (it links {needs}), but left it out when \
-             it was loaded: it found no device that it can use"
+            "libfabric {version} was built with the provider {part} (it links {needs}), but skipped it at \
+             load time: it found no usable device"
         ));
     }
     let has = format!(

@@ -89,9 +89,10 @@ fn without_a_provider_each_is_explained() {
 
 #[test]
 fn what_stands_against_each_other_is_named_on_both_sides() {
-    let expected =
-        ["provider tcp would match without the endpoint type FI_EP_MSG (it has endpoint type FI_EP_RDM), \
-                     or without the capability FI_TAGGED"];
+    let expected = [
+        "provider tcp would match without the endpoint type FI_EP_MSG (it has endpoint type FI_EP_RDM), or \
+         without the capability FI_TAGGED",
+    ];
     assert_eq!(explained(&hints(Some("tcp"), Some("msg"), &["tagged"])), expected);
 }
 
@@ -116,8 +117,8 @@ fn when_no_single_hint_is_at_fault_all_are_named_that_are() {
     assert_eq!(explained(&hints(None, Some("rdm"), &["atomic", "multicast"])), expected);
     // Each pair of these fits no entry, though each single one does.
     let lo = Hints { domain: Some("lo".to_owned()), ..hints(Some("tcp"), Some("msg"), &["tagged"]) };
-    let expected = "provider tcp has each, but not together: the endpoint type FI_EP_MSG, the capability FI_TAGGED, \
-                    the domain lo";
+    let expected = "provider tcp has each of these, but not together: the endpoint type FI_EP_MSG, the \
+                    capability FI_TAGGED, the domain lo";
     let impossible = |hints: &Hints| {
         let several = usize::from(hints.domain.is_some())
             + usize::from(hints.endpoint.is_some())
@@ -193,8 +194,8 @@ fn on_an_efa_host_the_libfabric_is_at_fault() {
     assert!(says(&linked, "libfabric 1.17 is old for EFA", "FABRIC_LIBRARY"), "{linked:#?}");
 
     let there = why("efa", (2, 5), &["tcp", "efa"], "needs libefa.so.1", &host);
-    assert!(says(&there, "has the provider efa, which finds nothing here", ""), "{there:#?}");
-    assert!(says(&there, "no cause is to be seen", "FI_LOG_PROV=efa"), "{there:#?}");
+    assert!(says(&there, "has the provider efa, but it finds nothing here", ""), "{there:#?}");
+    assert!(says(&there, "no cause is visible", "FI_LOG_PROV=efa"), "{there:#?}");
 }
 
 #[test]
@@ -206,13 +207,13 @@ fn an_efa_host_whose_links_are_down_or_whose_driver_is_missing_is_told_so() {
     assert!(says(&found, "no EFA device is up", "dmesg"), "{found:#?}");
     let bare = Machine::new().with_pci_device("0000:00:06.0", "0xefa2", None);
     let found = why("efa", (2, 5), &["efa"], "", &bare.read_host());
-    assert!(says(&found, "(0000:00:06.0), which no driver serves", "modprobe efa"), "{found:#?}");
+    assert!(says(&found, "(0000:00:06.0), but no driver serves them", "modprobe efa"), "{found:#?}");
     assert!(says(&found, "kernel module efa is not loaded", "modprobe efa"), "{found:#?}");
     assert!(says(&found, "no /dev/infiniband/uverbs*", "modprobe ib_uverbs"), "{found:#?}");
     // Loaded modules need not be loaded again.
     let loaded = bare.with_file("sys/module/efa/refcnt", "0").with_file("sys/module/ib_uverbs/refcnt", "0");
     let found = why("efa", (2, 5), &["efa"], "", &loaded.read_host());
-    assert!(says(&found, "(0000:00:06.0), which no driver serves", "see dmesg"), "{found:#?}");
+    assert!(says(&found, "(0000:00:06.0), but no driver serves them", "see dmesg"), "{found:#?}");
     assert!(says(&found, "ib_uverbs is loaded, and makes one for each device", ""), "{found:#?}");
     assert!(!says(&found, "", "modprobe"), "{found:#?}");
 }
@@ -230,8 +231,8 @@ fn devices_that_another_network_namespace_has_are_told_from_those_without_a_driv
     let invisible = "the driver efa serves EFA devices on the PCI bus (0000:00:06.0 and 0000:00:07.0), but";
 
     let found = why(mode(served("efa"), "N\n").with_file(".dockerenv", ""));
-    let alone = "not visible in this network namespace: the host has each RDMA device in one alone (rdma system: netns \
-                 exclusive)";
+    let alone = "not visible in this network namespace: the host has each RDMA device in one alone (rdma \
+                 system: netns exclusive)";
     assert!(says(&found, invisible, "--network=host") && says(&found, alone, "netns shared"), "{found:#?}");
     assert!(!says(&found, "no driver", "") && !says(&found, "not loaded", ""), "{found:#?}");
     assert!(!says(&found, "", "modprobe"), "{found:#?}");
@@ -248,9 +249,9 @@ fn devices_that_another_network_namespace_has_are_told_from_those_without_a_driv
 
     let mixed = served("vfio-pci").with_pci_device("0000:00:08.0", "0xefa2", None);
     let found = why(mixed);
-    let held = "EFA devices (0000:00:06.0 and 0000:00:07.0), which the driver vfio-pci holds, not efa";
+    let held = "EFA devices (0000:00:06.0 and 0000:00:07.0), but the driver vfio-pci holds them, not efa";
     assert!(says(&found, held, "/sys/bus/pci/drivers/efa/bind"), "{found:#?}");
-    assert!(says(&found, "(0000:00:08.0), which no driver serves", "modprobe efa"), "{found:#?}");
+    assert!(says(&found, "(0000:00:08.0), but no driver serves them", "modprobe efa"), "{found:#?}");
 }
 
 #[test]
@@ -285,7 +286,7 @@ fn device_files_that_cannot_be_opened_are_named_with_what_to_do() {
         let found = why(&refusing(container, error));
         assert!(says(&found, text, advice), "{error} {container:?}: {found:#?}");
         assert!(!says(&found, "there is no /dev/infiniband", ""), "{found:#?}");
-        assert!(!says(&found, "no cause is to be seen", ""), "{found:#?}");
+        assert!(!says(&found, "no cause is visible", ""), "{found:#?}");
     }
     // The namespace is at fault.
     let elsewhere =
@@ -303,8 +304,8 @@ fn device_files_that_cannot_be_opened_are_named_with_what_to_do() {
 fn on_an_infiniband_host_efa_is_not_to_be_had() {
     let host = infiniband_host().read_host();
     let found = why("efa", (2, 5), &["efa"], "", &host);
-    let devices = "no EFA device, but 2 RDMA devices (driver mlx5_core, InfiniBand ACTIVE 100 Gb/sec (4X EDR)): \
-                   mlx5_2 and mlx5_10";
+    let devices = "no EFA device, but 2 RDMA devices (driver mlx5_core, InfiniBand ACTIVE 100 Gb/sec (4X \
+                   EDR)): mlx5_2 and mlx5_10";
     assert!(says(&found, devices, "-p 'verbs;ofi_rxm'"), "{found:#?}");
     assert!(says(&found, "no more than 64 KiB", "ulimit -l unlimited"), "{found:#?}");
 
@@ -371,11 +372,11 @@ fn other_providers_are_missing_by_name() {
     let other = why("xyzzy", (2, 5), &["tcp"], "", &host);
     assert!(says(&other, "has no provider xyzzy", "choose one of them"), "{other:#?}");
     let idle = why("psm2", (1, 17), &["tcp", "psm2"], "", &host);
-    assert!(says(&idle, "has the provider psm2, which finds nothing here", ""), "{idle:#?}");
-    assert!(says(&idle, "no cause is to be seen", "FI_LOG_LEVEL=debug FI_LOG_PROV=psm2"), "{idle:#?}");
+    assert!(says(&idle, "has the provider psm2, but it finds nothing here", ""), "{idle:#?}");
+    assert!(says(&idle, "no cause is visible", "FI_LOG_LEVEL=debug FI_LOG_PROV=psm2"), "{idle:#?}");
     // An excluded provider need not exist.
     let excluded = why("psm2;^efa", (1, 17), &["psm2"], "", &host);
-    assert!(says(&excluded, "has the provider psm2;^efa, which finds nothing here", ""), "{excluded:#?}");
+    assert!(says(&excluded, "has the provider psm2;^efa, but it finds nothing here", ""), "{excluded:#?}");
     // A present provider is not missing for any reason.
     assert_eq!(why("tcp", (2, 5), &["tcp"], "", &host), []);
 }
