@@ -145,7 +145,7 @@ mod tests {
         };
         let (all, docker, none) = ("000001ffffffffff", "00000000a80425fb", "0000000000000000");
         for (own, other, words) in [
-            (status(0, docker), status(0, all), "lacks CAP_SYS_PTRACE"),
+            (status(0, docker), status(0, all), "has no CAP_SYS_PTRACE"),
             (status(0, all), status(0, all), "another user namespace"),
             (status(7, none), status(7, all), "run as root"),
             (status(7, none), status(0, all), "belongs to another user"),

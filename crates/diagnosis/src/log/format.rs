@@ -88,7 +88,7 @@ mod tests {
             (&wide, "iconv -f UTF-16"),
             (b"PK\x03\x04", "unpack it"),
             (&tar, "unpack it"),
-            (&random, "it is no text"),
+            (&random, "it is not text"),
         ] {
             let problem = line_end(head).unwrap_err();
             assert!(problem.contains(expected), "{head:?}: {problem}");
