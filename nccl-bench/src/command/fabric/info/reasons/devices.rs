@@ -163,7 +163,7 @@ fn describe_state(devices: &[&Nic], kind: &str, advice: &str) -> Reason {
 
 /// Describes devices, grouped by their properties: `2 EFA devices (driver efa, ACTIVE 100 Gb/sec): rdmap0s6,
 /// rdmap1s6`.
-pub fn describe_devices(devices: &[&Nic]) -> String {
+pub(in crate::command::fabric::info) fn describe_devices(devices: &[&Nic]) -> String {
     let groups = group_names(devices.iter().map(|device| {
         let kind = if device.is_efa() { "EFA" } else { "RDMA" };
         ((kind, device.description()), device.name.as_str())

@@ -18,7 +18,7 @@ const SLIPS: usize = 1;
 
 /// A reason with its remedy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Reason {
+pub(super) struct Reason {
     /// The reason, as a sentence.
     pub text: String,
     /// The remedy, if there is one.
@@ -115,7 +115,7 @@ impl Hint {
 }
 
 /// Names of the providers, without duplicates.
-pub fn provider_names(entries: &[Info]) -> Vec<&str> {
+pub(super) fn provider_names(entries: &[Info]) -> Vec<&str> {
     distinct_names(entries.iter().map(|entry| entry.provider.as_str()))
 }
 
@@ -132,7 +132,7 @@ fn distinct_names<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 
 /// Returns the excluding hint for each provider in `of_provider`: the entries of the requested provider
 /// without other hints. `ask` queries libfabric.
-pub fn explain_excluded_providers(
+pub(super) fn explain_excluded_providers(
     hints: &Hints,
     of_provider: &[Info],
     ask: impl Fn(&Hints) -> Result<Vec<Info>, fabric::Error>,
@@ -199,7 +199,7 @@ fn explain_exclusion(name: &str, given: &[Hint], without: &[Vec<Info>], alone: &
 }
 
 /// Facts about libfabric and the host.
-pub struct ProviderFacts<'a> {
+pub(super) struct ProviderFacts<'a> {
     /// The hints of the request.
     pub hints: &'a Hints,
     /// Entries without hints.
@@ -219,7 +219,7 @@ pub struct ProviderFacts<'a> {
 }
 
 /// Returns the reasons why the requested provider is missing, or none if it is present.
-pub fn explain_missing_provider(known: &ProviderFacts<'_>) -> Vec<Reason> {
+pub(super) fn explain_missing_provider(known: &ProviderFacts<'_>) -> Vec<Reason> {
     let wanted = known.hints.provider.as_ref();
     if wanted.is_some() && !known.of_provider.is_empty() {
         return Vec::new();

@@ -1,4 +1,5 @@
 use super::*;
+use crate::command::fabric::info::reasons::Reason;
 use crate::command::fabric::info::{Arguments, Host, Libfabric, Provider, print};
 use collectives::fabric::Link;
 use diagnosis::host::sample::efa_host;
