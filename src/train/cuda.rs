@@ -126,6 +126,10 @@ impl Streams for GpuStreams {
         })
     }
 
+    fn release<M>(&self, memory: M) {
+        cuda::drop_in_order([self.own.context()], memory);
+    }
+
     fn collect<W>(&self, work: Work<W>) -> Result<W, Error> {
         work.wait_on(&self.own)
     }

@@ -108,18 +108,29 @@ impl<B: Bucket, M: Default> Ordered<B, M> {
         (OnGroup { streams: &mut self.streams }, &mut self.memory)
     }
 
-    /// The memory, to be freed and allocated again. The program may still read it.
-    pub(super) fn renew(&mut self) -> Result<(OnGroup<'_, B::Streams>, &mut M), Error> {
+    /// Frees the memory, which the program may still read, and then allocates it again.
+    pub(super) fn renew(
+        &mut self,
+        allocate: impl FnOnce(&mut OnGroup<'_, B::Streams>) -> Result<M, Error>,
+    ) -> Result<(), Error> {
         self.streams.make_group_wait()?;
-        Ok(self.on_group())
+        self.has_result = true;
+        self.streams.release(mem::take(&mut self.memory));
+        self.memory = allocate(&mut OnGroup { streams: &mut self.streams })?;
+        Ok(())
     }
 }
 
 impl<B: Bucket, M: Default> Drop for Ordered<B, M> {
     fn drop(&mut self) {
-        if let Err(error) = self.streams.settle() {
-            warn_of_leak(self.owner, &error);
-            mem::forget(mem::take(&mut self.memory));
+        let memory = mem::take(&mut self.memory);
+        match self.streams.settle() {
+            // Before the group ends, which runs code of the program.
+            Ok(()) => self.streams.release(memory),
+            Err(error) => {
+                warn_of_leak(self.owner, &error);
+                mem::forget(memory);
+            }
         }
     }
 }

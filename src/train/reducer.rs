@@ -322,11 +322,8 @@ impl<B: Bucket> Reducer<B> {
 
     /// Replaces the buckets by those of the layout. The program may still read the averages.
     fn renew(&mut self) -> Result<(), Error> {
-        let (mut side, slots) = self.slots.renew()?;
-        // Freed before others are allocated.
-        slots.clear();
-        *slots = BucketSlot::allocate(&mut side, &self.layout, self.options.wire)?;
-        Ok(())
+        let (layout, wire) = (&self.layout, self.options.wire);
+        self.slots.renew(|side| BucketSlot::allocate(side, layout, wire))
     }
 
     /// Writes a gradient into its bucket, and starts the buckets that may start then.

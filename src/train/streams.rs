@@ -32,6 +32,12 @@ pub trait Streams: Send {
         Ok(())
     }
 
+    /// Frees memory of the group, whose release is ordered with the registered streams. On other streams, the
+    /// program may have used it.
+    fn release<M>(&self, memory: M) {
+        drop(memory);
+    }
+
     /// The buffers of an operation, for use on the group's stream.
     fn collect<W>(&self, work: Work<W>) -> Result<W, Error> {
         work.wait()

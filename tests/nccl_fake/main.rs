@@ -43,6 +43,8 @@ mod parameters;
 mod prepared;
 mod processes;
 mod programs;
+
+mod releases;
 mod returned;
 #[path = "../shapes/mod.rs"]
 mod shape;

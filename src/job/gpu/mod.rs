@@ -18,7 +18,7 @@ use closing::{OpenGroup, close_in_background};
 
 use super::backend::Device;
 use super::gpu_operation::{
-    Comparison, FirstCall, GpuOperation, Mark, Spare, Watch, Watched, refuse_captured,
+    Comparison, FirstCall, GpuOperation, Mark, Spare, Watch, Watched, free_spare, refuse_captured,
 };
 use super::guard::is_group_thread;
 use super::work::{State, Work};
@@ -151,8 +151,10 @@ impl GpuGroup {
         buffers: B,
         call: impl FnOnce(&Communicator, &mut B) -> Result<(), nccl::Error>,
     ) -> Work<B> {
-        match self.refuse_noted(&operation, contexts) {
-            Ok(()) => self.start_own(operation, buffers, call),
+        let own = Arc::clone(self.rank.stream.context());
+        let contexts: Vec<_> = iter::once(own).chain(contexts).collect();
+        match self.refuse_noted(&operation, &contexts) {
+            Ok(()) => self.start_with(operation, &contexts, buffers, call),
             Err(error) => Work::not_begun(error, Some(buffers)),
         }
     }
@@ -160,22 +162,17 @@ impl GpuGroup {
     /// Refuses buffers of the program, whose events cudarc may have failed to record: nothing orders the
     /// operation after their uses then. The library orders its own buffers itself. cudarc notes an error in
     /// the context object of the stream that failed, so all objects are asked.
-    fn refuse_noted(
-        &self,
-        operation: &str,
-        contexts: impl IntoIterator<Item = Arc<CudaContext>>,
-    ) -> Result<(), Error> {
-        let mut contexts = contexts.into_iter().peekable();
-        if self.purpose.is_some() || contexts.peek().is_none() {
+    fn refuse_noted(&self, operation: &str, contexts: &[Arc<CudaContext>]) -> Result<(), Error> {
+        // The first one is the group's own, whose error concerns no buffer without events.
+        if self.purpose.is_some() || contexts.len() == 1 {
             return Ok(());
         }
-        let noted = |context: Arc<CudaContext>| {
+        let noted = |context: &Arc<CudaContext>| {
             let is_tracking = context.is_event_tracking();
             if is_tracking { context.check_err().err() } else { None }
         };
-        let all = iter::once(Arc::clone(self.rank.stream.context())).chain(contexts);
         // Takes the error from every object: one failure can be noted in two.
-        let Some(error) = all.filter_map(noted).reduce(|first, _| first) else { return Ok(()) };
+        let Some(error) = contexts.iter().filter_map(noted).reduce(|first, _| first) else { return Ok(()) };
         Err(Error::Buffer(format!(
             "{operation}: an earlier call of cudarc has failed ({error}), perhaps for one of the buffers: \
              wait for their streams, and call the operation again"
@@ -186,6 +183,17 @@ impl GpuGroup {
     fn start_own<B>(
         &self,
         operation: String,
+        buffers: B,
+        call: impl FnOnce(&Communicator, &mut B) -> Result<(), nccl::Error>,
+    ) -> Work<B> {
+        self.start_with(operation, &[Arc::clone(self.rank.stream.context())], buffers, call)
+    }
+
+    /// Queues an operation on buffers with memory of these contexts.
+    fn start_with<B>(
+        &self,
+        operation: String,
+        contexts: &[Arc<CudaContext>],
         mut buffers: B,
         call: impl FnOnce(&Communicator, &mut B) -> Result<(), nccl::Error>,
     ) -> Work<B> {
@@ -197,10 +205,14 @@ impl GpuGroup {
         });
         match mark {
             Ok(mark) => State::Gpu(GpuOperation::new(mark, Arc::clone(&self.rank.watch), buffers)).into(),
+            // Only the program's buffers are returned.
+            Err(error) if !queued && error.is_refusal() && self.purpose.is_none() => {
+                Work::not_begun(error, Some(buffers))
+            }
             Err(error) => {
                 // After a failure NCCL may use them.
-                let unused = !queued && error.is_refusal();
-                Work::not_begun(error, unused.then_some(buffers))
+                cuda::drop_in_order(contexts, buffers);
+                Work::not_begun(if error.is_refusal() { error } else { self.rank.watch.fail(error) }, None)
             }
         }
     }
@@ -239,9 +251,8 @@ impl GpuGroup {
         });
         let queued = queued.and_then(|comparison| Mark::record(&self.rank.stream, comparison));
         self.rank.watch.leave(queued.as_ref());
-        // A failure is passed to the world, which is the program's code.
         drop(guard);
-        queued.map_err(|error| if error.is_refusal() { error } else { self.rank.watch.fail(error) })
+        queued
     }
 
     /// Queues the comparison of the ranks' steps after the first operation of one.
@@ -338,6 +349,7 @@ impl Drop for GpuRank {
             if let Some(communicator) = communicator {
                 close_in_background(communicator, move |communicator| ending.settle(communicator));
             }
+            free_spare(&self.spare, &self.stream);
             return;
         }
         if let Some(communicator) = communicator {
@@ -350,5 +362,6 @@ impl Drop for GpuRank {
                 log::warn(format_args!("a thread of a group has panicked"));
             }
         }
+        free_spare(&self.spare, &self.stream);
     }
 }

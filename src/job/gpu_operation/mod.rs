@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::CudaStream;
 
-pub(crate) use steps::{Comparison, FirstCall, Spare};
+pub(crate) use steps::{Comparison, FirstCall, Spare, free_spare};
 pub(crate) use watch::{Watch, Watched};
 
 use super::under_way::UnderWay;

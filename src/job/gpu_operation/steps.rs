@@ -5,6 +5,7 @@
 //! the last step, each with a rank that is in it. They are read when the operation has ended, for which no
 //! call of the program waits.
 
+use std::mem;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use cudarc::driver::sys::CUdeviceptr;
@@ -87,11 +88,20 @@ impl Comparison {
         });
         if let Err(error) = cuda::wait(&self.reading) {
             // The copy may still write it.
-            std::mem::forget(numbers);
+            mem::forget(numbers);
             return Err(of_driver(error));
         }
         copied.map_err(of_driver)??;
         Ok(*numbers)
+    }
+}
+
+/// Frees the memory. Leaks it while its stream is captured: the graph would free it.
+pub(crate) fn free_spare(spare: &Spare, stream: &CudaStream) {
+    let numbers = mem::take(&mut *lock(spare));
+    match super::refuse_captured("the end of a group", stream) {
+        Ok(()) => cuda::drop_in_order([stream.context()], numbers),
+        Err(_) => mem::forget(numbers),
     }
 }
 

@@ -1,0 +1,240 @@
+//! Memory that the library frees while cudarc has noted an error: cudarc's drop waits for no event then.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use collectives::ReduceOp::Sum;
+use collectives::job::{Group, Job};
+use collectives::train::{Reducer, Zero1};
+use collectives::world::{self, Called, Position, Reason, World};
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
+use cudarc::driver::{CudaContext, CudaSlice, DriverError};
+
+use crate::fake::{Fake, Knob};
+use crate::jobs::{on_gpus, with_groups};
+use crate::training::{compute, options, parameters};
+
+const UNKNOWN: DriverError = DriverError(CUresult::CUDA_ERROR_UNKNOWN);
+
+/// A world of the program that notes an error in a context object, once it is armed, when the library reports
+/// its last call or a failure. A subscriber of the log could do it as well.
+struct Noting {
+    inner: world::Handle,
+    armed: Mutex<Option<Arc<CudaContext>>>,
+}
+
+impl Noting {
+    fn note_error(&self) {
+        if let Some(context) = &*self.armed.lock().unwrap() {
+            context.record_err::<()>(Err(UNKNOWN));
+        }
+    }
+}
+
+impl World for Noting {
+    fn position(&self) -> Position {
+        self.inner.position()
+    }
+
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+
+    fn barrier(&self) -> Result<(), world::Error> {
+        self.inner.barrier()
+    }
+
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, world::Error> {
+        self.inner.all_gather(mine)
+    }
+
+    fn monitor(&self) -> Option<&dyn World> {
+        Some(&*self.inner)
+    }
+
+    fn compare(&self, rank: usize, topic: u64, calls: &[Called]) {
+        self.note_error();
+        self.inner.compare(rank, topic, calls);
+    }
+
+    fn fail(&self, reason: Reason) {
+        self.note_error();
+        self.inner.fail(reason);
+    }
+
+    fn abort(&self, code: i32, _message: &str) -> ! {
+        std::process::exit(code)
+    }
+}
+
+fn group_of_noting_world(fake: &Fake) -> (Arc<Noting>, Group) {
+    let world = Arc::new(Noting { inner: world::single(), armed: Mutex::new(None) });
+    let job = Job::new(Arc::clone(&world) as world::Handle);
+    let group = job.group_on_gpu(fake.library(), &CudaContext::new(0).unwrap()).unwrap();
+    (world, group)
+}
+
+/// The reducer has the last handle of its group. Its drop looks for noted errors, then ends the group, which
+/// runs code of the program, and then frees the buckets: cudarc waits for no event while an error is noted.
+#[test]
+fn averages_that_are_read_are_not_freed_at_the_end_of_the_group() {
+    let fake = Fake::new();
+    let (world, group) = group_of_noting_world(&fake);
+    let context = Arc::clone(group.context().unwrap());
+    let (stream, other) = (compute(&group), compute(&group));
+    let gradient = stream.clone_htod(&[1.0_f32; 8]).unwrap();
+    let mut read = other.alloc_zeros::<f32>(8).unwrap();
+    let mut reducer: Reducer<CudaSlice<f32>> = Reducer::new(&group, &parameters(&[8]), &options()).unwrap();
+    let mut step = reducer.step(0).unwrap();
+    step.ready(0, gradient.as_view()).unwrap();
+    step.wait().unwrap();
+    drop(group);
+    // On a stream that is ordered by cudarc's events.
+    other.memcpy_dtod(&reducer.gradient(0).unwrap(), &mut read).unwrap();
+    *world.armed.lock().unwrap() = Some(context);
+    drop(reducer);
+    assert_eq!(fake.bugs(), [""; 0]);
+}
+
+/// The same with a shard that the update of a step writes on a stream of its own.
+#[test]
+fn shards_that_are_written_are_not_freed_at_the_end_of_the_group() {
+    let fake = Fake::new();
+    let (world, group) = group_of_noting_world(&fake);
+    let context = Arc::clone(group.context().unwrap());
+    let (stream, other) = (compute(&group), compute(&group));
+    let source = other.clone_htod(&[1.0_f32; 8]).unwrap();
+    let gradient = stream.clone_htod(&[1.0_f32; 8]).unwrap();
+    let mut model = stream.clone_htod(&[1.0_f32; 8]).unwrap();
+    let mut zero: Zero1<CudaSlice<f32>> = Zero1::new(&group, &parameters(&[8]), &options()).unwrap();
+    drop(group);
+    let stepped = zero.step(0, &[gradient.as_view()], &mut [model.as_view_mut()], |mut values, _| {
+        other.memcpy_dtod(&source, &mut values)?;
+        Err(collectives::Error::Job("the update fails".to_owned()))
+    });
+    stepped.unwrap_err();
+    *world.armed.lock().unwrap() = Some(context);
+    drop(zero);
+    assert_eq!(fake.bugs(), [""; 0]);
+}
+
+/// An operation that fails before it waits for its buffer tells the world, and then drops the buffer.
+#[test]
+fn the_buffer_of_a_failed_operation_is_freed_after_its_uses() {
+    let fake = Fake::new();
+    let (world, group) = group_of_noting_world(&fake);
+    let (stream, other) = (compute(&group), compute(&group));
+    let source = other.clone_htod(&[1.0_f32; 8]).unwrap();
+    let mut buffer = stream.clone_htod(&[2.0_f32; 8]).unwrap();
+    other.memcpy_dtod(&source, &mut buffer).unwrap();
+    *world.armed.lock().unwrap() = Some(Arc::clone(group.context().unwrap()));
+    // The order of the buffer's stream with the group's fails.
+    fake.set(Knob::EventsFail, 1);
+    let failed = group.all_reduce(buffer, Sum).wait_or_return();
+    fake.set(Knob::EventsFail, 0);
+    assert!(failed.is_err());
+    drop(failed);
+    assert_eq!(fake.bugs(), [""; 0]);
+    drop(group);
+}
+
+/// The gather of a step waits for another thread's call of the group, which fails meanwhile; then the
+/// operation is not begun, and its buffers are dropped while an error of unrelated code is noted.
+#[test]
+fn shards_whose_gather_does_not_begin_are_freed_after_their_uses() {
+    let fake = Fake::new();
+    on_gpus(&fake, 1, |group| {
+        let context = group.context().unwrap();
+        let (stream, other) = (compute(group), compute(group));
+        let source = other.clone_htod(&[1.0_f32; 8]).unwrap();
+        let gradient = stream.clone_htod(&[1.0_f32; 8]).unwrap();
+        let mut model = stream.clone_htod(&[1.0_f32; 8]).unwrap();
+        let second = stream.clone_htod(&[1.0_f32; 8]).unwrap();
+        let mut zero: Zero1<CudaSlice<f32>> = Zero1::new(group, &parameters(&[8]), &options()).unwrap();
+        group.set_timeout(Some(Duration::from_millis(300)));
+        let ends = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let stepped = zero.step(0, &[gradient.as_view()], &mut [model.as_view_mut()], |mut values, _| {
+                other.memcpy_dtod(&source, &mut values)?;
+                fake.set(Knob::CallMillis, -1);
+                scope.spawn(move || drop(group.all_reduce(second, Sum)));
+                fake.until("inside NCCL");
+                scope.spawn(|| {
+                    while group.check().is_ok() {
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                    fake.set(Knob::CallMillis, 0);
+                    while !ends.load(Ordering::Relaxed) {
+                        context.record_err::<()>(Err(UNKNOWN));
+                        thread::sleep(Duration::from_micros(5));
+                    }
+                });
+                Ok(())
+            });
+            ends.store(true, Ordering::Relaxed);
+            stepped.unwrap_err();
+        });
+        let bugs = fake.bugs();
+        drop(zero);
+        assert_eq!(bugs, [""; 0]);
+    });
+}
+
+/// The same with a buffer of the program, whose operation waits for the other thread's call.
+#[test]
+fn the_buffer_of_an_operation_that_does_not_begin_is_freed_after_its_uses() {
+    let fake = Fake::new();
+    on_gpus(&fake, 1, |group| {
+        let context = group.context().unwrap();
+        let (stream, other) = (compute(group), compute(group));
+        let source = other.clone_htod(&[1.0_f32; 8]).unwrap();
+        let [first, mut buffer] = [0; 2].map(|_| stream.clone_htod(&[1.0_f32; 8]).unwrap());
+        group.barrier().unwrap();
+        group.set_timeout(Some(Duration::from_millis(300)));
+        let ends = AtomicBool::new(false);
+        fake.set(Knob::CallMillis, -1);
+        thread::scope(|scope| {
+            scope.spawn(move || drop(group.all_reduce(first, Sum)));
+            fake.until("inside NCCL");
+            other.memcpy_dtod(&source, &mut buffer).unwrap();
+            scope.spawn(|| {
+                while group.check().is_ok() {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                fake.set(Knob::CallMillis, 0);
+                while !ends.load(Ordering::Relaxed) {
+                    context.record_err::<()>(Err(UNKNOWN));
+                    thread::sleep(Duration::from_micros(5));
+                }
+            });
+            let failed = group.all_reduce(buffer, Sum).wait_or_return();
+            ends.store(true, Ordering::Relaxed);
+            assert!(failed.is_err_and(|failed| failed.buffers.is_none()));
+        });
+        assert_eq!(fake.bugs(), [""; 0]);
+    });
+}
+
+/// A capture of the group's stream by a program that still has the stream when the group ends.
+#[test]
+fn the_memory_of_compared_steps_is_not_freed_in_a_capture() {
+    let fake = Fake::new();
+    with_groups(&fake, 2, |group| {
+        let gradient = compute(&group).clone_htod(&[1.0_f32; 8]).unwrap();
+        let mut reducer = Reducer::<CudaSlice<f32>>::new(&group, &parameters(&[8]), &options()).unwrap();
+        let mut step = reducer.step(0).unwrap();
+        step.ready(0, gradient.as_view()).unwrap();
+        step.wait().unwrap();
+        drop(reducer);
+        group.barrier().unwrap();
+        let stream = Arc::clone(group.stream().unwrap());
+        stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
+        drop(group);
+        let _noted = stream.context().check_err();
+        stream.end_capture(CUgraphInstantiate_flags(0)).map(drop).unwrap();
+    });
+    assert!(!fake.log().iter().any(|line| line.starts_with("capture free")));
+    assert_eq!(fake.bugs(), [""; 0]);
+}
