@@ -296,7 +296,7 @@ fn every_collective_is_verified_over_host_memory() {
         verified(&text, 14, without);
         for name in without {
             assert!(
-                text.contains(&format!("# {name} is skipped: it needs a power of two of ranks")),
+                text.contains(&format!("# {name} is skipped: it needs a power of two as number of ranks")),
                 "{text}"
             );
         }

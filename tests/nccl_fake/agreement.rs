@@ -260,7 +260,7 @@ fn parts_that_are_exchanged_are_compared() {
     exchange([[[0..1, 1..3], [0..1, 1..2]], [[0..1, 1..4], [0..2, 2..5]]], &mut memory).unwrap();
     disagree(
         exchange([[[0..1, 1..3], [0..1, 1..2]], [[0..1, 1..4], [0..1, 2..5]]], &mut memory),
-        "rank 0 sends 2 float to rank 1, which receives 1 float from it",
+        "rank 0 sends 2 float to rank 1, but rank 1 receives 1 float",
     );
 }
 

@@ -52,7 +52,7 @@ fn a_refused_call_changes_nothing() {
         assert_eq!(reducer.gradient(1).unwrap(), [0.5]);
         assert_eq!(reducer.gradient(0).unwrap(), [1.0, 2.0]);
         let error = reducer.step(3).unwrap_err().to_string();
-        assert!(error.starts_with("step 3 is complete: pass the number of the next one"), "{error}");
+        assert!(error.starts_with("step 3 is complete: pass the number of the next step"), "{error}");
         let error = reducer.step(1 << 44).unwrap_err().to_string();
         assert!(error.ends_with("the largest number is 17592186044415"), "{error}");
         // Any other number: a program can go back to an earlier step.

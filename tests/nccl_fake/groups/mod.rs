@@ -215,7 +215,7 @@ fn ranks_of_one_communicator_in_a_group_are_compared() {
             group.on(&ranks[1]).send(&five, 0)?;
             group.on(&ranks[0]).recv(&mut four, 1)
         }),
-        "rank 1 sends 5 float to rank 0, which receives 4 float from it",
+        "rank 1 sends 5 float to rank 0, but rank 0 receives 4 float",
     );
     wrong(
         Graph::capture(|capture| {
@@ -225,7 +225,7 @@ fn ranks_of_one_communicator_in_a_group_are_compared() {
             })
         })
         .map(drop),
-        "rank 0 sends 4 float to rank 1, which receives nothing from it",
+        "rank 0 sends 4 float to rank 1, but rank 1 receives nothing",
     );
     // Ranks elsewhere and other communicators are not compared.
     let more = fake.memory(&streams[0], 64);
