@@ -1,6 +1,5 @@
 //! Reader of NCCL's log, and conclusions from it.
 
-mod answers;
 mod channel;
 mod clean;
 mod communicators;
@@ -10,7 +9,6 @@ mod fold;
 mod format;
 #[doc(hidden)]
 pub mod fuzz;
-mod headers;
 mod input;
 mod line;
 mod message;

@@ -6,12 +6,10 @@ use std::io::Read;
 use memchr::memmem;
 use semver::Version;
 
-use super::answers::{Answers, MessageKind};
 use super::channel::{ChannelLine, RankChannel};
 use super::clean::clean_line;
 use super::communicators::Communicators;
 use super::digest::{Digest, Input, Position, Writer};
-use super::headers::{Headers, INFO, KnownWriter};
 use super::input;
 use super::line::{Level, LinePart, LineParts, Splitter};
 use super::message::{self, Message};
@@ -29,11 +27,9 @@ pub struct Reader<'a> {
     rules: &'a Rules,
     splitter: Splitter,
     inputs: Vec<Input>,
-    headers: Headers,
     writers: Writers,
     communicators: Communicators,
     messages: Messages,
-    answers: Answers<'a>,
     /// Versions on lines without writer, with their builds.
     versions: BTreeMap<Version, String>,
     paths: Paths,
@@ -55,11 +51,9 @@ impl<'a> Reader<'a> {
             rules,
             splitter: Splitter::new(),
             inputs: Vec::new(),
-            headers: Headers::default(),
             writers: Writers::default(),
             communicators: Communicators::default(),
             messages: Messages::default(),
-            answers: Answers::default(),
             versions: BTreeMap::new(),
             paths: Paths::default(),
             quotes: Quotes::default(),
@@ -110,12 +104,7 @@ impl<'a> Reader<'a> {
 
     /// Reads a line, and returns true if NCCL wrote it.
     fn read_line(&mut self, line: &[u8], position: Position) -> bool {
-        let again = self.headers.of_same_length(line);
-        let first = match again {
-            Some((nccl, _)) => Some((nccl, Level::Info, nccl + INFO.len())),
-            None => self.splitter.find_level(line, 0),
-        };
-        let Some((nccl, level, message)) = first else {
+        if self.splitter.find_level(line, 0).is_none() {
             return match self.splitter.without_mark(line) {
                 LinePart::Version(text) => {
                     self.note_version(text);
@@ -128,34 +117,6 @@ impl<'a> Reader<'a> {
                     false
                 }
             };
-        };
-        let header = &line[..nccl];
-        let rest = line[message..].trim_ascii();
-        // A kept message has no other line in it.
-        let answer = if level == Level::Info { self.known_answer(rest) } else { None };
-        let is_single =
-            level == Level::Info && (answer.is_some() || self.splitter.find_level(line, message).is_none());
-        let known = match again {
-            _ if !is_single => None,
-            Some((_, known)) => Some(known),
-            None => self.headers.kept_writer(header),
-        };
-        if let Some(KnownWriter { thread, start, .. }) =
-            known.filter(|known| known.forgotten == self.writers.forgotten)
-        {
-            match thread {
-                Some(thread) => self.writers.note_line(thread, position, &line[message..]),
-                None => self.writers.lost += 1,
-            }
-            let writer = thread.map(|thread| self.writers.thread_at(thread).writer);
-            let place = Place { position, writer, before: &line[..start] };
-            match answer {
-                Some(rule) => {
-                    self.note_rule_hit(rule, rest, place);
-                }
-                None => self.read_info(rest, thread, place),
-            }
-            return true;
         }
         let mut parts = LineParts::from_line(line);
         let mut is_of_nccl = true;
@@ -166,10 +127,6 @@ impl<'a> Reader<'a> {
                     let source = source.filter(|_| matches!(level, Level::Info | Level::Warn | Level::Error));
                     let thread =
                         source.and_then(|source| self.writers.thread_index(&source, position, message));
-                    if is_single && source.is_some_and(|source| source.is_whole) {
-                        let (forgotten, start) = (self.writers.forgotten, before.len());
-                        self.headers.keep_writer(header, KnownWriter { thread, forgotten, start });
-                    }
                     let writer = thread.map(|thread| self.writers.thread_at(thread).writer);
                     let place = Place { position, writer, before };
                     if level == Level::Warn && is_of_ras(file) {
@@ -201,7 +158,7 @@ impl<'a> Reader<'a> {
 
     fn read_nccl_line(&mut self, level: Level, message: &[u8], thread: Option<usize>, place: Place<'_>) {
         match level {
-            Level::Info => self.read_info_line(message, thread, place),
+            Level::Info => self.read_info(message, thread, place),
             Level::Warn => {
                 if !self.note_known_message(message, Origin::Nccl, place) {
                     self.messages.note_unknown_warning(message, place);
@@ -259,16 +216,10 @@ impl<'a> Reader<'a> {
 
     /// Notes a hit, and returns true, if a rule for the writer's versions knows the message.
     fn note_known_message(&mut self, message: &[u8], origin: Origin, place: Place<'_>) -> bool {
-        let kind = if origin == Origin::Any { MessageKind::Line } else { MessageKind::Message };
         let rules = self.rules;
-        let rule = self.answers.kept_rule(message, kind).unwrap_or_else(|| {
-            let quote = if origin == Origin::Any { self.quotes.quoted_warning(message) } else { None };
-            let rule = quote.and_then(|quote| rules.find_rule(quote, Origin::Nccl));
-            let rule = rule.or_else(|| rules.find_rule(message, origin));
-            self.answers.keep_rule(message, kind, rule);
-            rule
-        });
-        self.note_rule_hit(rule, message, place)
+        let quote = if origin == Origin::Any { self.quotes.quoted_warning(message) } else { None };
+        let rule = quote.and_then(|quote| rules.find_rule(quote, Origin::Nccl));
+        self.note_rule_hit(rule.or_else(|| rules.find_rule(message, origin)), message, place)
     }
 
     /// Notes a hit of the rule, and returns true, if the rule holds for the writer's versions.
@@ -282,21 +233,6 @@ impl<'a> Reader<'a> {
         true
     }
 
-    fn read_info_line(&mut self, message: &[u8], thread: Option<usize>, place: Place<'_>) {
-        match self.known_answer(message) {
-            Some(rule) => {
-                self.note_rule_hit(rule, message, place);
-            }
-            None => self.read_info(message, thread, place),
-        }
-    }
-
-    /// Returns the rule of a message kept as one without facts, if any.
-    fn known_answer(&mut self, message: &[u8]) -> Option<Option<&'a Rule>> {
-        if is_never_kept(message) { None } else { self.answers.kept_rule(message, MessageKind::WithoutFacts) }
-    }
-
-    /// Reads a message unknown to [`known_answer`](Self::known_answer).
     fn read_info(&mut self, message: &[u8], thread: Option<usize>, place: Place<'_>) {
         if let Some(writer) = place.writer.filter(|_| message.starts_with(b"GPU/")) {
             self.paths.note_paths(self.writers.host_of(writer), message);
@@ -305,9 +241,8 @@ impl<'a> Reader<'a> {
         let parsed = message::parse_message(message);
         let has_rules =
             !matches!(parsed, Message::Channel(_) | Message::Bulk | Message::Choice(..) | Message::Trees);
-        if matches!(parsed, Message::Other | Message::Bulk) && !is_never_kept(message) {
+        if matches!(parsed, Message::Other | Message::Bulk) {
             let rule = if has_rules { self.rules.find_rule(message, Origin::Nccl) } else { None };
-            self.answers.keep_rule(message, MessageKind::WithoutFacts, rule);
             self.note_rule_hit(rule, message, place);
             return;
         }
