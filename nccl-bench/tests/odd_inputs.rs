@@ -114,7 +114,7 @@ const CASES: &[(&str, i32, &str)] = &[
     ("WORLD_SIZE=0 RANK=0 MASTER_ADDR=localhost A", 2, "rank 0 of 0 is impossible"),
     ("WORLD_SIZE=2 RANK=2 MASTER_ADDR=localhost A", 2, "rank 2 of 2 is impossible"),
     ("WORLD_SIZE=two RANK=0 MASTER_ADDR=localhost A", 2, "WORLD_SIZE is `two`, not a number"),
-    ("WORLD_SIZE=2 RANK=0 MASTER_ADDR=localhost MASTER_PORT=garbage A", 2, "is not a port from 1 to 65535"),
+    ("WORLD_SIZE=2 RANK=0 MASTER_ADDR=localhost MASTER_PORT=garbage A", 2, "not a port from 1 to 65535"),
     ("WORLD_SIZE=2 RANK=1 MASTER_ADDR=nonexistent.invalid A -T 2", 4, "its name cannot be resolved"),
     (
         "WORLD_SIZE=2 RANK=0 MASTER_ADDR=nonexistent.invalid A -T 2",

@@ -129,8 +129,8 @@ mod tests {
     #[test]
     fn lines_of_a_shell_script_are_found() {
         for (line, says, remedy) in [
-            ("export NCCL_DEBUG=INFO", "`export NCCL_DEBUG` for the name", "write NCCL_DEBUG=INFO"),
-            ("NCCL_DEBUG = INFO", "`NCCL_DEBUG ` for the name", "write NCCL_DEBUG=INFO"),
+            ("export NCCL_DEBUG=INFO", "`export NCCL_DEBUG` as the name", "write NCCL_DEBUG=INFO"),
+            ("NCCL_DEBUG = INFO", "`NCCL_DEBUG ` as the name", "write NCCL_DEBUG=INFO"),
             ("NCCL_DEBUG=\"INFO\"", "quotes are part", "write NCCL_DEBUG=INFO"),
             ("NCCL_DEBUG=INFO # for now", "comment behind a value", "write NCCL_DEBUG=INFO"),
             ("NCCL_DEBUG=INFO ", "spaces around", "write NCCL_DEBUG=INFO"),

@@ -404,11 +404,6 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Returns true for a message without a look-up among those without facts: a channel, a path.
-fn is_never_kept(message: &[u8]) -> bool {
-    message.starts_with(b"Channel ") || message.starts_with(b"GPU/")
-}
-
 /// Returns true for a file of RAS: `ras/client_support.cc:178`.
 fn is_of_ras(file: &[u8]) -> bool {
     let file = file.trim_ascii_start();

@@ -145,12 +145,12 @@ mod tests {
             ("-5", "negative"),
             ("0", "at least one byte"),
             ("8Q", "unit"),
-            ("", "no number"),
-            ("K", "no number"),
+            ("", "not a number"),
+            ("K", "not a number"),
             ("1e", "unit is unknown"),
-            ("0xg", "no number"),
-            ("1..5M", "no number"),
-            ("nan", "no number"),
+            ("0xg", "not a number"),
+            ("1..5M", "not a number"),
+            ("nan", "not a number"),
             ("99999999999999999999G", "too large"),
         ] {
             let message = text.parse::<Size>().unwrap_err().to_string();

@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(notes(&checked, version, (9, 0), 2, 1), [""; 0]);
         assert_eq!(notes(&checked, version, (10, 0), 2, 1), [""; 0]);
         let found = notes(&checked, version, (8, 9), 2, 1);
-        assert!(found.len() == 1 && found[0].contains("capability 8.9"), "{found:?}");
+        assert!(found.len() == 1 && found[0].contains("the GPU has 8.9"), "{found:?}");
         assert_eq!(notes(&request(), version, (8, 9), 2, 1), [""; 0]);
     }
 }
