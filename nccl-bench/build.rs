@@ -38,9 +38,9 @@ fn main() {
             println!("cargo::rustc-link-arg-{programs}=-Wl,--export-dynamic-symbol=ncclProfiler_v{version}");
         }
     }
-    let revision = repository().and_then(|root| {
-        let revision = revision(&root)?;
-        watch(&root);
+    let revision = find_repository().and_then(|root| {
+        let revision = read_revision(&root)?;
+        watch_sources(&root);
         Some(revision)
     });
     let revision = revision.unwrap_or_else(|| "unknown: not built in its own git checkout".to_owned());
@@ -48,32 +48,32 @@ fn main() {
 }
 
 /// The root of the project's checkout, if this package lies in it.
-fn repository() -> Option<PathBuf> {
+fn find_repository() -> Option<PathBuf> {
     let package = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR")?).canonicalize().ok()?;
     let root = package.parent()?;
-    let top = PathBuf::from(git(root, &["rev-parse", "--show-toplevel"])?).canonicalize().ok()?;
+    let top = PathBuf::from(run_git(root, &["rev-parse", "--show-toplevel"])?).canonicalize().ok()?;
     if top != root {
         return None;
     }
     // Another repository with this package at the same path has no xtask.
-    git(root, &["ls-files", "--error-unmatch", "nccl-bench/build.rs", "xtask/Cargo.toml"])?;
+    run_git(root, &["ls-files", "--error-unmatch", "nccl-bench/build.rs", "xtask/Cargo.toml"])?;
     Some(top)
 }
 
 /// The revision: `1a2b3c4d5e6f`, with `-dirty` when a source differs from it.
-fn revision(root: &Path) -> Option<String> {
-    let revision = git(root, &["rev-parse", "--short=12", "HEAD"])?;
+fn read_revision(root: &Path) -> Option<String> {
+    let revision = run_git(root, &["rev-parse", "--short=12", "HEAD"])?;
     let mut status = vec!["--no-optional-locks", "status", "--porcelain", "--untracked-files=all", "--"];
     status.extend(SOURCES);
-    Some(if git(root, &status)?.is_empty() { revision } else { format!("{revision}-dirty") })
+    Some(if run_git(root, &status)?.is_empty() { revision } else { format!("{revision}-dirty") })
 }
 
 /// Makes cargo run this program again when a source changes, and when HEAD moves.
-fn watch(root: &Path) {
+fn watch_sources(root: &Path) {
     let mut watched: Vec<PathBuf> = SOURCES.iter().map(|source| root.join(source)).collect();
-    let in_git = |path: &str| git(root, &["rev-parse", "--git-path", path]).map(|path| root.join(path));
+    let in_git = |path: &str| run_git(root, &["rev-parse", "--git-path", path]).map(|path| root.join(path));
     watched.extend(in_git("HEAD"));
-    if let Some(branch) = git(root, &["symbolic-ref", "--quiet", "HEAD"]) {
+    if let Some(branch) = run_git(root, &["symbolic-ref", "--quiet", "HEAD"]) {
         match in_git(&branch) {
             Some(file) if file.exists() => watched.push(file),
             // A packed reference: the next commit creates its file.
@@ -87,7 +87,7 @@ fn watch(root: &Path) {
     }
 }
 
-fn git(folder: &Path, arguments: &[&str]) -> Option<String> {
+fn run_git(folder: &Path, arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").current_dir(folder).args(arguments).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();
     output.status.success().then_some(text)

@@ -45,7 +45,7 @@ pub enum Error {
         reason: Reason,
     },
     /// Two ranks called different operations.
-    #[error("{}", Mismatch::text(*rank, called, *peer, peer_called.as_deref()))]
+    #[error("{}", Mismatch::mismatch_text(*rank, called, *peer, peer_called.as_deref()))]
     Mismatch {
         /// A rank of the job.
         rank: usize,
@@ -104,7 +104,7 @@ impl fmt::Debug for Error {
 #[cfg(any(feature = "fabric", feature = "nccl"))]
 impl Error {
     /// Returns the error of an operation after its result was taken.
-    pub(crate) fn taken() -> Self {
+    pub(crate) fn result_taken() -> Self {
         Self::Job("this operation has returned its result before: do not poll it again".to_owned())
     }
 
@@ -129,7 +129,7 @@ impl Error {
 fn names_or_advice(late: &[(usize, String)]) -> String {
     match late {
         [] => ": a rank has not called it, or is slow; look at the other ranks".to_owned(),
-        late => Timeout::names(late),
+        late => Timeout::late_names(late),
     }
 }
 

@@ -32,7 +32,7 @@ pub(crate) enum Purpose {
 impl Purpose {
     /// Returns the number of the step, as counted by the program.
     #[cfg(feature = "fabric")]
-    pub(crate) fn step(self) -> Option<u64> {
+    pub(crate) fn step_number(self) -> Option<u64> {
         match self {
             Self::Bucket { step, .. } | Self::Step { step, .. } => Some(step),
             _ => None,
@@ -59,7 +59,7 @@ impl Purpose {
 
     /// Returns a number for hashes, different from all other purposes. It does not contain the step.
     #[cfg(feature = "fabric")]
-    pub(crate) fn word(self) -> u64 {
+    pub(crate) fn hash_word(self) -> u64 {
         let (kind, owner, part) = match self {
             Self::Messages => (1, 0, 0),
             Self::List => (2, 0, 0),

@@ -33,22 +33,22 @@ pub enum ExitError {
 impl ExitError {
     /// Returns a refusal of the request: exit code 2.
     #[must_use]
-    pub fn refused(message: impl Into<String>) -> Self {
+    pub fn refuse_with(message: impl Into<String>) -> Self {
         Self::Stopped(Stop::Refused(message.into()))
     }
 
     /// Prints the message, and returns the exit code.
     #[must_use]
-    pub fn report(self) -> u8 {
+    pub fn report_error(self) -> u8 {
         match self {
             Self::Stopped(stop) => {
                 match &stop {
                     Stop::Failed(error) => print_message(format_args!("error: {error:#}")),
                     refused => {
-                        print_message(format_args!("error: {}", refused.refusal().unwrap_or_default()));
+                        print_message(format_args!("error: {}", refused.refusal_text().unwrap_or_default()));
                     }
                 }
-                stop.code()
+                stop.stop_code()
             }
             Self::Parser(answer) if answer.use_stderr() => {
                 let text = answer.render();
@@ -61,7 +61,7 @@ impl ExitError {
             Self::Parser(answer) => {
                 let printed = answer.print().and_then(|()| io::stdout().flush());
                 match printed {
-                    Err(problem) => Self::Output(problem).report(),
+                    Err(problem) => Self::Output(problem).report_error(),
                     Ok(()) => u8::try_from(answer.exit_code()).unwrap_or(REFUSED),
                 }
             }
@@ -69,7 +69,7 @@ impl ExitError {
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => CLOSED_PIPE,
             Self::Output(error) => {
                 let error = anyhow::Error::new(error).context("writing to standard output");
-                Self::Stopped(Stop::Failed(error)).report()
+                Self::Stopped(Stop::Failed(error)).report_error()
             }
         }
     }
@@ -89,7 +89,7 @@ impl From<clap::Error> for ExitError {
 
 /// Returns a refusal in the form of the parser's messages. It has no usage line, because the message contains
 /// the advice.
-pub fn refusal(message: impl Display) -> clap::Error {
+pub fn parser_refusal(message: impl Display) -> clap::Error {
     clap::Error::raw(ErrorKind::ValueValidation, format!("{message}\n"))
 }
 
@@ -118,7 +118,7 @@ extern "C" fn look_at_standard_output() {
 ///
 /// # Errors
 /// [`ExitError::Output`] when it cannot be written.
-pub fn print(text: &str) -> Result<u8, ExitError> {
+pub fn print_text(text: &str) -> Result<u8, ExitError> {
     io::stdout().write_all(text.as_bytes()).map_err(ExitError::Output)?;
     Ok(SUCCESS)
 }

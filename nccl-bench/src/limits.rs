@@ -13,7 +13,7 @@ const MIN_ADDRESS_SPACE: u64 = 128 << 20;
 /// # Errors
 /// [`Stop::Refused`] with the limit and the remedy.
 pub(crate) fn check_stack() -> Result<(), Stop> {
-    check(libc::RLIMIT_STACK, MIN_STACK, "the stack", "ulimit -s", "8192")
+    check_limit(libc::RLIMIT_STACK, MIN_STACK, "the stack", "ulimit -s", "8192")
 }
 
 /// Refuses an address space too small for the ranks to report an error.
@@ -21,10 +21,10 @@ pub(crate) fn check_stack() -> Result<(), Stop> {
 /// # Errors
 /// [`Stop::Refused`] with the limit and the remedy.
 pub(crate) fn check_address_space() -> Result<(), Stop> {
-    check(libc::RLIMIT_AS, MIN_ADDRESS_SPACE, "this process's memory", "ulimit -v", "unlimited")
+    check_limit(libc::RLIMIT_AS, MIN_ADDRESS_SPACE, "this process's memory", "ulimit -v", "unlimited")
 }
 
-fn check(
+fn check_limit(
     resource: libc::__rlimit_resource_t,
     least: u64,
     subject: &str,

@@ -12,7 +12,7 @@ const LEVEL: &str = "NCCL_BENCH_LOG";
 ///
 /// # Errors
 /// [`Stop::Refused`] for an unknown level.
-pub(crate) fn start() -> Result<(), Stop> {
+pub(crate) fn start_log() -> Result<(), Stop> {
     let level = match std::env::var_os(LEVEL).filter(|level| !level.is_empty()) {
         Some(level) => {
             let level = level.to_string_lossy();

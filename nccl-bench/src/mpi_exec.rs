@@ -51,16 +51,16 @@ impl From<&Request> for JoinRequest {
 ///
 /// # Errors
 /// When a variable is not a number of seconds, or when MPI is to move the data of ranks not started by it.
-pub fn options(request: &JoinRequest) -> Result<Options, Stop> {
+pub fn world_options(request: &JoinRequest) -> Result<Options, Stop> {
     let mut options = Options::default();
-    options.kind = kind(request, &Started::detect())?;
+    options.kind = choose_kind(request, &Started::detect())?;
     options.on_failure = OnFailure::Exit;
     options.timeout = request.timeout.unwrap_or(options.timeout);
-    options.or_environment().map_err(stop)
+    options.or_environment().map_err(error_to_stop)
 }
 
 /// Returns the kind of world: as requested, but MPI if MPI moves the data.
-fn kind(request: &JoinRequest, started: &Started) -> Result<Kind, Stop> {
+fn choose_kind(request: &JoinRequest, started: &Started) -> Result<Kind, Stop> {
     let Some(flag) = request.for_mpi else { return Ok(request.world) };
     match request.world {
         Kind::Mpi => Ok(Kind::Mpi),
@@ -91,13 +91,13 @@ pub fn hand_over(request: &JoinRequest) -> Result<(), Stop> {
     limits::check_address_space()?;
     let started = Started::detect();
     let several = started.mpi && started.size != Some(1);
-    match (kind(request, &started)?, started.launcher) {
+    match (choose_kind(request, &started)?, started.launcher) {
         (Kind::Mpi, _) => Err(become_sibling(request, &started)),
         (Kind::Auto, Launcher::OpenMpi | Launcher::Mpich) if several => {
             Err(become_sibling(request, &started))
         }
         // Without the sibling, Slurm's variables suffice for a rendezvous over TCP.
-        (Kind::Auto, Launcher::Slurm) if several && sibling().is_ok_and(|path| path.exists()) => {
+        (Kind::Auto, Launcher::Slurm) if several && sibling_path().is_ok_and(|path| path.exists()) => {
             Err(become_sibling(request, &started))
         }
         _ => Ok(()),
@@ -108,13 +108,13 @@ pub fn hand_over(request: &JoinRequest) -> Result<(), Stop> {
 ///
 /// # Errors
 /// When the world cannot be joined.
-pub fn join(request: &JoinRequest) -> Result<world::Handle, Stop> {
-    world::from_environment(&options(request)?).map_err(stop)
+pub fn join_world(request: &JoinRequest) -> Result<world::Handle, Stop> {
+    world::from_environment(&world_options(request)?).map_err(error_to_stop)
 }
 
 /// Converts an error of joining. The result names this program's flags in place of the library's options.
 #[must_use]
-pub fn stop(error: world::Error) -> Stop {
+pub fn error_to_stop(error: world::Error) -> Stop {
     match error {
         world::Error::Environment(message) | world::Error::Launcher(message) => Stop::Refused(message),
         world::Error::UnsuitableKind { problem, instead } => {
@@ -125,16 +125,18 @@ pub fn stop(error: world::Error) -> Stop {
     }
 }
 
-fn sibling() -> io::Result<PathBuf> {
+fn sibling_path() -> io::Result<PathBuf> {
     // The program itself, also after a start through a link.
     Ok(env::current_exe()?.with_file_name(SIBLING))
 }
 
 /// Replaces this process by its sibling. Returns the reason if that is impossible.
 fn become_sibling(request: &JoinRequest, started: &Started) -> Stop {
-    let path = match sibling() {
+    let path = match sibling_path() {
         Ok(path) => path,
-        Err(error) => return Stop::Refused(refusal(started, Path::new(SIBLING), &error, request.instead)),
+        Err(error) => {
+            return Stop::Refused(refusal_text(started, Path::new(SIBLING), &error, request.instead));
+        }
     };
     let mut arguments = env::args_os();
     let mut command = Command::new(&path);
@@ -143,11 +145,11 @@ fn become_sibling(request: &JoinRequest, started: &Started) -> Stop {
         command.arg0(name);
     }
     let error = command.args(arguments).exec();
-    Stop::Refused(refusal(started, &path, &error, request.instead))
+    Stop::Refused(refusal_text(started, &path, &error, request.instead))
 }
 
 /// Returns the text of the refusal. `instead` is the advice for a rendezvous without MPI.
-fn refusal(started: &Started, path: &Path, error: &io::Error, instead: Option<&str>) -> String {
+fn refusal_text(started: &Started, path: &Path, error: &io::Error, instead: Option<&str>) -> String {
     let who = match (started.mpi, started.size) {
         (true, Some(size)) => format!("{} started {size} processes", started.launcher),
         (true, None) => format!("{} started this process", started.launcher),
@@ -173,7 +175,7 @@ mod tests {
     fn a_missing_sibling_is_told_with_its_place_and_two_ways_out() {
         let text = |instead| {
             let missing = io::Error::from(io::ErrorKind::NotFound);
-            refusal(&Started::detect(), Path::new("/opt/bin/nccl-bench-mpi"), &missing, instead)
+            refusal_text(&Started::detect(), Path::new("/opt/bin/nccl-bench-mpi"), &missing, instead)
         };
         let with = text(Some("go on foot"));
         for part in ["/opt/bin/nccl-bench-mpi", "--features mpi", ", or go on foot"] {

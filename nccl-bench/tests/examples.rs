@@ -101,14 +101,14 @@ fn words(line: &str) -> Vec<String> {
 
 fn parse(program: &str, arguments: &[String]) -> Result<(), clap::Error> {
     let (invocation, matches) =
-        cli::parse([program].into_iter().chain(arguments.iter().map(String::as_str)))?;
+        cli::parse_command_line([program].into_iter().chain(arguments.iter().map(String::as_str)))?;
     let Some((name, matches)) = matches.subcommand() else { return Ok(()) };
     let collective = name.parse().ok();
     if collective.is_none() && name != measure::ALL {
         return Ok(());
     }
-    let variables = Variables::read(|name| std::env::var(name).ok());
-    measure::parse(collective, matches, &invocation, variables).map(drop)
+    let variables = Variables::read_values(|name| std::env::var(name).ok());
+    measure::parse_measurement(collective, matches, &invocation, variables).map(drop)
 }
 
 #[test]
@@ -152,8 +152,8 @@ fn known_command_lines_are_understood_or_refused_with_a_reason() {
 #[test]
 fn the_examples_of_the_help_are_understood() {
     let (mut wrong, mut count) = (Vec::new(), 0);
-    for (topic, _) in guide::topics() {
-        let lines = guide::text(topic).unwrap().lines().filter_map(|line| line.strip_prefix("  $ "));
+    for (topic, _) in guide::all_topics() {
+        let lines = guide::topic_text(topic).unwrap().lines().filter_map(|line| line.strip_prefix("  $ "));
         for line in lines.filter(|line| !line.starts_with("ln ")) {
             // What comes after the program is the shell's.
             let ours = line.split(" || ").next().unwrap();

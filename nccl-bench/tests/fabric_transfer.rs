@@ -186,7 +186,7 @@ fn both_sides_of_a_pair_write_files_that_compare_and_plot_read() {
         for output in together(&[side("--listen", 0), side("--connect", 1)]) {
             assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         }
-        files.map(|file| record::files::read(&file).unwrap())
+        files.map(|file| record::files::read_run(&file).unwrap())
     };
     let [one, other] = &measure(["one.json", "other.jsonl"]);
     measure(["later.json", "later.jsonl"]);

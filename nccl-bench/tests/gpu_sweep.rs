@@ -16,7 +16,7 @@ use engine::collective::Collective;
 use nccl_bench::cli;
 use nccl_bench::command::Program;
 use record::files;
-use record::{Outcome, Run};
+use record::{Run, RunOutcome};
 
 fn main() -> ExitCode {
     if std::env::var_os("GPU_SWEEP_PROGRAM").is_some() {
@@ -70,8 +70,8 @@ fn measure(arguments: &str, variables: &[(&str, &str)]) -> (Run, String) {
     let arguments = format!("{arguments} --backend nccl --output {}", path.display());
     let (code, out, err) = nccl_bench(&arguments, variables);
     assert_eq!(code, Some(0), "{arguments}: {out}{err}");
-    let run = files::read(&path).unwrap();
-    assert_eq!(run.outcome, Outcome::Complete);
+    let run = files::read_run(&path).unwrap();
+    assert_eq!(run.outcome, RunOutcome::Complete);
     (run, out)
 }
 
@@ -101,8 +101,9 @@ fn every_collective_type_operator_and_root_is_right() {
     };
     assert!(types >= 10, "{types} types");
     for collective in Collective::ALL {
-        let rows = run.measurements.iter().filter(|each| each.collective == collective.name()).count();
-        let ops = if collective.reduces() { 6 } else { 1 };
+        let rows =
+            run.measurements.iter().filter(|each| each.collective == collective.collective_name()).count();
+        let ops = if collective.is_reduction() { 6 } else { 1 };
         let roots = if collective.has_root() { ranks } else { 1 };
         let expected = if collective.runs_over(ranks) { types * ops * roots * 2 * 2 } else { 0 };
         assert_eq!(rows, expected, "{collective}");
@@ -295,10 +296,10 @@ fn a_damaged_element_is_found_on_the_stream() {
         );
         let (code, out, err) = nccl_bench(&line, &[]);
         assert_eq!(code, Some(7), "{line}: {out}{err}");
-        let run = files::read(&path).unwrap();
+        let run = files::read_run(&path).unwrap();
         let verified = || run.measurements.iter().filter(|each| each.wrong.is_some());
         for collective in Collective::ALL {
-            let rows = verified().filter(|each| each.collective == collective.name()).count();
+            let rows = verified().filter(|each| each.collective == collective.collective_name()).count();
             assert_eq!(rows > 0, collective.runs_over(last + 1), "{line}: {collective}: {out}");
         }
         for measurement in verified() {

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use job::{Ended, Process, command, reserve_port, soon, start};
 use record::files;
-use record::{Outcome, Run};
+use record::{Run, RunOutcome};
 
 const RANKS: usize = 4;
 /// Message sizes, with numbers of operations for which a row takes a moment.
@@ -195,26 +195,27 @@ fn lost(folder: &Path, rank_0: &str, victim: usize) -> Vec<String> {
     let complete = rank_0.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     let rows = complete.filter(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit()));
     let printed: usize = rows.map(measurements_of).sum();
-    let mut check = |name: &str, outcome: &dyn Fn(&Outcome) -> bool| match files::read(&folder.join(name)) {
-        Ok(Run { outcome: ended, measurements, .. }) => {
-            if measurements.len() < printed || measurements.len() < 2 || !outcome(&ended) {
-                wrong.push(format!(
-                    "{name}: {} measurements, {printed} printed, {ended:?}",
-                    measurements.len()
-                ));
+    let mut check =
+        |name: &str, outcome: &dyn Fn(&RunOutcome) -> bool| match files::read_run(&folder.join(name)) {
+            Ok(Run { outcome: ended, measurements, .. }) => {
+                if measurements.len() < printed || measurements.len() < 2 || !outcome(&ended) {
+                    wrong.push(format!(
+                        "{name}: {} measurements, {printed} printed, {ended:?}",
+                        measurements.len()
+                    ));
+                }
             }
-        }
-        Err(error) => wrong.push(format!("{name}: {error:#}")),
-    };
+            Err(error) => wrong.push(format!("{name}: {error:#}")),
+        };
     let named = format!("rank {victim} on host ");
     let failed =
-        |outcome: &Outcome| matches!(outcome, Outcome::Failed { message } if message.starts_with(&named));
+        |end: &RunOutcome| matches!(end, RunOutcome::Failed { message } if message.starts_with(&named));
     if victim > 0 {
         check("run.jsonl", &failed);
         check("run.json", &failed);
     } else {
         // No process is left to complete the files. Those that are written row by row have all rows.
-        check("run.jsonl", &|outcome| *outcome == Outcome::Running);
+        check("run.jsonl", &|outcome| *outcome == RunOutcome::Running);
     }
     let compatible = fs::read_to_string(folder.join("tests.json")).unwrap_or_default();
     let parsed = serde_json::from_str::<serde_json::Value>(&compatible).is_ok();

@@ -214,7 +214,7 @@ fn endpoints_of_several_hosts_meet_through_mpi() {
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let run = record::files::read(&file).unwrap();
+    let run = record::files::read_run(&file).unwrap();
     let found: Vec<_> = run.measurements.iter().map(|row| (row.bytes, row.wrong)).collect();
     assert_eq!(found, [8, 16, 32, 64].map(|bytes| (bytes, Some(0))));
 }

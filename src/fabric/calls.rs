@@ -9,7 +9,7 @@
 use std::fmt;
 
 use super::selection::Collective;
-use crate::hash::fnv1a;
+use crate::hash::fnv1a_hash;
 use crate::purpose::Purpose;
 use crate::world::{self, Awaited, Called};
 use crate::{DataType, Element, ReduceOp};
@@ -39,17 +39,17 @@ impl CallSignature {
     pub(crate) const LEFT: Self = Self(LEFT << Self::ALL);
 
     /// A collective with `count` elements for each rank.
-    pub(crate) fn of<E: Element>(collective: Collective, count: usize) -> Self {
+    pub(crate) fn of_collective<E: Element>(collective: Collective, count: usize) -> Self {
         Self::new(collective as u64, E::DATA_TYPE, count)
     }
 
     /// A message from one rank to another.
-    pub(crate) fn message(data_type: DataType, count: usize) -> Self {
+    pub(crate) fn of_message(data_type: DataType, count: usize) -> Self {
         Self::new(MESSAGE, data_type, count)
     }
 
     /// One part of an all_to_all_v.
-    pub(crate) fn part(data_type: DataType, count: usize) -> Self {
+    pub(crate) fn of_part(data_type: DataType, count: usize) -> Self {
         Self::new(PART, data_type, count)
     }
 
@@ -59,13 +59,13 @@ impl CallSignature {
     }
 
     /// Adds operator and root, if the collective has them.
-    pub(crate) fn with(self, op: Option<ReduceOp>, root: Option<usize>) -> Self {
+    pub(crate) fn with_arguments(self, op: Option<ReduceOp>, root: Option<usize>) -> Self {
         let op = op.map_or(0, |op| op as u64 + 1);
         let root = root.map_or(0, |root| root as u64 + 1) & ((1 << Self::ROOT) - 1);
         Self(self.0 | op << (Self::COUNT + Self::ROOT) | root << Self::COUNT)
     }
 
-    pub(crate) fn word(self) -> u64 {
+    pub(crate) fn signature_word(self) -> u64 {
         self.0
     }
 
@@ -113,10 +113,10 @@ pub(crate) struct CallHash(u64);
 impl CallHash {
     /// Returns the hash before the first call of a communicator. The settings must be the same on all ranks.
     pub(crate) fn of_settings(settings: &str) -> Self {
-        Self(fnv1a(settings.bytes()))
+        Self(fnv1a_hash(settings.bytes()))
     }
 
-    pub(crate) fn add(&mut self, call: CallSignature) {
+    pub(crate) fn add_call(&mut self, call: CallSignature) {
         // Every bit of a call affects the highest bits, the ones in tags.
         let spread = (self.0 ^ call.0).wrapping_mul(SPREAD);
         self.0 = (spread ^ spread >> 32).wrapping_mul(SPREAD);
@@ -124,18 +124,18 @@ impl CallHash {
 
     /// Adds the purpose of the following calls.
     pub(crate) fn add_purpose(&mut self, purpose: Purpose) {
-        self.add(CallSignature(purpose.word()));
-        if let Some(step) = purpose.step() {
-            self.add(CallSignature(step));
+        self.add_call(CallSignature(purpose.hash_word()));
+        if let Some(step) = purpose.step_number() {
+            self.add_call(CallSignature(step));
         }
     }
 
-    pub(crate) fn word(self) -> u64 {
+    pub(crate) fn hash_word(self) -> u64 {
         self.0
     }
 
     /// 21 bits for the tags of an operation: the lower 5 distinguish consecutive operations.
-    pub(crate) fn signature(self, number: u64) -> u64 {
+    pub(crate) fn tag_signature(self, number: u64) -> u64 {
         (self.0 >> 48) << 5 | number & 0x1f
     }
 }
@@ -159,26 +159,26 @@ impl CallRecord {
     const RANK: u32 = 31;
 
     /// The collective operation with this number.
-    pub(crate) fn collective(number: u64, call: CallSignature, purpose: Option<Purpose>) -> Self {
+    pub(crate) fn for_collective(number: u64, call: CallSignature, purpose: Option<Purpose>) -> Self {
         Self { place: 0, number, call, purpose }
     }
 
     /// The message with this number from one rank to another.
-    pub(crate) fn message(from: usize, to: usize, number: u64, call: CallSignature) -> Self {
+    pub(crate) fn for_message(from: usize, to: usize, number: u64, call: CallSignature) -> Self {
         Self { place: 1 << 62 | (from as u64) << Self::RANK | to as u64, number, call, purpose: None }
     }
 
     /// One rank's part for another in the collective operation with this number.
-    pub(crate) fn part(from: usize, to: usize, number: u64, call: CallSignature) -> Self {
+    pub(crate) fn for_part(from: usize, to: usize, number: u64, call: CallSignature) -> Self {
         Self { place: 2 << 62 | (from as u64) << Self::RANK | to as u64, number, call, purpose: None }
     }
 
     /// The same call of another rank.
-    pub(crate) fn of(&self, rank: usize) -> Awaited {
+    pub(crate) fn awaited_from(&self, rank: usize) -> Awaited {
         Awaited { rank, place: self.place, number: self.number }
     }
 
-    fn called(&self) -> Called {
+    fn as_called(&self) -> Called {
         let Self { place, number, call, purpose } = *self;
         let what = if place == 0 || call == CallSignature::LEFT {
             purpose.map_or_else(|| call.to_string(), |purpose| format!("{call}{purpose}"))
@@ -202,23 +202,23 @@ pub(crate) struct CallLog {
 impl CallLog {
     pub(crate) fn new(topic: u64, ranks: usize) -> Self {
         let most = (4 * ranks).max(64).next_power_of_two();
-        Self { topic, entries: vec![CallRecord::collective(0, CallSignature(0), None); most], count: 0 }
+        Self { topic, entries: vec![CallRecord::for_collective(0, CallSignature(0), None); most], count: 0 }
     }
 
-    pub(crate) fn topic(&self) -> u64 {
+    pub(crate) fn log_topic(&self) -> u64 {
         self.topic
     }
 
-    pub(crate) fn record(&mut self, entry: CallRecord) {
+    pub(crate) fn record_call(&mut self, entry: CallRecord) {
         let last = self.entries.len() - 1;
         self.entries[self.count & last] = entry;
         self.count += 1;
     }
 
     /// The recorded calls, in any order.
-    pub(crate) fn called(&self) -> Vec<Called> {
+    pub(crate) fn recorded_calls(&self) -> Vec<Called> {
         let known = self.count.min(self.entries.len());
-        self.entries[..known].iter().map(CallRecord::called).collect()
+        self.entries[..known].iter().map(CallRecord::as_called).collect()
     }
 }
 
@@ -233,16 +233,22 @@ mod tests {
         }
         assert!(DataType::ALL.iter().enumerate().all(|(place, &data_type)| data_type as usize == place));
         assert!(ReduceOp::ALL.iter().enumerate().all(|(place, &op)| op as usize == place));
-        let call = CallSignature::of::<f32>(Collective::AllReduce, 100).with(Some(ReduceOp::Sum), None);
+        let call = CallSignature::of_collective::<f32>(Collective::AllReduce, 100)
+            .with_arguments(Some(ReduceOp::Sum), None);
         assert_eq!(call.to_string(), "all_reduce of 100 float, sum");
-        let call = CallSignature::of::<u8>(Collective::Reduce, 1 << 33).with(Some(ReduceOp::Avg), Some(0));
+        let call = CallSignature::of_collective::<u8>(Collective::Reduce, 1 << 33)
+            .with_arguments(Some(ReduceOp::Avg), Some(0));
         assert_eq!(call.to_string(), "reduce of 8589934592 uint8, avg, root 0");
-        assert_eq!(CallSignature::of::<f64>(Collective::AllToAllV, 0).to_string(), "all_to_all_v of double");
+        assert_eq!(
+            CallSignature::of_collective::<f64>(Collective::AllToAllV, 0).to_string(),
+            "all_to_all_v of double"
+        );
         assert_eq!(CallSignature::BARRIER.to_string(), "barrier");
-        assert_eq!(CallRecord::message(1, 0, 3, CallSignature::LEFT).called().what, world::LEFT);
-        let message = CallRecord::message(2, 70_000, 9, CallSignature::message(DataType::Int32, 5)).called();
+        assert_eq!(CallRecord::for_message(1, 0, 3, CallSignature::LEFT).as_called().what, world::LEFT);
+        let message =
+            CallRecord::for_message(2, 70_000, 9, CallSignature::of_message(DataType::Int32, 5)).as_called();
         assert_eq!(message.what, "send/recv of 5 int32 from rank 2 to rank 70000");
-        let part = CallRecord::part(2, 70_000, 9, CallSignature::part(DataType::Int32, 0)).called();
+        let part = CallRecord::for_part(2, 70_000, 9, CallSignature::of_part(DataType::Int32, 0)).as_called();
         assert_eq!(part.what, "all_to_all_v of 0 int32 from rank 2 to rank 70000");
         assert_ne!(message.place, part.place);
     }
@@ -250,36 +256,39 @@ mod tests {
     #[test]
     fn what_was_different_once_stays_so() {
         let (mut one, mut other) = (CallHash::default(), CallHash::default());
-        let call = CallSignature::of::<f32>(Collective::Broadcast, 8000).with(None, Some(3));
-        one.add(call);
-        other.add(CallSignature::of::<f32>(Collective::Broadcast, 8000).with(None, Some(2)));
+        let call =
+            CallSignature::of_collective::<f32>(Collective::Broadcast, 8000).with_arguments(None, Some(3));
+        one.add_call(call);
+        other.add_call(
+            CallSignature::of_collective::<f32>(Collective::Broadcast, 8000).with_arguments(None, Some(2)),
+        );
         for _ in 0..1000 {
-            assert_ne!((one.word(), one.signature(7)), (other.word(), other.signature(7)));
+            assert_ne!((one.hash_word(), one.tag_signature(7)), (other.hash_word(), other.tag_signature(7)));
             assert_ne!(one, other);
-            one.add(call);
-            other.add(call);
+            one.add_call(call);
+            other.add_call(call);
         }
     }
 
     #[test]
     fn calls_that_differ_in_anything_have_other_tags() {
-        let all = |count| CallSignature::of::<f32>(Collective::Reduce, count);
+        let all = |count| CallSignature::of_collective::<f32>(Collective::Reduce, count);
         let mut calls = vec![
             CallSignature::BARRIER,
-            CallSignature::message(DataType::Float32, 7),
-            CallSignature::part(DataType::Float32, 7),
+            CallSignature::of_message(DataType::Float32, 7),
+            CallSignature::of_part(DataType::Float32, 7),
         ];
         calls.extend((1..20).flat_map(|count| [all(count), all(count << 32)]));
-        calls.extend((0..60).map(|root| all(7).with(None, Some(root))));
-        calls.extend(ReduceOp::ALL.map(|op| all(7).with(Some(op), None)));
+        calls.extend((0..60).map(|root| all(7).with_arguments(None, Some(root))));
+        calls.extend(ReduceOp::ALL.map(|op| all(7).with_arguments(Some(op), None)));
         calls.extend(DataType::ALL.map(|data_type| CallSignature::new(0, data_type, 7)));
-        calls.extend(Collective::ALL.map(|collective| CallSignature::of::<i64>(collective, 7)));
+        calls.extend(Collective::ALL.map(|collective| CallSignature::of_collective::<i64>(collective, 7)));
         let mut signatures: Vec<u64> = calls
             .iter()
             .map(|&call| {
                 let mut history = CallHash::default();
-                history.add(call);
-                history.signature(1)
+                history.add_call(call);
+                history.tag_signature(1)
             })
             .collect();
         signatures.sort_unstable();
@@ -297,9 +306,10 @@ mod tests {
     #[test]
     fn only_the_last_calls_are_kept() {
         let mut calls = CallLog::new(1, 2);
-        (0..100)
-            .for_each(|number| calls.record(CallRecord::collective(number, CallSignature::BARRIER, None)));
-        let mut numbers: Vec<u64> = calls.called().iter().map(|called| called.number).collect();
+        (0..100).for_each(|number| {
+            calls.record_call(CallRecord::for_collective(number, CallSignature::BARRIER, None))
+        });
+        let mut numbers: Vec<u64> = calls.recorded_calls().iter().map(|called| called.number).collect();
         numbers.sort_unstable();
         assert_eq!(numbers, (36..100).collect::<Vec<_>>());
     }

@@ -84,7 +84,7 @@ impl Communicator {
     /// When libfabric cannot be loaded or has no suitable provider, an algorithm of the options cannot serve
     /// its collective, the options differ between ranks, or another rank fails.
     pub fn new(world: world::Handle, options: &Options) -> Result<Self, Error> {
-        let world = world::checked(world)?;
+        let world = world::check_world(world)?;
         let mut selection_options = SelectionOptions {
             algorithms: options.algorithms,
             between: options.between,
@@ -104,12 +104,13 @@ impl Communicator {
             ))
             .into());
         }
-        let network = Network::open(&world, options.provider.as_deref(), options.host.as_deref())?;
-        let mut description = summary::describe_job(&*world, &network.summary(), &network.first_ranks())?;
+        let network = Network::connect_ranks(&world, options.provider.as_deref(), options.host.as_deref())?;
+        let mut description =
+            summary::describe_job(&*world, &network.transport_summary(), &network.first_ranks())?;
         let medium = if network.is_shared_memory() { Medium::SharedMemory } else { Medium::Network };
         selection_options.medium = medium;
         let shared = if medium == Medium::SharedMemory {
-            SharedSegment::create(&*world, network.is_oversubscribed())?
+            SharedSegment::create_segment(&*world, network.is_oversubscribed())?
         } else {
             None
         };
@@ -123,13 +124,13 @@ impl Communicator {
     /// This rank, `0..size`.
     #[must_use]
     pub fn rank(&self) -> usize {
-        self.collectives.rank()
+        self.collectives.own_rank()
     }
 
     /// Number of ranks.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.collectives.size()
+        self.collectives.rank_count()
     }
 
     /// Sets the time limit of this rank's operations, counted from their first wait for other ranks; with
@@ -167,7 +168,7 @@ impl Communicator {
     /// The plan for an operation of this size, counted as in [`Rule::bytes`](super::Rule::bytes).
     #[must_use]
     pub fn plan(&self, collective: Collective, bytes: usize) -> Plan {
-        self.collectives.plan(collective, bytes)
+        self.collectives.plan_for(collective, bytes)
     }
 
     /// Reduces all ranks' `send` into every rank's `receive`. Both have the same number of elements on every
@@ -249,7 +250,7 @@ impl Communicator {
         receive: &mut [T],
         root: usize,
     ) -> Result<(), Error> {
-        self.collectives.broadcast(send, receive, root)
+        self.collectives.broadcast_from_root(send, receive, root)
     }
 
     /// Every rank's `data` becomes the root's. It has the same number of elements on every rank.
@@ -273,7 +274,7 @@ impl Communicator {
         op: ReduceOp,
         root: usize,
     ) -> Result<(), Error> {
-        self.collectives.reduce(send, receive, op, root)
+        self.collectives.reduce_to_root(send, receive, op, root)
     }
 
     /// In-place [`reduce`](Self::reduce): the result replaces the root's input. The other ranks' `data` is
@@ -353,7 +354,7 @@ impl Communicator {
         receive: Option<&mut [T]>,
         root: usize,
     ) -> Result<(), Error> {
-        self.collectives.gather(send, receive, root)
+        self.collectives.gather_to_root(send, receive, root)
     }
 
     /// In-place [`gather`](Self::gather): every rank's input is its block of a buffer of the root's length;
@@ -378,7 +379,7 @@ impl Communicator {
         receive: &mut [T],
         root: usize,
     ) -> Result<(), Error> {
-        self.collectives.scatter(send, receive, root)
+        self.collectives.scatter_from_root(send, receive, root)
     }
 
     /// In-place [`scatter`](Self::scatter): every rank's result is its block of a buffer of the root's
@@ -401,7 +402,7 @@ impl Communicator {
     /// [`Error::Rank`] when there is no such peer, or it is this rank: nothing is sent then. Otherwise the
     /// communicator is closed: [`Error::World`] when another rank has failed, or libfabric's error.
     pub fn send<T: Element>(&mut self, data: &[T], to: usize) -> Result<(), Error> {
-        self.collectives.send(data, to)
+        self.collectives.send_elements(data, to)
     }
 
     /// Receives a message that another rank sends with [`send`](Self::send) or [`exchange`](Self::exchange).
@@ -410,7 +411,7 @@ impl Communicator {
     /// # Errors
     /// The errors of [`Communicator::send`].
     pub fn recv<T: Element>(&mut self, data: &mut [T], from: usize) -> Result<(), Error> {
-        self.collectives.recv(data, from)
+        self.collectives.receive_elements(data, from)
     }
 
     /// Sends `send` to one rank and receives `receive` from the same or another, at the same time. If both
@@ -426,7 +427,7 @@ impl Communicator {
         receive: &mut [T],
         from: usize,
     ) -> Result<(), Error> {
-        self.collectives.exchange(send, to, receive, from)
+        self.collectives.exchange_elements(send, to, receive, from)
     }
 
     /// In-place [`exchange`](Self::exchange): the message received, of the same length, replaces the one
@@ -448,7 +449,7 @@ impl Communicator {
     /// # Errors
     /// The errors of [`Communicator::all_reduce`].
     pub fn barrier(&mut self) -> Result<(), Error> {
-        self.collectives.barrier()
+        self.collectives.run_barrier()
     }
 
     /// Ends the communicator when every rank has called it. A dropped communicator closes immediately; ranks
@@ -459,7 +460,7 @@ impl Communicator {
     /// # Errors
     /// When another rank has failed.
     pub fn close(mut self) -> Result<(), Error> {
-        self.collectives.leave();
+        self.collectives.record_leave();
         self.world.barrier()?;
         Ok(())
     }
@@ -469,7 +470,7 @@ impl Drop for Communicator {
     fn drop(&mut self) {
         // A panic is reported by the transport.
         if !std::thread::panicking() {
-            self.collectives.leave();
+            self.collectives.record_leave();
         }
     }
 }

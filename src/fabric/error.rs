@@ -81,7 +81,7 @@ pub enum Error {
     },
     /// The timeout of a communicator ([`Communicator::set_timeout`](super::Communicator::set_timeout)) or of
     /// an endpoint ([`rdm`](super::rdm)) has passed.
-    #[error("{}", Timeout::text(operation, *limit, late))]
+    #[error("{}", Timeout::timeout_text(operation, *limit, late))]
     TimedOut {
         /// The operation: `all_reduce`, or `waiting over tcp` for an endpoint.
         operation: String,
@@ -101,7 +101,7 @@ pub enum Error {
         problem: String,
     },
     /// Two ranks called different operations.
-    #[error("{}", Mismatch::text(*rank, called, *peer, peer_called.as_deref()))]
+    #[error("{}", Mismatch::mismatch_text(*rank, called, *peer, peer_called.as_deref()))]
     Mismatch {
         /// The rank that detected it.
         rank: usize,
@@ -197,7 +197,7 @@ impl Failure {
                 address_space_limit(),
                 "free memory, or raise the limit of locked memory (ulimit -l)",
             ),
-            code => advice(code).to_owned(),
+            code => code_advice(code).to_owned(),
         };
         Error::Call(Self { operation, provider: provider.to_owned(), peer, code, text, advice })
     }
@@ -215,7 +215,7 @@ impl fmt::Display for Failure {
 }
 
 /// Returns the advice for error numbers unrelated to memory.
-fn advice(code: i32) -> &'static str {
+fn code_advice(code: i32) -> &'static str {
     match code {
         fabric_sys::FI_ECONNREFUSED
         | fabric_sys::FI_ECONNRESET

@@ -33,7 +33,7 @@ impl Hosts {
     }
 
     /// Number of hosts.
-    pub(crate) fn count(&self) -> usize {
+    pub(crate) fn host_count(&self) -> usize {
         self.ranks.len()
     }
 
@@ -43,7 +43,7 @@ impl Hosts {
     }
 
     /// The host of a rank, and the rank's index there.
-    pub(crate) fn place(&self, rank: usize) -> (usize, usize) {
+    pub(crate) fn host_and_index(&self, rank: usize) -> (usize, usize) {
         self.places[rank]
     }
 
@@ -59,7 +59,7 @@ impl Hosts {
 
     /// Ranks of a host whose blocks go through a lane: the lane's own rank, then its share of the ranks
     /// without a lane.
-    pub(crate) fn bundle(&self, host: usize, lane: usize) -> impl ExactSizeIterator<Item = usize> + '_ {
+    pub(crate) fn bundle_ranks(&self, host: usize, lane: usize) -> impl ExactSizeIterator<Item = usize> + '_ {
         self.ranks[host].iter().skip(lane).step_by(self.lanes.max(1)).copied()
     }
 }
@@ -76,29 +76,29 @@ pub(crate) struct HostPosition<'a> {
 
 impl<'a> HostPosition<'a> {
     pub(crate) fn new(hosts: &'a Hosts, rank: usize) -> Self {
-        let (host, index) = hosts.place(rank);
+        let (host, index) = hosts.host_and_index(rank);
         Self { hosts, host, index }
     }
 
     /// The ranks of this host.
-    pub(crate) fn neighbours(&self) -> &'a [usize] {
+    pub(crate) fn neighbour_ranks(&self) -> &'a [usize] {
         self.hosts.ranks_of(self.host)
     }
 
     /// The indices of this host's other ranks, from the next one on, around the end.
-    pub(crate) fn others(&self) -> impl Iterator<Item = usize> + use<> {
-        let (index, count) = (self.index, self.neighbours().len());
+    pub(crate) fn other_indices(&self) -> impl Iterator<Item = usize> + use<> {
+        let (index, count) = (self.index, self.neighbour_ranks().len());
         (1..count).map(move |distance| (index + distance) % count)
     }
 
     /// The host `distance` above this one, around the end.
-    pub(crate) fn above(&self, distance: usize) -> usize {
-        (self.host + distance) % self.hosts.count()
+    pub(crate) fn host_above(&self, distance: usize) -> usize {
+        (self.host + distance) % self.hosts.host_count()
     }
 
     /// The host `distance` (at most the number of hosts) below this one, around the end.
-    pub(crate) fn below(&self, distance: usize) -> usize {
-        (self.host + self.hosts.count() - distance) % self.hosts.count()
+    pub(crate) fn host_below(&self, distance: usize) -> usize {
+        (self.host + self.hosts.host_count() - distance) % self.hosts.host_count()
     }
 }
 
@@ -109,22 +109,22 @@ mod tests {
     #[test]
     fn hosts_come_in_the_order_of_their_first_ranks_and_lanes_are_as_many_as_the_fewest_ranks() {
         let hosts = Hosts::new(&["b", "a", "b", "c", "a", "b"]);
-        assert_eq!(hosts.count(), 3);
+        assert_eq!(hosts.host_count(), 3);
         assert_eq!(hosts.ranks, [vec![0, 2, 5], vec![1, 4], vec![3]]);
-        assert_eq!((hosts.place(4), hosts.place(5)), ((1, 1), (0, 2)));
+        assert_eq!((hosts.host_and_index(4), hosts.host_and_index(5)), ((1, 1), (0, 2)));
         assert_eq!((hosts.lanes, hosts.have_others()), (1, true));
-        assert_eq!(hosts.bundle(0, 0).collect::<Vec<_>>(), [0, 2, 5]);
+        assert_eq!(hosts.bundle_ranks(0, 0).collect::<Vec<_>>(), [0, 2, 5]);
         let here = HostPosition::new(&hosts, 2);
-        assert_eq!(here.others().collect::<Vec<_>>(), [2, 0]);
-        assert_eq!((here.above(2), here.below(1)), (2, 2));
+        assert_eq!(here.other_indices().collect::<Vec<_>>(), [2, 0]);
+        assert_eq!((here.host_above(2), here.host_below(1)), (2, 2));
     }
 
     #[test]
     fn ranks_without_a_lane_are_shared_among_the_lanes() {
         let hosts = Hosts::new(&[0, 0, 1, 1, 1, 1, 1]);
         for (host, lane, ranks) in [(0, 0, &[0][..]), (0, 1, &[1]), (1, 0, &[2, 4, 6]), (1, 1, &[3, 5])] {
-            assert_eq!(hosts.bundle(host, lane).collect::<Vec<_>>(), ranks);
-            assert_eq!(hosts.bundle(host, lane).len(), ranks.len());
+            assert_eq!(hosts.bundle_ranks(host, lane).collect::<Vec<_>>(), ranks);
+            assert_eq!(hosts.bundle_ranks(host, lane).len(), ranks.len());
         }
     }
 

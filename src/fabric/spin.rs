@@ -34,12 +34,12 @@ impl Spin {
     }
 
     /// Time since the first step; zero before the clock runs.
-    pub(crate) fn waited(&self) -> Duration {
+    pub(crate) fn waited_time(&self) -> Duration {
         self.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// Returns the step after some polls. The first call starts the clock: short waits do not read it.
-    pub(crate) fn next(&mut self) -> Next {
+    pub(crate) fn next_step(&mut self) -> Next {
         let Some(since) = self.since else {
             // The model of the shared segment's memory has no time, and no sleep.
             self.since = (!cfg!(loom)).then(Instant::now);

@@ -24,13 +24,13 @@ pub enum Backend {
 pub(super) struct Choice {
     pub(super) backend: Backend,
     /// This rank's device, if the program has chosen it.
-    pub(super) device: Option<Device>,
+    pub(super) device: Option<GroupDevice>,
 }
 
 /// A rank's device, and its NCCL.
 #[cfg(feature = "nccl")]
 #[derive(Clone)]
-pub(crate) struct Device {
+pub(crate) struct GroupDevice {
     pub(crate) library: crate::nccl::Library,
     pub(crate) context: std::sync::Arc<cudarc::driver::CudaContext>,
 }

@@ -5,7 +5,7 @@ use crate::Element;
 /// Memory that a [`Group`](super::Group)'s operations own while they run: `Vec<T>` or `HostMemory<T>` on
 /// hosts, and cudarc's `CudaSlice<T>` or `DeviceMemory<T>` on GPUs, of any [`Element`]. Other types cannot
 /// implement it.
-pub trait Buffer: memory::Memory + Send + 'static {
+pub trait Buffer: memory::GroupMemory + Send + 'static {
     /// Type of the elements.
     type Element: Element;
 
@@ -22,7 +22,7 @@ pub(crate) mod memory {
     use crate::job::group_backend::Operations;
 
     /// Memory of one of the backends.
-    pub trait Memory: Sized {
+    pub trait GroupMemory: Sized {
         /// The backend's rank of a group.
         type Group: Operations<Self> + 'static;
     }

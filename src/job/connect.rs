@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use super::backend::{Backend, Choice, Device};
-use super::connection::Connection;
+use super::backend::{Backend, Choice, GroupDevice};
+use super::connection::GroupConnection;
 use crate::Error;
 use crate::world::{Members, Part, World};
 
 /// Connects the ranks. With [`Backend::Auto`] on hosts, also returns the reason against GPUs. Collective.
-pub(super) fn connect(
+pub(super) fn connect_ranks(
     part: &Arc<Part>,
     members: &Members,
     choice: Choice,
-) -> Result<(Connection, Option<String>), Error> {
-    compare(part, members, &choice)?;
+) -> Result<(GroupConnection, Option<String>), Error> {
+    compare_choices(part, members, &choice)?;
     let reason = match choice.backend {
         Backend::Host => None,
         backend => match on_gpus(part, members, choice.device)? {
@@ -28,7 +28,7 @@ pub(super) fn connect(
 }
 
 /// Refuses ranks that ask for different backends, before they exchange anything else.
-fn compare(part: &Part, members: &Members, choice: &Choice) -> Result<(), Error> {
+fn compare_choices(part: &Part, members: &Members, choice: &Choice) -> Result<(), Error> {
     let own = match choice {
         Choice { device: Some(_), .. } => "group_on_gpu".to_owned(),
         Choice { backend, device: None } => format!("group with Backend::{backend:?}"),
@@ -49,27 +49,28 @@ fn compare(part: &Part, members: &Members, choice: &Choice) -> Result<(), Error>
 fn on_gpus(
     part: &Arc<Part>,
     members: &Members,
-    device: Option<Device>,
-) -> Result<Result<Connection, String>, Error> {
-    let device = match device.map_or_else(|| super::gpu::choose(part, members), |device| Ok(Ok(device)))? {
-        Ok(device) => device,
-        Err(reason) => return Ok(Err(reason)),
-    };
-    Ok(Ok(Connection::Gpu(super::gpu::GpuGroup::connect(part, device)?)))
+    device: Option<GroupDevice>,
+) -> Result<Result<GroupConnection, String>, Error> {
+    let device =
+        match device.map_or_else(|| super::gpu::choose_device(part, members), |device| Ok(Ok(device)))? {
+            Ok(device) => device,
+            Err(reason) => return Ok(Err(reason)),
+        };
+    Ok(Ok(GroupConnection::Gpu(super::gpu::GpuGroup::connect_part(part, device)?)))
 }
 
 #[cfg(not(feature = "nccl"))]
-fn on_gpus(_: &Part, _: &Members, _: Option<Device>) -> Result<Result<Connection, String>, Error> {
+fn on_gpus(_: &Part, _: &Members, _: Option<GroupDevice>) -> Result<Result<GroupConnection, String>, Error> {
     Ok(Err("the program was built without the feature `nccl` of the crate `collectives`".to_owned()))
 }
 
 #[cfg(feature = "fabric")]
-fn on_hosts(part: &Arc<Part>, members: &Members) -> Result<Connection, Error> {
-    super::host::HostGroup::connect(part, members.of_job.clone()).map(Connection::Host)
+fn on_hosts(part: &Arc<Part>, members: &Members) -> Result<GroupConnection, Error> {
+    super::host::HostGroup::connect_part(part, members.of_job.clone()).map(GroupConnection::Host)
 }
 
 #[cfg(not(feature = "fabric"))]
-fn on_hosts(_: &Arc<Part>, _: &Members) -> Result<Connection, Error> {
+fn on_hosts(_: &Arc<Part>, _: &Members) -> Result<GroupConnection, Error> {
     let reason = "groups on hosts need the feature `fabric` of the crate `collectives`";
     Err(Error::Job(reason.to_owned()))
 }

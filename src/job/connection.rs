@@ -6,17 +6,17 @@ use super::dispatch::with_backend;
 
 /// A rank's connection to the others of its group, by one of the backends.
 #[derive(Clone)]
-pub(super) enum Connection {
+pub(super) enum GroupConnection {
     #[cfg(feature = "fabric")]
     Host(super::host::HostGroup),
     #[cfg(feature = "nccl")]
     Gpu(super::gpu::GpuGroup),
 }
 
-impl Connection {
+impl GroupConnection {
     /// The rank of the backend `G`, if it is this connection's.
-    pub(super) fn get<G: 'static>(&self) -> Option<&G> {
-        let backend: &dyn Any = with_backend!(Connection, self, backend => backend);
+    pub(super) fn backend_rank<G: 'static>(&self) -> Option<&G> {
+        let backend: &dyn Any = with_backend!(GroupConnection, self, backend => backend);
         backend.downcast_ref()
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, sys::CUdeviceptr};
 
-use super::buffer::{Buffer, memory::Memory};
+use super::buffer::{Buffer, memory::GroupMemory};
 use super::gpu::GpuGroup;
 use crate::Element;
 use crate::nccl::{Access, DeviceBuffer, DeviceBufferMut};
@@ -82,11 +82,11 @@ impl<T> fmt::Debug for DeviceMemory<T> {
     }
 }
 
-impl<T: Element> Memory for CudaSlice<T> {
+impl<T: Element> GroupMemory for CudaSlice<T> {
     type Group = GpuGroup;
 }
 
-impl<T: Element> Memory for DeviceMemory<T> {
+impl<T: Element> GroupMemory for DeviceMemory<T> {
     type Group = GpuGroup;
 }
 

@@ -10,14 +10,14 @@ use cudarc::driver::{CudaContext, CudaStream};
 
 use super::backend::{Backend, Choice};
 use super::buffer::Buffer;
-use super::connect::connect;
-use super::connection::Connection;
+use super::connect::connect_ranks;
+use super::connection::GroupConnection;
 use super::dispatch::with_backend;
 use super::group_backend::{GroupBackend, Operations as _};
 use super::work::Work;
 use crate::lock::lock;
 use crate::purpose::Purpose;
-use crate::world::{self, Exchange, MAX_MESSAGE, Members, Part, Position, Reason};
+use crate::world::{self, MAX_MESSAGE, Members, Part, PartExchange, Position, Reason};
 use crate::{Element, Error, ReduceOp};
 
 /// Collectives of the ranks of a [`Job`](super::Job), or of a part of them, over host memory or GPUs.
@@ -40,7 +40,7 @@ use crate::{Element, Error, ReduceOp};
 /// does, also in parts of it.
 #[derive(Clone)]
 pub struct Group {
-    connection: Connection,
+    connection: GroupConnection,
     inner: Arc<Inner>,
 }
 
@@ -62,20 +62,20 @@ struct Inner {
 impl Group {
     /// All ranks of a job.
     pub(super) fn of_job(world: &world::Handle, choice: Choice, over_world: bool) -> Result<Self, Error> {
-        let members = Members::all(&**world);
+        let members = Members::of_all(&**world);
         let exchange = Arc::clone(world);
-        Self::form(world, members, Box::new(move |mine| exchange.all_gather(mine)), choice, over_world)
+        Self::form_group(world, members, Box::new(move |mine| exchange.all_gather(mine)), choice, over_world)
     }
 
-    fn form(
+    fn form_group(
         world: &world::Handle,
         members: Members,
-        exchange: Box<Exchange<'static>>,
+        exchange: Box<PartExchange<'static>>,
         choice: Choice,
         over_world: bool,
     ) -> Result<Self, Error> {
         let part = Part::of_members(Arc::clone(world), members.clone(), exchange);
-        let connected = connect(&part, &members, choice);
+        let connected = connect_ranks(&part, &members, choice);
         let ended = part.end(connected.as_ref().err().map(Reason::from));
         let (connection, reason) = connected?;
         ended?;
@@ -87,7 +87,7 @@ impl Group {
     /// The same rank of the same group, for operations of a purpose.
     pub(crate) fn with_purpose(&self, purpose: Purpose) -> Self {
         let mut group = self.clone();
-        with_backend!(Connection, &mut group.connection, rank => *rank.purpose() = Some(purpose));
+        with_backend!(GroupConnection, &mut group.connection, rank => *rank.purpose_mut() = Some(purpose));
         group
     }
 
@@ -126,17 +126,17 @@ impl Group {
     /// [`Backend::Host`] or [`Backend::Gpu`].
     #[must_use]
     pub fn backend(&self) -> Backend {
-        fn of<G: GroupBackend>(_: &G) -> Backend {
+        fn backend_of<G: GroupBackend>(_: &G) -> Backend {
             G::BACKEND
         }
-        with_backend!(Connection, &self.connection, rank => of(rank))
+        with_backend!(GroupConnection, &self.connection, rank => backend_of(rank))
     }
 
     /// Describes the transport in one line; where [`Backend::Auto`] has chosen hosts, also the reason. The
     /// error of [`Backend::Gpu`] has the details.
     #[must_use]
     pub fn describe(&self) -> String {
-        let transport = with_backend!(Connection, &self.connection, rank => rank.describe());
+        let transport = with_backend!(GroupConnection, &self.connection, rank => rank.describe_transport());
         match &self.inner.reason {
             Some(reason) => {
                 // The places in which libraries were looked for are on lines of their own.
@@ -151,7 +151,7 @@ impl Group {
     /// set it.
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {
-        with_backend!(Connection, &self.connection, rank => rank.timeout())
+        with_backend!(GroupConnection, &self.connection, rank => rank.operation_timeout())
     }
 
     /// Sets the longest time that an operation of this rank waits for the others; `None`, the default, waits
@@ -165,7 +165,7 @@ impl Group {
     /// every operation that waits fails. Parts that [`split`](Self::split) makes begin with the timeout of
     /// their group.
     pub fn set_timeout(&self, limit: Option<Duration>) {
-        with_backend!(Connection, &self.connection, rank => rank.set_timeout(limit))
+        with_backend!(GroupConnection, &self.connection, rank => rank.set_timeout(limit))
     }
 
     /// Returns the error that has stopped the group or the job, without waiting for other ranks. On GPUs,
@@ -175,7 +175,7 @@ impl Group {
     /// # Errors
     /// See [`Group`].
     pub fn check(&self) -> Result<(), Error> {
-        with_backend!(Connection, &self.connection, rank => rank.check())
+        with_backend!(GroupConnection, &self.connection, rank => rank.check_group())
     }
 
     /// The group's own stream, on which its collectives run; `None` on hosts. Operations on memory that is
@@ -183,7 +183,7 @@ impl Group {
     #[cfg(feature = "nccl")]
     #[must_use]
     pub fn stream(&self) -> Option<&Arc<CudaStream>> {
-        with_backend!(Connection, &self.connection, rank => rank.stream())
+        with_backend!(GroupConnection, &self.connection, rank => rank.group_stream())
     }
 
     /// The context of this rank's device; `None` on hosts.
@@ -198,7 +198,7 @@ impl Group {
     /// # Errors
     /// See [`Group`].
     pub fn barrier(&self) -> Result<(), Error> {
-        with_backend!(Connection, &self.connection, rank => rank.barrier())
+        with_backend!(GroupConnection, &self.connection, rank => rank.run_barrier())
     }
 
     /// Makes a group of the ranks that pass the same color, in the order of this group's ranks, and with its
@@ -214,7 +214,7 @@ impl Group {
             [&[u8::from(color.is_some())], &color.unwrap_or(0).to_le_bytes()[..], host.as_bytes()].concat();
         let group = self.with_purpose(Purpose::Split);
         let all = group.all_gather_bytes(&own)?;
-        let members = self.part(&all);
+        let members = self.color_members(&all);
         let world = &self.inner.world;
         // The parts connect over a world, whose error type cannot represent every error of a group.
         let failure = Arc::new(Mutex::new(None));
@@ -239,14 +239,14 @@ impl Group {
             let part = Part::of_members(Arc::clone(world), members, exchange);
             return part.end(None).map(|()| None).map_err(|error| restore(error.into()));
         }
-        let choice = with_backend!(Connection, &self.connection, rank => rank.choice());
-        let part = Self::form(world, members, exchange, choice, false).map_err(restore)?;
+        let choice = with_backend!(GroupConnection, &self.connection, rank => rank.backend_choice());
+        let part = Self::form_group(world, members, exchange, choice, false).map_err(restore)?;
         part.set_timeout(self.timeout());
         Ok(Some(part))
     }
 
     /// The ranks with this rank's color, from all ranks' messages of [`split`](Self::split).
-    fn part(&self, all: &[Vec<u8>]) -> Members {
+    fn color_members(&self, all: &[Vec<u8>]) -> Members {
         let color = |message: &[u8]| message.get(..5).map(<[u8]>::to_vec);
         let own = all.get(self.rank()).map(Vec::as_slice).unwrap_or_default();
         let of_parent: Vec<usize> = all
@@ -274,26 +274,28 @@ impl Group {
     /// Replaces `data` on every rank by the [reduction](ReduceOp) of all ranks' `data`, element by element.
     /// It has the same length on every rank.
     pub fn all_reduce<B: Buffer>(&self, data: B, op: ReduceOp) -> Work<B> {
-        self.start::<B, _>("all_reduce", data, |rank, data| rank.all_reduce(data, op))
+        self.start_operation::<B, _>("all_reduce", data, |rank, data| rank.all_reduce(data, op))
     }
 
     /// Replaces `data` on every rank by that of rank `root` of the group. It has the same length on every
     /// rank.
     pub fn broadcast<B: Buffer>(&self, data: B, root: usize) -> Work<B> {
-        self.start::<B, _>("broadcast", data, |rank, data| rank.broadcast(data, root))
+        self.start_operation::<B, _>("broadcast", data, |rank, data| rank.broadcast(data, root))
     }
 
     /// Concatenates all ranks' `part` in every rank's `whole`, in rank order. `part` has the same length on
     /// every rank, and `whole` has [`size`](Self::size) times as many elements. Returns `(part, whole)`.
     pub fn all_gather<B: Buffer>(&self, part: B, whole: B) -> Work<(B, B)> {
-        self.start::<B, _>("all_gather", (part, whole), |rank, (part, whole)| rank.all_gather(part, whole))
+        self.start_operation::<B, _>("all_gather", (part, whole), |rank, (part, whole)| {
+            rank.all_gather(part, whole)
+        })
     }
 
     /// Reduces all ranks' `whole`, cuts the result into one block for each rank, and stores this rank's block
     /// in `part`. `whole` has the same length on every rank, [`size`](Self::size) times that of `part`, and
     /// stays as it is. Returns `(whole, part)`.
     pub fn reduce_scatter<B: Buffer>(&self, whole: B, part: B, op: ReduceOp) -> Work<(B, B)> {
-        self.start::<B, _>("reduce_scatter", (whole, part), |rank, (whole, part)| {
+        self.start_operation::<B, _>("reduce_scatter", (whole, part), |rank, (whole, part)| {
             rank.reduce_scatter(whole, part, op)
         })
     }
@@ -302,17 +304,17 @@ impl Group {
     /// each where they are small. The list has the same lengths in the same order on every rank; they are
     /// compared on hosts.
     pub fn all_reduce_list<B: Buffer>(&self, data: Vec<B>, op: ReduceOp) -> Work<Vec<B>> {
-        self.start::<B, _>("all_reduce_list", data, |rank, data| rank.all_reduce_list(data, op))
+        self.start_operation::<B, _>("all_reduce_list", data, |rank, data| rank.all_reduce_list(data, op))
     }
 
     /// Starts an operation on memory `B`, or refuses it if the group has the other backend.
-    fn start<B: Buffer, W>(
+    fn start_operation<B: Buffer, W>(
         &self,
         operation: &str,
         buffers: W,
         start: impl FnOnce(&B::Group, W) -> Work<W>,
     ) -> Work<W> {
-        match self.connection.get::<B::Group>() {
+        match self.connection.backend_rank::<B::Group>() {
             Some(rank) => start(rank, buffers),
             None => Work::not_begun(other_memory(operation, self.backend()), Some(buffers)),
         }
@@ -324,7 +326,7 @@ impl Group {
     /// # Errors
     /// See [`Group`].
     pub fn all_reduce_in_place<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
-        with_backend!(Connection, &self.connection, rank => rank.all_reduce_in_place(data, op))
+        with_backend!(GroupConnection, &self.connection, rank => rank.all_reduce_in_place(data, op))
     }
 
     /// A [`broadcast`](Self::broadcast) of borrowed host memory, which returns when it is complete. A group
@@ -333,7 +335,7 @@ impl Group {
     /// # Errors
     /// See [`Group`].
     pub fn broadcast_in_place<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
-        with_backend!(Connection, &self.connection, rank => rank.broadcast_in_place(data, root))
+        with_backend!(GroupConnection, &self.connection, rank => rank.broadcast_in_place(data, root))
     }
 
     /// Gathers a message of every rank, in rank order; lengths may differ between ranks. For names, shapes
@@ -350,7 +352,7 @@ impl Group {
             )));
         }
         let world = Some(&self.inner.world).filter(|_| self.inner.over_world);
-        with_backend!(Connection, &self.connection, rank => rank.all_gather_bytes(mine, world))
+        with_backend!(GroupConnection, &self.connection, rank => rank.all_gather_bytes(mine, world))
     }
 }
 

@@ -18,32 +18,32 @@ pub(super) trait GroupBackend: Clone {
     const BACKEND: Backend;
 
     /// Describes the transport in one line.
-    fn describe(&self) -> &str;
+    fn describe_transport(&self) -> &str;
 
     /// The purpose of the operations that are called through this clone.
-    fn purpose(&mut self) -> &mut Option<Purpose>;
+    fn purpose_mut(&mut self) -> &mut Option<Purpose>;
 
     /// The same rank for operations of a purpose, unless it has one already.
     fn with_default_purpose(&self, purpose: Purpose) -> Self {
         let mut rank = self.clone();
-        rank.purpose().get_or_insert(purpose);
+        rank.purpose_mut().get_or_insert(purpose);
         rank
     }
 
     /// The choice with which a part of the ranks connects over the same backend.
-    fn choice(&self) -> Choice;
+    fn backend_choice(&self) -> Choice;
 
     /// The longest time that an operation waits for other ranks; `None` waits forever.
-    fn timeout(&self) -> Option<Duration>;
+    fn operation_timeout(&self) -> Option<Duration>;
 
     /// Sets the longest time that an operation waits for other ranks.
     fn set_timeout(&self, limit: Option<Duration>);
 
     /// Returns the error that has stopped the group or the job, without waiting for other ranks.
-    fn check(&self) -> Result<(), Error>;
+    fn check_group(&self) -> Result<(), Error>;
 
     /// Returns when every rank has called it, and all operations before are complete.
-    fn barrier(&self) -> Result<(), Error>;
+    fn run_barrier(&self) -> Result<(), Error>;
 
     /// Reduces borrowed host memory, and returns when that is complete.
     fn all_reduce_in_place<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<(), Error>;
@@ -58,7 +58,7 @@ pub(super) trait GroupBackend: Clone {
 
     /// The stream on which the operations run; `None` on hosts.
     #[cfg(feature = "nccl")]
-    fn stream(&self) -> Option<&std::sync::Arc<cudarc::driver::CudaStream>> {
+    fn group_stream(&self) -> Option<&std::sync::Arc<cudarc::driver::CudaStream>> {
         None
     }
 }

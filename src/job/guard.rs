@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 /// Calls code of the program on a thread of a group, which a panic must not end: operations would never
 /// return.
-pub(super) fn guarded(subject: &str, call: impl FnOnce()) {
+pub(super) fn call_guarded(subject: &str, call: impl FnOnce()) {
     if !log::ignore_panic(call) {
         log::warn(format_args!("{subject} has panicked"));
     }

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::ptr::NonNull;
 
-use super::buffer::{Buffer, memory::Memory};
+use super::buffer::{Buffer, memory::GroupMemory};
 use super::host::HostGroup;
 use super::host_buffer::HostBuffer;
 use crate::Element;
@@ -55,11 +55,11 @@ impl<T> fmt::Debug for HostMemory<T> {
     }
 }
 
-impl<T: Element> Memory for Vec<T> {
+impl<T: Element> GroupMemory for Vec<T> {
     type Group = HostGroup;
 }
 
-impl<T: Element> Memory for HostMemory<T> {
+impl<T: Element> GroupMemory for HostMemory<T> {
     type Group = HostGroup;
 }
 

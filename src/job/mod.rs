@@ -112,7 +112,7 @@ impl Job {
     /// A rank of `world`, which may come from any function of [`world`].
     #[must_use]
     pub fn new(world: world::Handle) -> Self {
-        Self::with_preparation(world::guarded(world), Preparation::default())
+        Self::with_preparation(world::guard_world(world), Preparation::default())
     }
 
     fn with_preparation(world: world::Handle, preparation: Preparation) -> Self {
@@ -175,12 +175,12 @@ impl Job {
     /// reason. All can make another group then, except on GPUs after the ranks have begun to connect over
     /// NCCL, where the failure ends the job.
     pub fn group(&self, backend: Backend) -> Result<Group, Error> {
-        self.make(Choice { backend, device: None })
+        self.make_group(Choice { backend, device: None })
     }
 
-    fn make(&self, choice: Choice) -> Result<Group, Error> {
+    fn make_group(&self, choice: Choice) -> Result<Group, Error> {
         let mut groups = lock(&self.groups);
-        self.preparation.prepare(&self.world);
+        self.preparation.prepare_rank(&self.world);
         let group = Group::of_job(&self.world, choice, *groups == 0)?;
         *groups += 1;
         Ok(group)
@@ -210,8 +210,8 @@ impl Job {
         library: crate::nccl::Library,
         context: &Arc<cudarc::driver::CudaContext>,
     ) -> Result<Group, Error> {
-        let device = Some(backend::Device { library, context: Arc::clone(context) });
-        self.make(Choice { backend: Backend::Gpu, device })
+        let device = Some(backend::GroupDevice { library, context: Arc::clone(context) });
+        self.make_group(Choice { backend: Backend::Gpu, device })
     }
 }
 

@@ -13,7 +13,7 @@ pub(super) struct Preparation(Arc<OnceLock<Result<Recovery, world::Error>>>);
 
 impl Preparation {
     /// Prepares a rank, unless it is prepared. Collective. An error is kept, and returned by [`Job::shrink`].
-    pub(super) fn prepare(&self, world: &Handle) {
+    pub(super) fn prepare_rank(&self, world: &Handle) {
         self.0.get_or_init(|| Recovery::new(world));
     }
 }

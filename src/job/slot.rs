@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::thread::{self, ThreadId};
 
-use super::guard::guarded;
+use super::guard::call_guarded;
 use super::under_way::UnderWay;
 use super::work_error::WorkError;
 use crate::Error;
@@ -14,7 +14,7 @@ use crate::world::sync::SpinPark;
 
 /// The place of a result.
 pub(crate) struct ResultSlot<T> {
-    content: Mutex<Content<T>>,
+    content: Mutex<SlotContent<T>>,
     done: AtomicBool,
     waiter: SpinPark,
     /// True to spin at the beginning of a wait.
@@ -23,7 +23,7 @@ pub(crate) struct ResultSlot<T> {
     from: Option<ThreadId>,
 }
 
-struct Content<T> {
+struct SlotContent<T> {
     result: Option<Result<T, WorkError<T>>>,
     waker: Option<Waker>,
 }
@@ -32,7 +32,7 @@ impl<T> ResultSlot<T> {
     /// A slot and the promise to fill it, which the thread `from` does. Set `spin` if a core is free while a
     /// thread waits.
     pub(crate) fn new(spin: bool, from: Option<ThreadId>) -> (Arc<Self>, Promise<T>) {
-        let content = Mutex::new(Content { result: None, waker: None });
+        let content = Mutex::new(SlotContent { result: None, waker: None });
         let (done, waiter) = (AtomicBool::new(false), SpinPark::default());
         let slot = Arc::new(Self { content, done, waiter, spin, from });
         (Arc::clone(&slot), Promise(slot))
@@ -42,7 +42,7 @@ impl<T> ResultSlot<T> {
         self.done.load(Ordering::SeqCst)
     }
 
-    fn fill(&self, result: Result<T, WorkError<T>>) {
+    fn fill_result(&self, result: Result<T, WorkError<T>>) {
         let mut content = lock(&self.content);
         if self.is_done() {
             return;
@@ -51,9 +51,9 @@ impl<T> ResultSlot<T> {
         let waker = content.waker.take();
         self.done.store(true, Ordering::SeqCst);
         drop(content);
-        self.waiter.notify();
+        self.waiter.notify_waiters();
         if let Some(waker) = waker {
-            guarded("the waker of a future", || waker.wake());
+            call_guarded("the waker of a future", || waker.wake());
         }
     }
 }
@@ -63,22 +63,22 @@ impl<T> UnderWay<T> for Arc<ResultSlot<T>> {
         ResultSlot::is_done(self)
     }
 
-    fn wait(self) -> Result<T, WorkError<T>> {
+    fn wait_for_result(self) -> Result<T, WorkError<T>> {
         if !self.is_done() && self.from == Some(thread::current().id()) {
             return Err(waits_for_itself().into());
         }
-        self.waiter.wait(self.spin, None, || self.is_done());
+        self.waiter.wait_until(self.spin, None, || self.is_done());
         let result = lock(&self.content).result.take();
-        result.wait()
+        result.wait_for_result()
     }
 
-    fn poll(&mut self, waker: &Waker) -> Poll<Result<T, WorkError<T>>> {
+    fn poll_result(&mut self, waker: &Waker) -> Poll<Result<T, WorkError<T>>> {
         // Cloning and dropping a waker run code of the program, which must not happen under the lock.
         let waker = waker.clone();
         let mut content = lock(&self.content);
         if self.is_done() {
             let result = content.result.take();
-            return Poll::Ready(result.wait());
+            return Poll::Ready(result.wait_for_result());
         }
         let replaced = content.waker.replace(waker);
         drop(content);
@@ -100,8 +100,8 @@ pub(crate) fn waits_for_itself() -> Error {
 pub(crate) struct Promise<T>(Arc<ResultSlot<T>>);
 
 impl<T> Promise<T> {
-    pub(crate) fn fill(self, result: Result<T, WorkError<T>>) {
-        self.0.fill(result);
+    pub(crate) fn fill_slot(self, result: Result<T, WorkError<T>>) {
+        self.0.fill_result(result);
     }
 }
 
@@ -109,7 +109,7 @@ impl<T> Drop for Promise<T> {
     fn drop(&mut self) {
         if !self.0.is_done() {
             let error = Error::Job("the group ended before this operation began".to_owned());
-            self.0.fill(Err(error.into()));
+            self.0.fill_result(Err(error.into()));
         }
     }
 }
@@ -125,20 +125,20 @@ mod tests {
         let (mut slot, promise) = ResultSlot::new(false, None);
         let waiting = thread::spawn({
             let slot = Arc::clone(&slot);
-            move || slot.wait()
+            move || slot.wait_for_result()
         });
         assert!(!slot.is_done());
-        promise.fill(Ok(5));
+        promise.fill_slot(Ok(5));
         assert_eq!(waiting.join().unwrap().unwrap(), 5);
         assert!(slot.is_done());
-        assert!(matches!(slot.poll(Waker::noop()), Poll::Ready(Err(_))));
+        assert!(matches!(slot.poll_result(Waker::noop()), Poll::Ready(Err(_))));
     }
 
     #[test]
     fn a_promise_that_is_not_kept_is_an_error() {
         let (slot, promise) = ResultSlot::<u8>::new(false, None);
         drop(promise);
-        assert!(matches!(slot.wait(), Err(WorkError { error: Error::Job(_), buffers: None })));
+        assert!(matches!(slot.wait_for_result(), Err(WorkError { error: Error::Job(_), buffers: None })));
     }
 
     #[test]
@@ -152,8 +152,8 @@ mod tests {
         // SAFETY: the functions do not use the pointer.
         let waker = unsafe { Waker::from_raw(RawWaker::new(std::ptr::null(), &TABLE)) };
         let (mut slot, promise) = ResultSlot::new(false, None);
-        assert!(slot.poll(&waker).is_pending());
-        promise.fill(Ok(7));
-        assert_eq!(slot.wait().unwrap(), 7);
+        assert!(slot.poll_result(&waker).is_pending());
+        promise.fill_slot(Ok(7));
+        assert_eq!(slot.wait_for_result().unwrap(), 7);
     }
 }

@@ -6,13 +6,13 @@ use super::work_error::WorkError;
 use crate::Error;
 
 /// An operation that has begun and owns the buffers `B`. It returns them once; later it returns
-/// [`Error::taken`].
+/// [`Error::result_taken`].
 pub(super) trait UnderWay<B>: Sized {
     /// True once the operation is complete or has failed.
     fn is_done(&self) -> bool;
 
     /// Waits on the host until the operation is done.
-    fn wait(self) -> Result<B, WorkError<B>>;
+    fn wait_for_result(self) -> Result<B, WorkError<B>>;
 
     /// Makes a stream wait for the operation. On hosts it refuses that: only the host can wait.
     #[cfg(feature = "nccl")]
@@ -21,7 +21,7 @@ pub(super) trait UnderWay<B>: Sized {
     }
 
     /// Returns the result, or wakes `waker` once the operation is done.
-    fn poll(&mut self, waker: &Waker) -> Poll<Result<B, WorkError<B>>>;
+    fn poll_result(&mut self, waker: &Waker) -> Poll<Result<B, WorkError<B>>>;
 }
 
 /// The result of an operation that is done, until it is taken.
@@ -30,16 +30,16 @@ impl<B> UnderWay<B> for Option<Result<B, WorkError<B>>> {
         true
     }
 
-    fn wait(self) -> Result<B, WorkError<B>> {
-        self.unwrap_or_else(|| Err(Error::taken().into()))
+    fn wait_for_result(self) -> Result<B, WorkError<B>> {
+        self.unwrap_or_else(|| Err(Error::result_taken().into()))
     }
 
     #[cfg(feature = "nccl")]
     fn wait_on(self, _: &cudarc::driver::CudaStream) -> Result<B, WorkError<B>> {
-        self.wait()
+        self.wait_for_result()
     }
 
-    fn poll(&mut self, _: &Waker) -> Poll<Result<B, WorkError<B>>> {
-        Poll::Ready(self.take().wait())
+    fn poll_result(&mut self, _: &Waker) -> Poll<Result<B, WorkError<B>>> {
+        Poll::Ready(self.take().wait_for_result())
     }
 }

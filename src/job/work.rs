@@ -18,10 +18,10 @@ use crate::Error;
 /// with them: [`wait_or_return`](Work::wait_or_return).
 #[must_use = "without waiting, the result and the error of the operation are lost"]
 pub struct Work<B> {
-    state: State<B>,
+    state: WorkState<B>,
 }
 
-pub(super) enum State<B> {
+pub(super) enum WorkState<B> {
     /// The result, until it is taken.
     Ready(Option<Result<B, WorkError<B>>>),
     /// The result that a progress thread delivers.
@@ -31,8 +31,8 @@ pub(super) enum State<B> {
     Gpu(super::gpu_operation::GpuOperation<B>),
 }
 
-impl<B> From<State<B>> for Work<B> {
-    fn from(state: State<B>) -> Self {
+impl<B> From<WorkState<B>> for Work<B> {
+    fn from(state: WorkState<B>) -> Self {
         Self { state }
     }
 }
@@ -40,7 +40,7 @@ impl<B> From<State<B>> for Work<B> {
 impl<B> Work<B> {
     /// An operation that has not begun; `buffers` are those that nothing uses.
     pub(super) fn not_begun(error: Error, buffers: Option<B>) -> Self {
-        State::Ready(Some(Err(WorkError { error, buffers }))).into()
+        WorkState::Ready(Some(Err(WorkError { error, buffers }))).into()
     }
 
     /// Waits until the operation is complete, and returns its buffers. Spins for a short time, and then
@@ -77,7 +77,12 @@ impl<B> Work<B> {
     /// # Errors
     /// Those of [`wait`](Self::wait).
     pub fn wait_or_return(self) -> Result<B, WorkError<B>> {
-        with_backend!(State, self.state, operation => operation.wait(), State::Ready(result) => result.wait())
+        with_backend!(
+            WorkState,
+            self.state,
+            operation => operation.wait_for_result(),
+            WorkState::Ready(result) => result.wait_for_result()
+        )
     }
 
     /// Makes a stream of the device wait for the operation, and returns its buffers without waiting on the
@@ -106,17 +111,17 @@ impl<B> Work<B> {
     #[cfg(feature = "nccl")]
     pub fn wait_on_or_return(self, stream: &cudarc::driver::CudaStream) -> Result<B, WorkError<B>> {
         with_backend!(
-            State,
+            WorkState,
             self.state,
             operation => operation.wait_on(stream),
-            State::Ready(result) => result.wait_on(stream)
+            WorkState::Ready(result) => result.wait_on(stream)
         )
     }
 
     /// True once the operation is complete or has failed, so that [`wait`](Self::wait) returns at once.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        with_backend!(State, &self.state, operation => operation.is_done(), State::Ready(_) => true)
+        with_backend!(WorkState, &self.state, operation => operation.is_done(), WorkState::Ready(_) => true)
     }
 }
 
@@ -129,14 +134,14 @@ impl<B> Future for Work<B> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let state = &mut self.get_mut().state;
         let polled = with_backend!(
-            State,
+            WorkState,
             state,
-            operation => operation.poll(context.waker()),
-            State::Ready(result) => result.poll(context.waker())
+            operation => operation.poll_result(context.waker()),
+            WorkState::Ready(result) => result.poll_result(context.waker())
         );
         polled.map_err(|failed| {
             let error = failed.error.clone();
-            *state = State::Ready(Some(Err(failed)));
+            *state = WorkState::Ready(Some(Err(failed)));
             error
         })
     }

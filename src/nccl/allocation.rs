@@ -27,11 +27,11 @@ pub(crate) struct Allocation {
     /// Copies on other streams.
     copies: Copies,
     pub(crate) stream: Arc<CudaStream>,
-    source: Source,
+    source: MemorySource,
 }
 
 #[derive(Debug)]
-enum Source {
+enum MemorySource {
     /// `ncclMemAlloc`.
     Nccl(Library),
     /// `cuMemAlloc`.
@@ -46,7 +46,7 @@ impl Allocation {
     /// See [`Memory::alloc`](super::Memory::alloc).
     pub(crate) fn new(library: Library, stream: &Arc<CudaStream>, bytes: usize) -> Result<Self, Error> {
         cuda::refuse_per_thread(ALLOC, stream)?;
-        cuda::bind(stream.context())?;
+        cuda::bind_context(stream.context())?;
         // A captured memset would zero the memory in every launch.
         cuda::refuse_captured(ALLOC, stream)?;
         // NCCL's allocator requires at least one byte.
@@ -54,37 +54,43 @@ impl Allocation {
         let (address, source) = if library.raw().has(ALLOC) {
             let mut address: *mut c_void = ptr::null_mut();
             // SAFETY: writes one pointer; the right device is current.
-            let code = cuda::relaxed(|| Ok(unsafe { library.raw().ncclMemAlloc(&mut address, room) }?))?;
-            library.check(ALLOC, code)?;
-            (address as CUdeviceptr, Source::Nccl(library))
+            let code = cuda::call_relaxed(|| Ok(unsafe { library.raw().ncclMemAlloc(&mut address, room) }?))?;
+            library.check_code(ALLOC, code)?;
+            (address as CUdeviceptr, MemorySource::Nccl(library))
         } else {
-            (cuda_memory(room)?, Source::Cuda)
+            (cuda_memory(room)?, MemorySource::Cuda)
         };
         let allocation = Self::with_source(address, bytes, Arc::clone(stream), source);
         // SAFETY: the memory was just allocated with at least this size, in the stream's context.
         unsafe { result::memset_d8_async(address, 0, room, stream.cu_stream()) }
-            .map_err(Error::cuda("cuMemsetD8Async"))?;
+            .map_err(Error::of_cuda("cuMemsetD8Async"))?;
         Ok(allocation)
     }
 
     /// Allocates one uninitialised byte. The stream's context is current.
-    pub(crate) fn scratch(stream: &Arc<CudaStream>) -> Result<Self, Error> {
-        Ok(Self::with_source(cuda_memory(1)?, 1, Arc::clone(stream), Source::Cuda))
+    pub(crate) fn scratch_byte(stream: &Arc<CudaStream>) -> Result<Self, Error> {
+        Ok(Self::with_source(cuda_memory(1)?, 1, Arc::clone(stream), MemorySource::Cuda))
     }
 
     /// Adopts memory, allocated until `owner` is dropped.
-    pub(crate) fn adopt<O: Send + 'static>(
+    pub(crate) fn adopt_memory<O: Send + 'static>(
         address: CUdeviceptr,
         bytes: usize,
         stream: Arc<CudaStream>,
         owner: O,
     ) -> Self {
         let owned = mem::needs_drop::<O>();
-        let source = if owned { Source::Owned(Mutex::new(Box::new(owner))) } else { Source::Borrowed };
+        let source =
+            if owned { MemorySource::Owned(Mutex::new(Box::new(owner))) } else { MemorySource::Borrowed };
         Self::with_source(address, bytes, stream, source)
     }
 
-    fn with_source(address: CUdeviceptr, bytes: usize, stream: Arc<CudaStream>, source: Source) -> Self {
+    fn with_source(
+        address: CUdeviceptr,
+        bytes: usize,
+        stream: Arc<CudaStream>,
+        source: MemorySource,
+    ) -> Self {
         Self { address, bytes, copies: Copies::default(), stream, source }
     }
 
@@ -96,11 +102,11 @@ impl Allocation {
     /// would have the address of memory without keeping it.
     pub(crate) fn begin_copy<'a>(&'a self, stream: &'a CudaStream) -> Result<SyncOnDrop<'a>, DriverError> {
         if *self.stream == *stream {
-            self.copies.check()?;
+            self.copies.refuse_pending()?;
             cuda::refuse_captured_copy(stream)?;
             return Ok(SyncOnDrop::Sync(None));
         }
-        self.copies.begin(&self.stream, stream)
+        self.copies.begin_copy(&self.stream, stream)
     }
 
     /// Fails if a copy may still be under way because a wait for it has failed.
@@ -111,51 +117,51 @@ impl Allocation {
     pub(crate) fn check_copies(&self, operation: &'static str) -> Result<(), Error> {
         const REASON: &str =
             "a copy of the memory on another stream could not be waited for, and may still be under way";
-        self.copies.check().map_err(|_| Error::Stream { operation, reason: REASON })
+        self.copies.refuse_pending().map_err(|_| Error::Stream { operation, reason: REASON })
     }
 
     /// Frees the memory, or checks that its owner may be dropped.
-    fn free(&self, source: &Source) -> Result<(), Error> {
-        if matches!(source, Source::Borrowed) {
+    fn free_memory(&self, source: &MemorySource) -> Result<(), Error> {
+        if matches!(source, MemorySource::Borrowed) {
             return Ok(());
         }
-        self.copies.check().map_err(Error::cuda("waiting for a copy on another stream"))?;
-        cuda::bind(self.stream.context())?;
+        self.copies.refuse_pending().map_err(Error::of_cuda("waiting for a copy on another stream"))?;
+        cuda::bind_context(self.stream.context())?;
         // A captured stream cannot be waited for, and earlier work may still use the memory.
         cuda::refuse_captured(FREE, &self.stream)?;
-        if matches!(source, Source::Owned(_)) {
+        if matches!(source, MemorySource::Owned(_)) {
             return Ok(());
         }
         if !thread::panicking() {
-            cuda::wait(&self.stream)?;
+            cuda::wait_for_stream(&self.stream)?;
         } else if !cuda::is_idle(&self.stream)? {
             // The work may be a collective without an end.
             let reason = "the thread panics, and does not wait for the work of the memory's stream";
             return Err(Error::Stream { operation: FREE, reason });
         }
         // SAFETY: allocated by the same allocator, freed once, and no work of its stream uses it any more.
-        cuda::relaxed(|| unsafe {
-            let Source::Nccl(library) = source else {
-                return result::free_sync(self.address).map_err(Error::cuda("cuMemFree"));
+        cuda::call_relaxed(|| unsafe {
+            let MemorySource::Nccl(library) = source else {
+                return result::free_sync(self.address).map_err(Error::of_cuda("cuMemFree"));
             };
-            library.check(FREE, library.raw().ncclMemFree(self.address as *mut c_void)?)
+            library.check_code(FREE, library.raw().ncclMemFree(self.address as *mut c_void)?)
         })
     }
 }
 
 fn cuda_memory(bytes: usize) -> Result<CUdeviceptr, Error> {
     // SAFETY: the callers write the memory before it is read.
-    cuda::relaxed(|| unsafe { result::malloc_sync(bytes) }.map_err(Error::cuda("cuMemAlloc")))
+    cuda::call_relaxed(|| unsafe { result::malloc_sync(bytes) }.map_err(Error::of_cuda("cuMemAlloc")))
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        let source = mem::replace(&mut self.source, Source::Borrowed);
-        if let Err(error) = self.free(&source) {
+        let source = mem::replace(&mut self.source, MemorySource::Borrowed);
+        if let Err(error) = self.free_memory(&source) {
             log::warn(format_args!("device memory is not freed: {error}"));
             // Dropping the owner would free it.
             mem::forget(source);
-        } else if let Source::Owned(owner) = source {
+        } else if let MemorySource::Owned(owner) = source {
             drop(owner);
         }
     }

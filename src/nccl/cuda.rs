@@ -24,10 +24,10 @@ const OLDEST: i32 = 12_000;
 /// [`Error::NoDriver`] with the reason; [`Error::NoDevice`] if the driver shows this process no GPU.
 pub fn available() -> Result<(), Error> {
     static ANSWER: OnceLock<Result<(), Error>> = OnceLock::new();
-    ANSWER.get_or_init(probe).clone()
+    ANSWER.get_or_init(probe_driver).clone()
 }
 
-fn probe() -> Result<(), Error> {
+fn probe_driver() -> Result<(), Error> {
     // By cudarc's names on Linux. cudarc's own function for this, `is_culib_present`, is missing when another
     // crate of the program has cudarc link libcuda (`dynamic-linking`). SAFETY: loading libcuda has no
     // preconditions.
@@ -42,17 +42,17 @@ fn probe() -> Result<(), Error> {
             return Err(Error::NoDriver { reason: format!("libcuda.so.1 is not a CUDA driver: {error}") });
         }
     }
-    let version = version()?;
+    let version = supported_version()?;
     if version < OLDEST {
         let (major, minor) = (version / 1000, version % 1000 / 10);
         let reason = format!("the driver supports CUDA {major}.{minor}; 12.0 or newer is needed");
         return Err(Error::NoDriver { reason });
     }
-    result::init().map_err(|error| refused(error.0))
+    result::init().map_err(|error| refused_error(error.0))
 }
 
 /// Error of a failed `cuInit`. It reports "no device" also if CUDA_VISIBLE_DEVICES hides all devices.
-fn refused(code: CUresult) -> Error {
+fn refused_error(code: CUresult) -> Error {
     match code {
         CUresult::CUDA_ERROR_NO_DEVICE => {
             Error::NoDevice { visible: env::var_os("CUDA_VISIBLE_DEVICES").map(PathBuf::from) }
@@ -62,7 +62,7 @@ fn refused(code: CUresult) -> Error {
 }
 
 /// Returns the newest CUDA version supported by libcuda. libcuda must be loaded.
-fn version() -> Result<i32, Error> {
+fn supported_version() -> Result<i32, Error> {
     let mut version = 0;
     // SAFETY: writes one int; allowed before cuInit; every libcuda has it.
     match unsafe { sys::cuDriverGetVersion(&mut version) } {
@@ -75,14 +75,14 @@ fn version() -> Result<i32, Error> {
 /// those of [`available`].
 pub fn driver_version() -> Result<i32, Error> {
     available()?;
-    version()
+    supported_version()
 }
 
 /// Returns the number of CUDA devices of this process (`cuDeviceGetCount`). Errors are those of
 /// [`available`].
 pub fn device_count() -> Result<usize, Error> {
     available()?;
-    let count = CudaContext::device_count().map_err(Error::cuda("cuDeviceGetCount"))?;
+    let count = CudaContext::device_count().map_err(Error::of_cuda("cuDeviceGetCount"))?;
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
@@ -142,7 +142,7 @@ fn capture_status_error(operation: &'static str, error: DriverError) -> Error {
 }
 
 thread_local! {
-    /// True once [`bind`] has been called on this thread.
+    /// True once [`bind_context`] has been called on this thread.
     static BOUND: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -150,31 +150,31 @@ thread_local! {
 /// previous one. Without a context it would restore the first GPU, and create a context there.
 #[inline]
 pub(crate) fn bind_once(context: &CudaContext) -> Result<(), Error> {
-    if BOUND.get() { Ok(()) } else { bind(context) }
+    if BOUND.get() { Ok(()) } else { bind_context(context) }
 }
 
 /// Makes the context current on this thread, unless it is already.
 #[inline]
-pub(crate) fn bind(context: &CudaContext) -> Result<(), Error> {
+pub(crate) fn bind_context(context: &CudaContext) -> Result<(), Error> {
     BOUND.set(true);
-    let current = result::ctx::get_current().map_err(Error::cuda("cuCtxGetCurrent"))?;
+    let current = result::ctx::get_current().map_err(Error::of_cuda("cuCtxGetCurrent"))?;
     if current == Some(context.cu_ctx()) {
         return Ok(());
     }
     // SAFETY: the context is alive: cudarc's object holds it.
-    unsafe { result::ctx::set_current(context.cu_ctx()) }.map_err(Error::cuda("cuCtxSetCurrent"))
+    unsafe { result::ctx::set_current(context.cu_ctx()) }.map_err(Error::of_cuda("cuCtxSetCurrent"))
 }
 
 /// Waits for all work of the stream. Its context is current. (cudarc's `synchronize` does not wait after a
 /// recorded failure.)
-pub(crate) fn wait(stream: &CudaStream) -> Result<(), Error> {
-    relaxed(|| wait_unrelaxed(stream))
+pub(crate) fn wait_for_stream(stream: &CudaStream) -> Result<(), Error> {
+    call_relaxed(|| wait_unrelaxed(stream))
 }
 
-/// Waits like [`wait`], without [`relaxed`]: fails if a capture forbids this thread to wait.
+/// Waits like [`wait_for_stream`], without [`call_relaxed`]: fails if a capture forbids this thread to wait.
 pub(crate) fn wait_unrelaxed(stream: &CudaStream) -> Result<(), Error> {
     // SAFETY: the stream is alive: cudarc's object holds it.
-    unsafe { result::stream::synchronize(stream.cu_stream()) }.map_err(Error::cuda("cuStreamSynchronize"))
+    unsafe { result::stream::synchronize(stream.cu_stream()) }.map_err(Error::of_cuda("cuStreamSynchronize"))
 }
 
 /// Makes a second object for the stream, with a context object of its own: for the driver, stream and context
@@ -198,25 +198,25 @@ pub(crate) unsafe fn second_object(stream: &CudaStream) -> Result<Arc<CudaStream
 
 /// Makes `second` wait for the queued work of `first`, a stream of the event's context. (cudarc's functions
 /// fail after an error noted by other code.)
-pub(crate) fn order(event: &CudaEvent, first: &CudaStream, second: &CudaStream) -> Result<(), Error> {
-    record(event.cu_event(), first)?;
+pub(crate) fn order_streams(event: &CudaEvent, first: &CudaStream, second: &CudaStream) -> Result<(), Error> {
+    record_event(event.cu_event(), first)?;
     if second.context() != first.context() {
-        bind(second.context())?;
+        bind_context(second.context())?;
     }
     make_wait_for_event(second, event.cu_event())
 }
 
-fn record(event: CUevent, stream: &CudaStream) -> Result<(), Error> {
-    bind(stream.context())?;
+fn record_event(event: CUevent, stream: &CudaStream) -> Result<(), Error> {
+    bind_context(stream.context())?;
     // SAFETY: both are alive: the callers hold their owners.
-    unsafe { result::event::record(event, stream.cu_stream()) }.map_err(Error::cuda(ORDER))
+    unsafe { result::event::record(event, stream.cu_stream()) }.map_err(Error::of_cuda(ORDER))
 }
 
 /// Makes a stream of the current context wait for an event.
 fn make_wait_for_event(stream: &CudaStream, event: CUevent) -> Result<(), Error> {
     let flags = CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
     // SAFETY: as above.
-    unsafe { result::stream::wait_event(stream.cu_stream(), event, flags) }.map_err(Error::cuda(ORDER))
+    unsafe { result::stream::wait_event(stream.cu_stream(), event, flags) }.map_err(Error::of_cuda(ORDER))
 }
 
 /// Driver function of errors about the order of two streams.
@@ -236,23 +236,23 @@ unsafe impl Sync for Event {}
 
 impl Event {
     pub(crate) fn new(context: &Arc<CudaContext>) -> Result<Self, Error> {
-        bind(context)?;
+        bind_context(context)?;
         let raw = result::event::create(CUevent_flags::CU_EVENT_DISABLE_TIMING);
-        Ok(Self { raw: raw.map_err(Error::cuda("cuEventCreate"))?, context: Arc::clone(context) })
+        Ok(Self { raw: raw.map_err(Error::of_cuda("cuEventCreate"))?, context: Arc::clone(context) })
     }
 
-    pub(crate) fn context(&self) -> &CudaContext {
+    pub(crate) fn event_context(&self) -> &CudaContext {
         &self.context
     }
 
     /// Records the queued work of a stream of the event's context.
-    pub(crate) fn record(&self, stream: &CudaStream) -> Result<(), Error> {
-        record(self.raw, stream)
+    pub(crate) fn record_stream(&self, stream: &CudaStream) -> Result<(), Error> {
+        record_event(self.raw, stream)
     }
 
     /// Makes a stream wait for the recorded work.
     pub(crate) fn make_wait(&self, stream: &CudaStream) -> Result<(), Error> {
-        bind(stream.context())?;
+        bind_context(stream.context())?;
         make_wait_for_event(stream, self.raw)
     }
 
@@ -270,7 +270,7 @@ impl Event {
 /// The event is alive.
 unsafe fn is_complete(event: CUevent) -> Result<bool, Error> {
     // SAFETY: by the contract above.
-    relaxed(|| match unsafe { result::event::query(event) } {
+    call_relaxed(|| match unsafe { result::event::query(event) } {
         Ok(()) => Ok(true),
         Err(DriverError(CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
         Err(error) => Err(Error::Cuda { operation: "cuEventQuery", error }),
@@ -290,7 +290,7 @@ pub(crate) fn wait_for_queued(stream: &CudaStream, event: &CudaEvent) -> Result<
 
 /// Refuses a copy on a captured stream.
 pub(crate) fn refuse_captured_copy(stream: &CudaStream) -> Result<(), DriverError> {
-    bind(stream.context()).and_then(|()| refuse_captured(COPY, stream)).map_err(driver_error)
+    bind_context(stream.context()).and_then(|()| refuse_captured(COPY, stream)).map_err(driver_error)
 }
 
 pub(crate) const COPY: &str = "a copy of memory";
@@ -306,7 +306,8 @@ pub(crate) fn driver_error(error: Error) -> DriverError {
 impl Drop for Event {
     fn drop(&mut self) {
         // SAFETY: the driver frees the event once its recorded work is done; nothing uses it any more.
-        let _failed_context = bind(&self.context).map(|()| unsafe { result::event::destroy(self.raw) });
+        let _failed_context =
+            bind_context(&self.context).map(|()| unsafe { result::event::destroy(self.raw) });
     }
 }
 
@@ -351,8 +352,8 @@ pub(crate) fn drop_in_order<'a, T>(contexts: impl IntoIterator<Item = &'a Arc<Cu
 
 /// Waits for all work of the context. Fails if a capture forbids it.
 pub(crate) fn wait_for_context(context: &CudaContext) -> Result<(), Error> {
-    bind(context)?;
-    relaxed(|| result::ctx::synchronize().map_err(Error::cuda("cuCtxSynchronize")))
+    bind_context(context)?;
+    call_relaxed(|| result::ctx::synchronize().map_err(Error::of_cuda("cuCtxSynchronize")))
 }
 
 /// True while cudarc neither waits for events of this context object nor records them. It respects events
@@ -378,7 +379,7 @@ pub(crate) fn track_events(context: &Arc<CudaContext>) -> Result<Arc<CudaStream>
             other => other,
         })?;
     }
-    own_result(context, || context.new_stream()).map_err(Error::cuda("cuStreamCreate"))
+    own_result(context, || context.new_stream()).map_err(Error::of_cuda("cuStreamCreate"))
 }
 
 /// Adds a stream of [`track_events`] to the streams of other context objects in `kept`, unless it has one or
@@ -398,29 +399,29 @@ pub(crate) fn keep_tracking(
 /// Makes `second` wait for the queued work of `first`, NCCL's stream. If this fails, the host waits for
 /// `first`, since memory of `second` may be freed in the order of `second` from then on.
 pub(crate) fn make_wait(event: &CudaEvent, first: &CudaStream, second: &CudaStream) -> Result<(), Error> {
-    order(event, first, second).inspect_err(|_| _ = wait(first))
+    order_streams(event, first, second).inspect_err(|_| _ = wait_for_stream(first))
 }
 
 /// True if the stream has no work left. Its context is current.
 pub(crate) fn is_idle(stream: &CudaStream) -> Result<bool, Error> {
     // SAFETY: the stream is alive: cudarc's object holds it.
-    relaxed(|| match unsafe { sys::cuStreamQuery(stream.cu_stream()) } {
+    call_relaxed(|| match unsafe { sys::cuStreamQuery(stream.cu_stream()) } {
         CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-        code => code.result().map(|()| true).map_err(Error::cuda("cuStreamQuery")),
+        code => code.result().map(|()| true).map_err(Error::of_cuda("cuStreamQuery")),
     })
 }
 
 /// Runs driver calls unrelated to any captured stream. Otherwise, while this thread captures any stream, or
 /// another thread does in global mode, CUDA would refuse to wait for work, query it or free memory, and
 /// invalidate the capture.
-pub(crate) fn relaxed<T>(calls: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+pub(crate) fn call_relaxed<T>(calls: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     // SAFETY: exchanges this thread's mode with the one behind the pointer, now and to restore it below.
     let mut exchange = || unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) }.result();
     let operation = "cuThreadExchangeStreamCaptureMode";
-    exchange().map_err(Error::cuda(operation))?;
+    exchange().map_err(Error::of_cuda(operation))?;
     let result = calls();
-    exchange().map_err(Error::cuda(operation)).and(result)
+    exchange().map_err(Error::of_cuda(operation)).and(result)
 }
 
 /// `CUmemAccessDesc` of a device, in the layout of every CUDA version. (cudarc's struct depends on its
@@ -441,12 +442,12 @@ pub(crate) fn share_pool(context: &CudaContext) -> Result<(), Error> {
         return Ok(());
     }
     let mut peers = Vec::new();
-    for ordinal in 0..CudaContext::device_count().map_err(Error::cuda("cuDeviceGetCount"))? {
-        let peer = result::device::get(ordinal).map_err(Error::cuda("cuDeviceGet"))?;
+    for ordinal in 0..CudaContext::device_count().map_err(Error::of_cuda("cuDeviceGetCount"))? {
+        let peer = result::device::get(ordinal).map_err(Error::of_cuda("cuDeviceGet"))?;
         let mut reachable = 0;
         // SAFETY: both devices are valid; writes one int.
         let code = unsafe { sys::cuDeviceCanAccessPeer(&mut reachable, peer, context.cu_device()) };
-        code.result().map_err(Error::cuda("cuDeviceCanAccessPeer"))?;
+        code.result().map_err(Error::of_cuda("cuDeviceCanAccessPeer"))?;
         if peer != context.cu_device() && reachable != 0 {
             let location = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
             let flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
@@ -458,10 +459,10 @@ pub(crate) fn share_pool(context: &CudaContext) -> Result<(), Error> {
     }
     // SAFETY: the device is valid.
     let pool = unsafe { result::device::get_mem_pool(context.cu_device()) }
-        .map_err(Error::cuda("cuDeviceGetMemPool"))?;
+        .map_err(Error::of_cuda("cuDeviceGetMemPool"))?;
     // SAFETY: the pool is the device's own, and the list has this number of entries.
     let code = unsafe { sys::cuMemPoolSetAccess(pool, peers.as_ptr().cast(), peers.len()) };
-    code.result().map_err(Error::cuda("cuMemPoolSetAccess"))
+    code.result().map_err(Error::of_cuda("cuMemPoolSetAccess"))
 }
 
 #[cfg(test)]
@@ -471,8 +472,8 @@ mod tests {
     /// The fake driver always has devices.
     #[test]
     fn a_driver_without_a_visible_gpu_is_not_a_missing_driver() {
-        assert!(matches!(refused(CUresult::CUDA_ERROR_NO_DEVICE), Error::NoDevice { .. }));
-        let mismatch = refused(CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH).to_string();
+        assert!(matches!(refused_error(CUresult::CUDA_ERROR_NO_DEVICE), Error::NoDevice { .. }));
+        let mismatch = refused_error(CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH).to_string();
         assert!(mismatch.contains("cuInit returned CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"), "{mismatch}");
     }
 }

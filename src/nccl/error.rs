@@ -29,7 +29,7 @@ impl ResultCode {
     }
 
     /// Advice for the user.
-    fn advice(self) -> &'static str {
+    fn code_advice(self) -> &'static str {
         match Code(self.0) {
             Code::ncclUnhandledCudaError => {
                 "a CUDA call failed: check nvidia-smi and the device's free memory"
@@ -91,7 +91,7 @@ pub enum Error {
     Cuda { operation: &'static str, error: DriverError },
     /// An NCCL call has failed. `meaning` is NCCL's text for the code; `detail` its last warning, if any, of
     /// any thread.
-    #[error("{operation} failed with {code}: {meaning}{}; {}", detail_text(detail), code.advice())]
+    #[error("{operation} failed with {code}: {meaning}{}; {}", detail_text(detail), code.code_advice())]
     Nccl { operation: &'static str, code: ResultCode, meaning: Box<str>, detail: Box<str> },
     /// The loaded libnccl would ignore or misread a setting or an element type: `Config::traffic_class`,
     /// `f8e4m3`, ...
@@ -202,18 +202,18 @@ fn visible_text(visible: Option<&Path>) -> String {
 }
 
 impl Error {
-    pub(crate) fn cuda(operation: &'static str) -> impl FnOnce(DriverError) -> Self {
+    pub(crate) fn of_cuda(operation: &'static str) -> impl FnOnce(DriverError) -> Self {
         move |error| Self::Cuda { operation, error }
     }
 
     #[cold]
-    pub(crate) fn argument(operation: &'static str, reason: impl Into<String>) -> Self {
+    pub(crate) fn bad_argument(operation: &'static str, reason: impl Into<String>) -> Self {
         Self::Argument { operation, reason: reason.into() }
     }
 
     /// Error for a text with a NUL byte.
-    pub(crate) fn nul(operation: &'static str) -> Self {
-        Self::argument(operation, "the text must not contain a NUL byte")
+    pub(crate) fn nul_in_text(operation: &'static str) -> Self {
+        Self::bad_argument(operation, "the text must not contain a NUL byte")
     }
 }
 

@@ -56,24 +56,28 @@ impl Library {
     }
 
     /// Returns `Ok` for ncclSuccess, otherwise an error with NCCL's last message.
-    pub(crate) fn check(self, operation: &'static str, code: ncclResult_t) -> Result<(), Error> {
-        if code == ncclResult_t::ncclSuccess { Ok(()) } else { Err(self.failure(operation, code)) }
+    pub(crate) fn check_code(self, operation: &'static str, code: ncclResult_t) -> Result<(), Error> {
+        if code == ncclResult_t::ncclSuccess { Ok(()) } else { Err(self.code_error(operation, code)) }
     }
 
     /// Returns the code for ncclSuccess, and for ncclInProgress, if NCCL continues on a thread of its own.
-    pub(crate) fn accept(self, operation: &'static str, code: ncclResult_t) -> Result<ncclResult_t, Error> {
+    pub(crate) fn accept_code(
+        self,
+        operation: &'static str,
+        code: ncclResult_t,
+    ) -> Result<ncclResult_t, Error> {
         match code {
             ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress => Ok(code),
-            code => Err(self.failure(operation, code)),
+            code => Err(self.code_error(operation, code)),
         }
     }
 
     #[cold]
-    pub(crate) fn failure(self, operation: &'static str, code: ncclResult_t) -> Error {
+    pub(crate) fn code_error(self, operation: &'static str, code: ncclResult_t) -> Error {
         // SAFETY: takes any number and returns a string with the lifetime of the library.
-        let meaning = unsafe { text(self.0.ncclGetErrorString(code), MESSAGE) };
+        let meaning = unsafe { copy_text(self.0.ncclGetErrorString(code), MESSAGE) };
         // SAFETY: NCCL ignores the communicator here and returns its buffer of the last message.
-        let detail = unsafe { text(self.0.ncclGetLastError(ptr::null_mut()), MESSAGE) };
+        let detail = unsafe { copy_text(self.0.ncclGetLastError(ptr::null_mut()), MESSAGE) };
         let (code, meaning, detail) = (ResultCode(code.0), meaning.into(), detail.trim().into());
         Error::Nccl { operation, code, meaning, detail }
     }
@@ -87,7 +91,7 @@ const MESSAGE: usize = 1024;
 /// # Safety
 /// `string` is null, or has a NUL or `limit` bytes. Another thread may write to it concurrently: each byte is
 /// read once.
-pub(super) unsafe fn text(string: *const c_char, limit: usize) -> String {
+pub(super) unsafe fn copy_text(string: *const c_char, limit: usize) -> String {
     if string.is_null() {
         return String::new();
     }
@@ -102,6 +106,6 @@ mod tests {
     #[test]
     fn text_stops_at_the_limit() {
         // SAFETY: the array has this number of bytes.
-        assert_eq!(unsafe { super::text([b'x' as _; 8].as_ptr(), 8) }, "xxxxxxxx");
+        assert_eq!(unsafe { super::copy_text([b'x' as _; 8].as_ptr(), 8) }, "xxxxxxxx");
     }
 }

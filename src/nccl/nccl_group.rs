@@ -15,7 +15,7 @@ thread_local! {
 
 /// Refuses an operation that cannot be part of a group, while this thread records one.
 #[inline]
-pub(crate) fn forbid(operation: &'static str) -> Result<(), Error> {
+pub(crate) fn forbid_group(operation: &'static str) -> Result<(), Error> {
     if INSIDE.get() { Err(Error::InsideGroup { operation }) } else { Ok(()) }
 }
 
@@ -23,8 +23,8 @@ pub(crate) fn forbid(operation: &'static str) -> Result<(), Error> {
 pub(crate) struct Scope(PhantomData<*const ()>);
 
 impl Scope {
-    pub(crate) fn enter(operation: &'static str) -> Result<Self, Error> {
-        forbid(operation)?;
+    pub(crate) fn enter_group(operation: &'static str) -> Result<Self, Error> {
+        forbid_group(operation)?;
         INSIDE.set(true);
         Ok(Self(PhantomData))
     }
@@ -38,7 +38,7 @@ impl Drop for Scope {
 
 /// Runs NCCL calls, and no code of the program, in an NCCL group. The group is cancelled if they fail.
 /// Returns ncclSuccess or ncclInProgress, and the value. `operation` names the end of the group in errors.
-pub(crate) fn run<T>(
+pub(crate) fn run_calls<T>(
     library: Library,
     operation: &'static str,
     calls: impl FnOnce() -> Result<T, Error>,
@@ -47,7 +47,7 @@ pub(crate) fn run<T>(
     run_until(library, calls, operation, |raw| unsafe { raw.ncclGroupEnd() })
 }
 
-/// Like [`run`], with another function than `ncclGroupEnd` at the end.
+/// Like [`run_calls`], with another function than `ncclGroupEnd` at the end.
 pub(crate) fn run_until<T>(
     library: Library,
     calls: impl FnOnce() -> Result<T, Error>,
@@ -55,14 +55,14 @@ pub(crate) fn run_until<T>(
     end: impl FnOnce(&Nccl) -> ncclResult_t,
 ) -> Result<(ncclResult_t, T), Error> {
     // SAFETY: no arguments.
-    library.check(START, unsafe { library.raw().ncclGroupStart() })?;
-    let value = calls().inspect_err(|_| cancel(library))?;
-    Ok((library.accept(operation, end(library.raw()))?, value))
+    library.check_code(START, unsafe { library.raw().ncclGroupStart() })?;
+    let value = calls().inspect_err(|_| cancel_group(library))?;
+    Ok((library.accept_code(operation, end(library.raw()))?, value))
 }
 
 /// Cancels NCCL's group of this thread. NCCL has no function for this, but launches nothing if a call in the
 /// group has failed, so this makes an invalid call.
-fn cancel(library: Library) {
+fn cancel_group(library: Library) {
     let (raw, none) = (library.raw(), ptr::null_mut());
     let (data_type, op) = (ncclDataType_t::ncclInt8, ncclRedOp_t::ncclSum);
     // SAFETY: every NCCL checks for a null communicator first. Closes this thread's group.

@@ -28,12 +28,12 @@ impl Library {
         let (mut table, mut length) = (ptr::null_mut(), 0);
         // SAFETY: writes one pointer and one int.
         let code = unsafe { self.raw().ncclParamGetAllParameterKeys(&mut table, &mut length) }?;
-        self.check(OPERATION, code)?;
+        self.check_code(OPERATION, code)?;
         let length = usize::try_from(length).unwrap_or(0);
         // SAFETY: the table has this number of strings, and stays valid until this thread's next call.
         let names: Vec<CString> =
             (0..length).map(|index| unsafe { CStr::from_ptr(*table.add(index)) }.to_owned()).collect();
-        let value = |name: CString| Ok((lossy(&name), self.value_of(&name)?));
+        let value = |name: CString| Ok((lossy_text(&name), self.value_of(&name)?));
         names.into_iter().map(value).collect()
     }
 
@@ -43,19 +43,19 @@ impl Library {
     /// The errors of [`parameters`](Self::parameters), also for an unknown parameter; [`Error::Argument`] for
     /// a NUL byte.
     pub fn parameter(self, name: &str) -> Result<String, Error> {
-        self.value_of(&CString::new(name).map_err(|_| Error::nul(PARAMETER))?)
+        self.value_of(&CString::new(name).map_err(|_| Error::nul_in_text(PARAMETER))?)
     }
 
     fn value_of(self, name: &CStr) -> Result<String, Error> {
         let (mut value, mut length) = (ptr::null(), 0);
         // SAFETY: the name ends with NUL; writes one pointer and one int.
         let code = unsafe { self.raw().ncclParamGetParameter(name.as_ptr(), &mut value, &mut length) }?;
-        self.check(PARAMETER, code)?;
+        self.check_code(PARAMETER, code)?;
         if value.is_null() {
             return Ok(String::new());
         }
         // SAFETY: NCCL's string ends with NUL, and stays valid until this thread's next call.
-        Ok(lossy(unsafe { CStr::from_ptr(value) }))
+        Ok(lossy_text(unsafe { CStr::from_ptr(value) }))
     }
 
     /// Writes all parameters to NCCL's log (`ncclParamDumpAll`, NCCL 2.30.4).
@@ -75,7 +75,7 @@ impl Library {
     /// byte.
     pub fn set_encryption(self, pre_shared_key: Option<&str>) -> Result<(), Error> {
         let key = pre_shared_key.map(CString::new).transpose();
-        let key = key.map_err(|_| Error::nul("ncclSetEncryption"))?;
+        let key = key.map_err(|_| Error::nul_in_text("ncclSetEncryption"))?;
         let mode = match key {
             Some(_) => ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_PSK,
             None => ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_NONE,
@@ -85,10 +85,10 @@ impl Library {
         let config = ncclEncryptionConfig_t { mode: mode.0 as c_int, psk, ..Default::default() };
         // SAFETY: the struct lives for the duration of the call, its string forever.
         let code = unsafe { self.raw().ncclSetEncryption(&config) }?;
-        self.check("ncclSetEncryption", code)
+        self.check_code("ncclSetEncryption", code)
     }
 }
 
-fn lossy(text: &CStr) -> String {
+fn lossy_text(text: &CStr) -> String {
     text.to_string_lossy().into_owned()
 }

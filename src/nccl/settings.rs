@@ -91,6 +91,6 @@ impl Text {
     }
 
     pub(crate) fn as_ptr(&self, setting: &'static str) -> Result<*const c_char, Error> {
-        self.0.as_ref().map(|text| text.as_ptr()).ok_or_else(|| Error::nul(setting))
+        self.0.as_ref().map(|text| text.as_ptr()).ok_or_else(|| Error::nul_in_text(setting))
     }
 }

@@ -23,7 +23,7 @@ impl UniqueId {
         let mut id = ncclUniqueId { internal: [0; Self::BYTES] };
         // SAFETY: writes one id.
         let code = unsafe { library.raw().ncclGetUniqueId(&mut id) };
-        library.check("ncclGetUniqueId", code)?;
+        library.check_code("ncclGetUniqueId", code)?;
         Ok(Self::from_raw(&id))
     }
 
@@ -43,7 +43,7 @@ impl UniqueId {
         &self.0
     }
 
-    pub(crate) fn raw(&self) -> ncclUniqueId {
+    pub(crate) fn raw_id(&self) -> ncclUniqueId {
         ncclUniqueId { internal: self.0.map(|byte| c_char::from_ne_bytes([byte])) }
     }
 }

@@ -134,7 +134,7 @@ pub trait Bucket: Buffer {
 }
 
 /// The error of a range outside of `len` elements.
-pub(super) fn outside(range: &Range<usize>, len: usize) -> Error {
+pub(super) fn outside_error(range: &Range<usize>, len: usize) -> Error {
     Error::Buffer(format!("elements {range:?} of a buffer of {len} elements"))
 }
 

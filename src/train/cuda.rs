@@ -10,7 +10,7 @@ use cudarc::driver::{
 };
 use half::bf16;
 
-use super::bucket::{Bucket, Gradient, no_memory, outside};
+use super::bucket::{Bucket, Gradient, no_memory, outside_error};
 use super::rounding::Rounding;
 use super::streams::{OnGroup, OnProgram, Streams};
 use crate::Error;
@@ -47,7 +47,7 @@ impl GpuStreams {
     }
 
     /// Registers a stream of the program, and makes it wait for the group's operations so far.
-    fn register(&mut self, caller: &Arc<CudaStream>) -> Result<(), Error> {
+    fn register_caller(&mut self, caller: &Arc<CudaStream>) -> Result<(), Error> {
         if caller.context() != self.own.context() {
             return Err(Error::Buffer(format!(
                 "memory of device {} in a group on device {}: use memory of the group's device",
@@ -63,7 +63,7 @@ impl GpuStreams {
             other => of_driver(other),
         })?;
         wait_if_noted(caller.context())?;
-        if !self.contexts().any(|known| Arc::ptr_eq(known, caller.context())) {
+        if !self.known_contexts().any(|known| Arc::ptr_eq(known, caller.context())) {
             self.contexts.push(Arc::clone(caller.context()));
         }
         let is = |known: &CudaStream| known.cu_stream() == caller.cu_stream();
@@ -71,23 +71,23 @@ impl GpuStreams {
             return Ok(());
         }
         let event = Event::new(caller.context()).map_err(of_driver)?;
-        order(&self.done, &self.own, caller)?;
+        order_work(&self.done, &self.own, caller)?;
         self.callers.push((Arc::clone(caller), event));
         Ok(())
     }
 
     /// The context objects of the group's and the program's memory. An error of one can also be noted in
     /// another: cudarc notes it for the stream that uses memory of the first.
-    fn contexts(&self) -> impl Iterator<Item = &Arc<CudaContext>> {
+    fn known_contexts(&self) -> impl Iterator<Item = &Arc<CudaContext>> {
         iter::once(self.own.context()).chain(&self.contexts)
     }
 
-    fn rounding(&self) -> Result<&Rounding, Error> {
+    fn rounding_kernels(&self) -> Result<&Rounding, Error> {
         self.rounding.as_ref().ok_or_else(|| Error::Job("the kernels of bfloat16 are not loaded".to_owned()))
     }
 
     /// The stream on which to clear memory.
-    fn clearing(&self) -> &Arc<CudaStream> {
+    fn clearing_stream(&self) -> &Arc<CudaStream> {
         self.callers.first().map_or(&self.own, |(caller, _)| caller)
     }
 }
@@ -95,10 +95,10 @@ impl GpuStreams {
 impl Streams for GpuStreams {
     /// Refuses a call inside of an NCCL group, and while a stream is being captured: a capture may have begun
     /// since the stream was registered.
-    fn check(&self) -> Result<(), Error> {
-        nccl_group::forbid("a step").map_err(|error| Error::Job(error.to_string()))?;
+    fn check_callable(&self) -> Result<(), Error> {
+        nccl_group::forbid_group("a step").map_err(|error| Error::Job(error.to_string()))?;
         self.refuse_captured()?;
-        self.contexts().try_for_each(|context| wait_if_noted(context))
+        self.known_contexts().try_for_each(|context| wait_if_noted(context))
     }
 
     fn has_program_streams(&self) -> bool {
@@ -107,30 +107,34 @@ impl Streams for GpuStreams {
 
     fn make_group_wait(&self) -> Result<(), Error> {
         self.refuse_captured()?;
-        self.callers.iter().try_for_each(|(caller, event)| order(event, caller, &self.own))
+        self.callers.iter().try_for_each(|(caller, event)| order_work(event, caller, &self.own))
     }
 
     fn make_program_wait(&self) -> Result<(), Error> {
         self.refuse_captured()?;
-        self.callers.iter().try_for_each(|(caller, _)| order(&self.done, &self.own, caller))
+        self.callers.iter().try_for_each(|(caller, _)| order_work(&self.done, &self.own, caller))
     }
 
     /// Makes the group's stream, on which buckets are freed, wait for the program's copies. Where that fails,
     /// or where copies may have no events, the host waits.
-    fn settle(&self) -> Result<(), Error> {
+    fn settle_memory(&self) -> Result<(), Error> {
         self.refuse_captured()?;
-        self.contexts().try_for_each(|context| wait_if_noted(context))?;
+        self.known_contexts().try_for_each(|context| wait_if_noted(context))?;
         self.callers.iter().try_for_each(|(caller, event)| {
-            let wait = |_| cuda::bind(caller.context()).and_then(|()| cuda::wait(caller)).map_err(of_driver);
-            order(event, caller, &self.own).or_else(wait)
+            let wait = |_| {
+                cuda::bind_context(caller.context())
+                    .and_then(|()| cuda::wait_for_stream(caller))
+                    .map_err(of_driver)
+            };
+            order_work(event, caller, &self.own).or_else(wait)
         })
     }
 
-    fn release<M>(&self, memory: M) {
+    fn release_memory<M>(&self, memory: M) {
         cuda::drop_in_order([self.own.context()], memory);
     }
 
-    fn collect<W>(&self, work: Work<W>) -> Result<W, Error> {
+    fn collect_buffers<W>(&self, work: Work<W>) -> Result<W, Error> {
         work.wait_on(&self.own)
     }
 }
@@ -155,8 +159,8 @@ fn wait_if_noted(context: &CudaContext) -> Result<(), Error> {
 /// Subject of errors about the program's streams.
 const GRADIENT: &str = "a gradient";
 
-fn order(event: &Event, first: &CudaStream, second: &CudaStream) -> Result<(), Error> {
-    event.record(first).and_then(|()| event.make_wait(second)).map_err(of_driver)
+fn order_work(event: &Event, first: &CudaStream, second: &CudaStream) -> Result<(), Error> {
+    event.record_stream(first).and_then(|()| event.make_wait(second)).map_err(of_driver)
 }
 
 /// Copies a gradient or parameter. Other streams may be reading it, which cudarc's copy alone would make it
@@ -190,11 +194,11 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
     }
 
     fn part<'a>(view: &Self::View<'a>, range: Range<usize>) -> Result<Self::View<'a>, Error> {
-        view.try_slice(range.clone()).ok_or_else(|| outside(&range, view.len()))
+        view.try_slice(range.clone()).ok_or_else(|| outside_error(&range, view.len()))
     }
 
     fn view(&self, range: Range<usize>) -> Result<CudaView<'_, T>, Error> {
-        self.try_slice(range.clone()).ok_or_else(|| outside(&range, Buffer::len(self)))
+        self.try_slice(range.clone()).ok_or_else(|| outside_error(&range, Buffer::len(self)))
     }
 
     fn view_mut(&mut self) -> CudaViewMut<'_, T> {
@@ -216,7 +220,7 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
     }
 
     fn register(streams: &mut GpuStreams, view: &CudaView<'_, T>) -> Result<(), Error> {
-        streams.register(view.stream())
+        streams.register_caller(view.stream())
     }
 
     fn zeros(side: &mut OnGroup<'_, GpuStreams>, len: usize) -> Result<Self, Error> {
@@ -232,7 +236,7 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
     fn wire_zeros(side: &mut OnGroup<'_, GpuStreams>, len: usize) -> Result<CudaSlice<bf16>, Error> {
         let streams = &mut *side.streams;
         if streams.rounding.is_none() {
-            streams.rounding = Some(Rounding::load(streams.own.context(), T::DATA_TYPE)?);
+            streams.rounding = Some(Rounding::load_kernels(streams.own.context(), T::DATA_TYPE)?);
         }
         Bucket::zeros(side, len)
     }
@@ -244,7 +248,7 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
         view: &CudaView<'_, T>,
     ) -> Result<(), Error> {
         let (range, len) = (start..start + view.len(), Buffer::len(self));
-        let mut target = self.try_slice_mut(range.clone()).ok_or_else(|| outside(&range, len))?;
+        let mut target = self.try_slice_mut(range.clone()).ok_or_else(|| outside_error(&range, len))?;
         if view.is_empty() {
             return Ok(());
         }
@@ -258,23 +262,23 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
         view: &CudaView<'_, T>,
     ) -> Result<(), Error> {
         let (range, len) = (start..start + view.len(), Buffer::len(wire));
-        let mut target = wire.try_slice_mut(range.clone()).ok_or_else(|| outside(&range, len))?;
-        side.streams.rounding()?.encode(view, &mut target)
+        let mut target = wire.try_slice_mut(range.clone()).ok_or_else(|| outside_error(&range, len))?;
+        side.streams.rounding_kernels()?.encode_gradient(view, &mut target)
     }
 
     fn clear(&mut self, side: &OnProgram<'_, GpuStreams>, range: Range<usize>) -> Result<(), Error> {
         let len = Buffer::len(self);
-        let mut part = self.try_slice_mut(range.clone()).ok_or_else(|| outside(&range, len))?;
+        let mut part = self.try_slice_mut(range.clone()).ok_or_else(|| outside_error(&range, len))?;
         if part.is_empty() {
             return Ok(());
         }
-        let (stream, target) = (side.streams.clearing(), Arc::clone(part.stream().context()));
+        let (stream, target) = (side.streams.clearing_stream(), Arc::clone(part.stream().context()));
         Ok(cuda::own_result_among([stream.context(), &target], || stream.memset_zeros(&mut part))?)
     }
 
     fn copy(view: &CudaView<'_, T>, target: &mut CudaViewMut<'_, T>) -> Result<(), Error> {
         if view.len() > target.len() {
-            return Err(outside(&(0..view.len()), target.len()));
+            return Err(outside_error(&(0..view.len()), target.len()));
         }
         if view.is_empty() {
             return Ok(());
@@ -285,6 +289,6 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
 
     fn wire_get(&mut self, side: &mut OnGroup<'_, GpuStreams>, wire: &CudaSlice<bf16>) -> Result<(), Error> {
         let streams = &*side.streams;
-        streams.rounding()?.decode(&streams.own, &wire.as_view(), &mut self.as_view_mut())
+        streams.rounding_kernels()?.decode_gradient(&streams.own, &wire.as_view(), &mut self.as_view_mut())
     }
 }

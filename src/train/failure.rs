@@ -23,7 +23,7 @@ pub(super) fn tell_failure(group: &Group, error: &Error) {
 ///
 /// # Errors
 /// This rank's own error; [`Error::Job`] with that of another rank.
-pub(super) fn together<T>(group: &Group, own: Result<T, Error>) -> Result<T, Error> {
+pub(super) fn succeed_together<T>(group: &Group, own: Result<T, Error>) -> Result<T, Error> {
     let own = own.map_err(|error| match error {
         #[cfg(feature = "nccl")]
         Error::Cuda(_) => Error::Job(error.to_string()),

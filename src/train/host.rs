@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::bucket::{Bucket, Gradient, no_memory, outside};
+use super::bucket::{Bucket, Gradient, no_memory, outside_error};
 use super::streams::{OnGroup, OnProgram, Streams};
 use crate::job::{Backend, Group};
 use crate::{Element, Error};
@@ -29,11 +29,11 @@ impl<T: Gradient> Bucket for Vec<T> {
     }
 
     fn part<'a>(view: &Self::View<'a>, range: Range<usize>) -> Result<Self::View<'a>, Error> {
-        part(view, range)
+        part_ref(view, range)
     }
 
     fn view(&self, range: Range<usize>) -> Result<&[T], Error> {
-        part(self, range)
+        part_ref(self, range)
     }
 
     fn view_mut(&mut self) -> &mut [T] {
@@ -54,11 +54,11 @@ impl<T: Gradient> Bucket for Vec<T> {
     }
 
     fn zeros(_: &mut OnGroup<'_, NoStreams>, len: usize) -> Result<Self, Error> {
-        zeros(len)
+        zeroed_vec(len)
     }
 
     fn wire_zeros(_: &mut OnGroup<'_, NoStreams>, len: usize) -> Result<Vec<bf16>, Error> {
-        zeros(len)
+        zeroed_vec(len)
     }
 
     fn put(&mut self, _: &OnProgram<'_, NoStreams>, start: usize, view: &&[T]) -> Result<(), Error> {
@@ -92,7 +92,7 @@ impl<T: Gradient> Bucket for Vec<T> {
     }
 }
 
-fn zeros<T: Element>(len: usize) -> Result<Vec<T>, Error> {
+fn zeroed_vec<T: Element>(len: usize) -> Result<Vec<T>, Error> {
     let mut memory = Vec::new();
     let reserved = memory.try_reserve_exact(len);
     reserved.map_err(|_| no_memory::<T>(len))?;
@@ -100,11 +100,11 @@ fn zeros<T: Element>(len: usize) -> Result<Vec<T>, Error> {
     Ok(memory)
 }
 
-fn part<T>(elements: &[T], range: Range<usize>) -> Result<&[T], Error> {
-    elements.get(range.clone()).ok_or_else(|| outside(&range, elements.len()))
+fn part_ref<T>(elements: &[T], range: Range<usize>) -> Result<&[T], Error> {
+    elements.get(range.clone()).ok_or_else(|| outside_error(&range, elements.len()))
 }
 
 fn part_mut<T>(elements: &mut [T], range: Range<usize>) -> Result<&mut [T], Error> {
     let len = elements.len();
-    elements.get_mut(range.clone()).ok_or_else(|| outside(&range, len))
+    elements.get_mut(range.clone()).ok_or_else(|| outside_error(&range, len))
 }

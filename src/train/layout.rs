@@ -4,7 +4,7 @@ use std::ops::Range;
 
 /// Place of a parameter's gradient.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ParameterPlace {
     pub(super) bucket: usize,
     /// The elements of the bucket.
     pub(super) range: Range<usize>,
@@ -14,7 +14,7 @@ pub(super) struct Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     /// By parameter.
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<ParameterPlace>,
     /// Elements and parameters of each bucket.
     pub(super) buckets: Vec<Size>,
 }
@@ -36,7 +36,7 @@ impl Layout {
     /// Puts parameters of these numbers of elements into buckets, in an `order` that names each parameter
     /// once.
     pub(super) fn new(lens: &[usize], order: impl IntoIterator<Item = usize>, limits: Limits) -> Self {
-        let mut places = vec![Place { bucket: 0, range: 0..0 }; lens.len()];
+        let mut places = vec![ParameterPlace { bucket: 0, range: 0..0 }; lens.len()];
         let mut buckets: Vec<Size> = Vec::new();
         let mut open = None;
         for parameter in order {
@@ -44,7 +44,7 @@ impl Layout {
                 continue;
             };
             let mut size: Size = open.take().unwrap_or_default();
-            *place = Place { bucket: buckets.len(), range: size.elements..size.elements + len };
+            *place = ParameterPlace { bucket: buckets.len(), range: size.elements..size.elements + len };
             size = Size { elements: size.elements + len, parameters: size.parameters + 1 };
             let limit = if buckets.is_empty() { limits.first } else { limits.others };
             if size.elements >= limit.max(1) { buckets.push(size) } else { open = Some(size) }
@@ -60,8 +60,8 @@ mod tests {
 
     const LIMITS: Limits = Limits { first: 10, others: 100 };
 
-    fn place(bucket: usize, range: Range<usize>) -> Place {
-        Place { bucket, range }
+    fn place(bucket: usize, range: Range<usize>) -> ParameterPlace {
+        ParameterPlace { bucket, range }
     }
 
     #[test]

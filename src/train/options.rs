@@ -16,7 +16,7 @@ pub enum Wire {
 
 impl Wire {
     /// This wire for gradients of a type: [`Wire::Same`] where nothing need be converted.
-    pub(super) fn of(self, gradients: DataType) -> Self {
+    pub(super) fn for_gradients(self, gradients: DataType) -> Self {
         match self {
             Self::Bf16 if gradients != DataType::Bfloat16 => Self::Bf16,
             _ => Self::Same,

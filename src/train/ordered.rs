@@ -34,30 +34,30 @@ impl<B: Bucket, M: Default> Ordered<B, M> {
     ) -> Result<Self, Error> {
         let mut streams = B::streams(group)?;
         // Memory that is cleared in a capture belongs to its graph.
-        streams.check()?;
+        streams.check_callable()?;
         let memory = allocate(&mut OnGroup { streams: &mut streams })?;
         // A stream of the program waits for the group's when it is registered.
         Ok(Self { group: group.clone(), streams, memory, has_result: false, owner })
     }
 
     /// The group, for anything but operations on the memory.
-    pub(super) fn group(&self) -> &Group {
+    pub(super) fn as_group(&self) -> &Group {
         &self.group
     }
 
     /// Refuses a call whose operations would be refused now, in a capture or an NCCL group, before it changes
     /// anything.
-    pub(super) fn check(&self) -> Result<(), Error> {
-        self.streams.check()
+    pub(super) fn check_callable(&self) -> Result<(), Error> {
+        self.streams.check_callable()
     }
 
     /// Registers the stream of a view's memory, before the view is copied.
-    pub(super) fn register(&mut self, view: &B::View<'_>) -> Result<(), Error> {
+    pub(super) fn register_view(&mut self, view: &B::View<'_>) -> Result<(), Error> {
         B::register(&mut self.streams, view)
     }
 
     /// Makes the program's streams wait for each other: one may still read what another one overwrites.
-    pub(super) fn join(&mut self) -> Result<(), Error> {
+    pub(super) fn join_streams(&mut self) -> Result<(), Error> {
         // Also with one: a stream that is registered later waits for the group's stream only.
         if self.streams.has_program_streams() {
             self.streams.make_group_wait()?;
@@ -77,7 +77,7 @@ impl<B: Bucket, M: Default> Ordered<B, M> {
     }
 
     /// The memory, to be read on the program's streams.
-    pub(super) fn read(&self) -> Result<&M, Error> {
+    pub(super) fn read_memory(&self) -> Result<&M, Error> {
         if self.has_result {
             return Err(Error::Job("the streams have not waited for the results".to_owned()));
         }
@@ -92,30 +92,31 @@ impl<B: Bucket, M: Default> Ordered<B, M> {
     ) -> Result<(), Error> {
         let called = call(self.on_program()?.1);
         // Also after an error: the memory may be in use.
-        let checked = self.check();
+        let checked = self.check_callable();
         called.and(checked)
     }
 
     /// The memory, and the group for an operation that takes a part of it. The program keeps the other parts.
-    pub(super) fn start(&mut self, purpose: Purpose) -> Result<(Group, &mut M), Error> {
+    pub(super) fn start_operation(&mut self, purpose: Purpose) -> Result<(Group, &mut M), Error> {
         self.streams.make_group_wait()?;
         Ok((self.group.with_purpose(purpose), &mut self.memory))
     }
 
-    /// The memory, for the results of operations and for work on them: [`start`](Self::start) has ordered it.
+    /// The memory, for the results of operations and for work on them:
+    /// [`start_operation`](Self::start_operation) has ordered it.
     pub(super) fn on_group(&mut self) -> (OnGroup<'_, B::Streams>, &mut M) {
         self.has_result = true;
         (OnGroup { streams: &mut self.streams }, &mut self.memory)
     }
 
     /// Frees the memory, which the program may still read, and then allocates it again.
-    pub(super) fn renew(
+    pub(super) fn renew_memory(
         &mut self,
         allocate: impl FnOnce(&mut OnGroup<'_, B::Streams>) -> Result<M, Error>,
     ) -> Result<(), Error> {
         self.streams.make_group_wait()?;
         self.has_result = true;
-        self.streams.release(mem::take(&mut self.memory));
+        self.streams.release_memory(mem::take(&mut self.memory));
         self.memory = allocate(&mut OnGroup { streams: &mut self.streams })?;
         Ok(())
     }
@@ -124,9 +125,9 @@ impl<B: Bucket, M: Default> Ordered<B, M> {
 impl<B: Bucket, M: Default> Drop for Ordered<B, M> {
     fn drop(&mut self) {
         let memory = mem::take(&mut self.memory);
-        match self.streams.settle() {
+        match self.streams.settle_memory() {
             // Before the group ends, which runs code of the program.
-            Ok(()) => self.streams.release(memory),
+            Ok(()) => self.streams.release_memory(memory),
             Err(error) => {
                 warn_of_leak(self.owner, &error);
                 mem::forget(memory);

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::iter;
 
 use super::ReducerOptions;
-use crate::hash::fnv1a;
+use crate::hash::fnv1a_hash;
 use crate::job::Group;
 use crate::{DataType, Error};
 
@@ -53,17 +53,17 @@ impl Parameter {
 /// # Errors
 /// [`Error::Job`] on all ranks if they differ, if two parameters have one name, or if the parameters exceed
 /// the address space.
-pub(super) fn agree(
+pub(super) fn agree_on_parameters(
     group: &Group,
     parameters: &[Parameter],
     data_type: DataType,
     options: &ReducerOptions,
 ) -> Result<(), Error> {
-    let mine = describe(parameters, data_type, options);
+    let mine = describe_parameters(parameters, data_type, options);
     // The lists are long, and usually equal.
-    let digests = group.all_gather_bytes(&digest(&mine).to_le_bytes())?;
+    let digests = group.all_gather_bytes(&digest_lines(&mine).to_le_bytes())?;
     if first_different(&digests, digests.first().map_or(0, Vec::len)).is_some() {
-        return Err(Error::Job(difference(group, &mine)?));
+        return Err(Error::Job(describe_difference(group, &mine)?));
     }
     let total = parameters.iter().fold(0_usize, |total, parameter| total.saturating_add(parameter.len()));
     // Room for the padding of shards.
@@ -84,10 +84,11 @@ pub(super) fn agree(
 }
 
 /// Describes the first difference between lists of all ranks that are not equal. Collective.
-fn difference(group: &Group, mine: &[String]) -> Result<String, Error> {
-    let digests: Vec<u8> = mine.chunks(BLOCK).flat_map(|block| digest(block).to_le_bytes()).collect();
+fn describe_difference(group: &Group, mine: &[String]) -> Result<String, Error> {
+    let digests: Vec<u8> = mine.chunks(BLOCK).flat_map(|block| digest_lines(block).to_le_bytes()).collect();
     let block = first_different(&group.all_gather_bytes(&digests)?, size_of::<u64>()).unwrap_or(0);
-    let own: Vec<String> = mine.iter().skip(block * BLOCK).take(BLOCK).map(|line| shortened(line)).collect();
+    let own: Vec<String> =
+        mine.iter().skip(block * BLOCK).take(BLOCK).map(|line| shorten_line(line)).collect();
     let blocks = group.all_gather_bytes(own.join("\n").as_bytes())?;
     let blocks: Vec<_> = blocks.iter().map(|block| String::from_utf8_lossy(block)).collect();
     let lines: Vec<Vec<&str>> = blocks.iter().map(|block| block.lines().collect()).collect();
@@ -112,12 +113,12 @@ fn first_place<T: PartialEq>(lists: &[Vec<T>]) -> Option<usize> {
     })
 }
 
-fn digest(lines: &[String]) -> u64 {
-    fnv1a(lines.iter().flat_map(|line| line.bytes().chain([b'\n'])))
+fn digest_lines(lines: &[String]) -> u64 {
+    fnv1a_hash(lines.iter().flat_map(|line| line.bytes().chain([b'\n'])))
 }
 
 /// A line of at most [`LONGEST`] characters.
-fn shortened(line: &str) -> String {
+fn shorten_line(line: &str) -> String {
     match line.char_indices().nth(LONGEST) {
         Some((end, _)) => format!("{}...", line.get(..end).unwrap_or_default()),
         None => line.to_owned(),
@@ -125,7 +126,11 @@ fn shortened(line: &str) -> String {
 }
 
 /// A line for the options, and one for each parameter.
-fn describe(parameters: &[Parameter], data_type: DataType, options: &ReducerOptions) -> Vec<String> {
+fn describe_parameters(
+    parameters: &[Parameter],
+    data_type: DataType,
+    options: &ReducerOptions,
+) -> Vec<String> {
     let ReducerOptions { bucket_bytes, first_bucket_bytes, wire, op } = options;
     let options = format!(
         "{}, bucket_bytes {bucket_bytes}, first_bucket_bytes {first_bucket_bytes}, wire {wire:?}, op {op:?}",
@@ -150,7 +155,7 @@ fn first_difference(lines: &[Vec<&str>], start: usize) -> Option<String> {
     }
     let variants: Vec<String> = variants
         .into_iter()
-        .map(|(line, ranks)| format!("{} on {}", line.unwrap_or("none"), spans(&ranks)))
+        .map(|(line, ranks)| format!("{} on {}", line.unwrap_or("none"), rank_spans(&ranks)))
         .collect();
     let subject = match (start + place).checked_sub(1) {
         None => "options differ".to_owned(),
@@ -163,7 +168,7 @@ fn first_difference(lines: &[Vec<&str>], start: usize) -> Option<String> {
 }
 
 /// `rank 3`, or `ranks 0-2, 5`.
-fn spans(ranks: &[usize]) -> String {
+fn rank_spans(ranks: &[usize]) -> String {
     let mut spans: Vec<(usize, usize)> = Vec::new();
     for &rank in ranks {
         match spans.last_mut() {
@@ -185,7 +190,7 @@ mod tests {
     fn list(parameters: &[(&str, &[usize])]) -> Vec<String> {
         let parameters: Vec<_> =
             parameters.iter().map(|(name, shape)| Parameter::new(*name, *shape)).collect();
-        describe(&parameters, DataType::Float32, &ReducerOptions::default())
+        describe_parameters(&parameters, DataType::Float32, &ReducerOptions::default())
     }
 
     #[test]
@@ -213,8 +218,8 @@ mod tests {
 
     #[test]
     fn lines_are_shortened_at_characters() {
-        assert_eq!(shortened(&"é".repeat(LONGEST)), "é".repeat(LONGEST));
-        assert_eq!(shortened(&"é".repeat(LONGEST + 1)), "é".repeat(LONGEST) + "...");
+        assert_eq!(shorten_line(&"é".repeat(LONGEST)), "é".repeat(LONGEST));
+        assert_eq!(shorten_line(&"é".repeat(LONGEST + 1)), "é".repeat(LONGEST) + "...");
     }
 
     #[test]
@@ -240,7 +245,7 @@ mod tests {
     #[test]
     fn options_are_compared_too() {
         let options = ReducerOptions::default().bucket_bytes(7);
-        let other = describe(&[], DataType::Float32, &options);
+        let other = describe_parameters(&[], DataType::Float32, &options);
         let text = found(&[&list(&[]), &other], 0).unwrap();
         assert!(text.starts_with("the options differ: f32, bucket_bytes 26214400, "), "{text}");
         assert!(

@@ -4,10 +4,10 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::bucket::Bucket;
-use super::failure::{check_step_number, tell_failure, together};
-use super::layout::{Layout, Limits, Place};
+use super::failure::{check_step_number, succeed_together, tell_failure};
+use super::layout::{Layout, Limits, ParameterPlace};
 use super::ordered::Ordered;
-use super::parameter::agree;
+use super::parameter::agree_on_parameters;
 use super::schedule::{Order, Schedule};
 use super::slot::{BucketSlot, not_idle};
 use super::streams::OnProgram;
@@ -74,7 +74,7 @@ pub struct Reducer<#[cfg(feature = "fabric")] B: Bucket = Vec<f32>, #[cfg(not(fe
     schedule: Schedule,
     slots: Ordered<B, Vec<BucketSlot<B>>>,
     order: Order,
-    state: State,
+    state: ReducerState,
     /// The step that is under way, or was begun last.
     step: u64,
     /// The last step that is complete.
@@ -93,7 +93,7 @@ pub struct Step<
     reducer: &'a mut Reducer<B>,
 }
 
-enum State {
+enum ReducerState {
     /// Some gradients of a step are ready, or none ever was.
     Open,
     /// The averages are there.
@@ -113,20 +113,20 @@ impl<B: Bucket> Reducer<B> {
     pub fn new(group: &Group, parameters: &[Parameter], options: &ReducerOptions) -> Result<Self, Error> {
         let number = group.next_reducer();
         let exchange = group.with_purpose(Purpose::NewReducer);
-        agree(&exchange, parameters, B::Element::DATA_TYPE, options)?;
-        together(&exchange, Self::prepare(group, number, parameters, options))
+        agree_on_parameters(&exchange, parameters, B::Element::DATA_TYPE, options)?;
+        succeed_together(&exchange, Self::prepare_reducer(group, number, parameters, options))
     }
 
-    fn prepare(
+    fn prepare_reducer(
         group: &Group,
         number: u32,
         parameters: &[Parameter],
         options: &ReducerOptions,
     ) -> Result<Self, Error> {
         let lens: Vec<usize> = parameters.iter().map(Parameter::len).collect();
-        let layout = Layout::new(&lens, (0..lens.len()).rev(), limits::<B>(options));
+        let layout = Layout::new(&lens, (0..lens.len()).rev(), bucket_limits::<B>(options));
         let slots =
-            Ordered::new(group, "a reducer", |side| BucketSlot::allocate(side, &layout, options.wire))?;
+            Ordered::new(group, "a reducer", |side| BucketSlot::allocate_slots(side, &layout, options.wire))?;
         Ok(Self {
             number,
             parameters: parameters.to_vec(),
@@ -136,7 +136,7 @@ impl<B: Bucket> Reducer<B> {
             layout,
             slots,
             order: Order::Unknown,
-            state: State::Open,
+            state: ReducerState::Open,
             step: 0,
             last: None,
             exposed: Duration::ZERO,
@@ -150,10 +150,10 @@ impl<B: Bucket> Reducer<B> {
     /// [`Error::Job`] if another step is under way, of which a gradient is ready, and if the last step had
     /// this number, with nothing changed. See [`Reducer`].
     pub fn step(&mut self, number: u64) -> Result<Step<'_, B>, Error> {
-        self.check()?;
+        self.check_state()?;
         check_step_number(number, self.last)?;
         if !self.schedule.is_new() && number != self.step {
-            let missing = self.schedule.missing().count();
+            let missing = self.schedule.missing_parameters().count();
             return Err(Error::Job(format!(
                 "step {} is not complete (missing gradients: {missing}): call wait before step {number}",
                 self.step
@@ -169,15 +169,16 @@ impl<B: Bucket> Reducer<B> {
     /// # Errors
     /// [`Error::Job`] at other times, and if there is no such parameter.
     pub fn gradient(&self, index: usize) -> Result<B::View<'_>, Error> {
-        self.check()?;
-        if !matches!(self.state, State::Complete) {
+        self.check_state()?;
+        if !matches!(self.state, ReducerState::Complete) {
             return Err(Error::Job(
                 "the gradients of this step are not reduced yet: call wait first".to_owned(),
             ));
         }
-        let place = self.layout.places.get(index).ok_or_else(|| self.unknown(index))?;
-        let slot = self.slots.read()?.get(place.bucket).ok_or_else(|| self.unknown(index))?;
-        slot.values()?.view(place.range.clone())
+        let place = self.layout.places.get(index).ok_or_else(|| self.unknown_parameter(index))?;
+        let slot =
+            self.slots.read_memory()?.get(place.bucket).ok_or_else(|| self.unknown_parameter(index))?;
+        slot.reduced_values()?.view(place.range.clone())
     }
 
     /// Does all of step `number`: replaces the gradients by their reductions. `gradients` has one for each
@@ -187,7 +188,7 @@ impl<B: Bucket> Reducer<B> {
     /// Those of [`step`](Self::step). [`Error::Buffer`] for wrong lengths or another number of gradients,
     /// with nothing sent.
     pub fn average(&mut self, number: u64, gradients: &mut [B::ViewMut<'_>]) -> Result<(), Error> {
-        self.admit()?;
+        self.admit_call()?;
         if gradients.len() != self.lens.len() {
             return Err(Error::Buffer(format!(
                 "{} gradients for {} parameters: pass one for each",
@@ -197,13 +198,13 @@ impl<B: Bucket> Reducer<B> {
         }
         for (index, gradient) in gradients.iter().enumerate() {
             let given = B::view_len(&B::read(gradient));
-            if given != self.expect(index)? {
+            if given != self.expect_gradient(index)? {
                 return Err(self.wrong_length(index, given));
             }
         }
         // Before the first is copied, so that a refusal changes nothing.
         for gradient in &*gradients {
-            self.register(&B::read(gradient))?;
+            self.register_gradient(&B::read(gradient))?;
         }
         let mut step = self.step(number)?;
         for (index, gradient) in gradients.iter().enumerate().rev() {
@@ -211,17 +212,17 @@ impl<B: Bucket> Reducer<B> {
         }
         step.wait()?;
         // The program's world may have begun a capture since.
-        self.slots.check().map_err(|error| self.fail(error))?;
+        self.slots.check_callable().map_err(|error| self.fail_with(error))?;
         for (index, target) in gradients.iter_mut().enumerate() {
             let copied = B::copy(&self.gradient(index)?, target);
-            copied.map_err(|error| self.fail(error))?;
+            copied.map_err(|error| self.fail_with(error))?;
         }
         Ok(())
     }
 
     /// Registers the stream of a gradient, or refuses its memory.
-    fn register(&mut self, gradient: &B::View<'_>) -> Result<(), Error> {
-        let registered = self.slots.register(gradient);
+    fn register_gradient(&mut self, gradient: &B::View<'_>) -> Result<(), Error> {
+        let registered = self.slots.register_view(gradient);
         registered.map_err(|error| self.refuse_or_fail(error))
     }
 
@@ -248,52 +249,52 @@ impl<B: Bucket> Reducer<B> {
     /// The group.
     #[must_use]
     pub fn group(&self) -> &Group {
-        self.slots.group()
+        self.slots.as_group()
     }
 
-    fn ready(&mut self, index: usize, gradient: B::View<'_>) -> Result<(), Error> {
-        self.admit()?;
-        let len = self.expect(index)?;
+    fn add_gradient(&mut self, index: usize, gradient: B::View<'_>) -> Result<(), Error> {
+        self.admit_call()?;
+        let len = self.expect_gradient(index)?;
         let given = B::view_len(&gradient);
         if given != len {
             return Err(self.wrong_length(index, given));
         }
-        self.register(&gradient)?;
-        self.begin()?;
-        self.arrive(index, |slot, side, range| slot.put(side, range.start, &gradient))
+        self.register_gradient(&gradient)?;
+        self.begin_step()?;
+        self.write_gradient(index, |slot, side, range| slot.put_gradient(side, range.start, &gradient))
     }
 
     fn ready_zero(&mut self, index: usize) -> Result<(), Error> {
-        self.admit()?;
-        self.expect(index)?;
-        self.begin()?;
-        self.arrive(index, |slot, side, range| slot.clear(side, range))
+        self.admit_call()?;
+        self.expect_gradient(index)?;
+        self.begin_step()?;
+        self.write_gradient(index, |slot, side, range| slot.clear_gradient(side, range))
     }
 
-    fn wait(&mut self) -> Result<(), Error> {
-        self.admit()?;
-        if self.schedule.missing().next().is_some() {
-            let error = self.missing();
-            return Err(self.fail(error));
+    fn finish_step(&mut self) -> Result<(), Error> {
+        self.admit_call()?;
+        if self.schedule.missing_parameters().next().is_some() {
+            let error = self.missing_gradients();
+            return Err(self.fail_with(error));
         }
         let began = Instant::now();
-        let done = self.finish();
+        let done = self.finish_buckets();
         self.exposed = began.elapsed();
-        done.and_then(|()| self.agree_on_order()).map_err(|error| self.fail(error))?;
-        self.schedule.begin(&self.layout);
-        self.state = State::Complete;
+        done.and_then(|()| self.agree_on_order()).map_err(|error| self.fail_with(error))?;
+        self.schedule.begin_step(&self.layout);
+        self.state = ReducerState::Complete;
         self.last = Some(self.step);
         Ok(())
     }
 
     /// Checks that a gradient is expected, and returns its length.
-    fn expect(&self, index: usize) -> Result<usize, Error> {
-        self.check()?;
-        let len = *self.lens.get(index).ok_or_else(|| self.unknown(index))?;
+    fn expect_gradient(&self, index: usize) -> Result<usize, Error> {
+        self.check_state()?;
+        let len = *self.lens.get(index).ok_or_else(|| self.unknown_parameter(index))?;
         if self.schedule.is_ready(index) {
             return Err(Error::Job(format!(
                 "the gradient of {} is ready for the second time in step {}: call wait between steps",
-                self.name(index),
+                self.parameter_name(index),
                 self.step
             )));
         }
@@ -301,50 +302,50 @@ impl<B: Bucket> Reducer<B> {
     }
 
     /// Begins a step with its first gradient.
-    fn begin(&mut self) -> Result<(), Error> {
+    fn begin_step(&mut self) -> Result<(), Error> {
         if !self.schedule.is_new() {
             return Ok(());
         }
-        self.state = State::Open;
+        self.state = ReducerState::Open;
         // One stream may still read averages that another one overwrites.
-        self.slots.join().map_err(|error| self.fail(error))?;
+        self.slots.join_streams().map_err(|error| self.fail_with(error))?;
         let Order::Known(order) = &self.order else { return Ok(()) };
         let order = order.iter().map(|&parameter| parameter as usize);
-        let layout = Layout::new(&self.lens, order, limits::<B>(&self.options));
+        let layout = Layout::new(&self.lens, order, bucket_limits::<B>(&self.options));
         self.order = Order::Arranged;
         if layout == self.layout {
             return Ok(());
         }
         self.schedule = Schedule::new(&layout);
         self.layout = layout;
-        self.renew().map_err(|error| self.fail(error))
+        self.renew_buckets().map_err(|error| self.fail_with(error))
     }
 
     /// Replaces the buckets by those of the layout. The program may still read the averages.
-    fn renew(&mut self) -> Result<(), Error> {
+    fn renew_buckets(&mut self) -> Result<(), Error> {
         let (layout, wire) = (&self.layout, self.options.wire);
-        self.slots.renew(|side| BucketSlot::allocate(side, layout, wire))
+        self.slots.renew_memory(|side| BucketSlot::allocate_slots(side, layout, wire))
     }
 
     /// Writes a gradient into its bucket, and starts the buckets that may start then.
-    fn arrive(
+    fn write_gradient(
         &mut self,
         index: usize,
         write: impl FnOnce(&mut BucketSlot<B>, &OnProgram<'_, B::Streams>, Range<usize>) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let Some(Place { bucket, range }) = self.layout.places.get(index).cloned() else {
-            return Err(self.unknown(index));
+        let Some(ParameterPlace { bucket, range }) = self.layout.places.get(index).cloned() else {
+            return Err(self.unknown_parameter(index));
         };
         let written = self
             .slots
             .on_program()
             .and_then(|(side, slots)| write(slots.get_mut(bucket).ok_or_else(not_idle)?, &side, range));
-        written.and_then(|()| self.start(index, bucket)).map_err(|error| self.fail(error))
+        written.and_then(|()| self.start_buckets(index, bucket)).map_err(|error| self.fail_with(error))
     }
 
     /// Starts the buckets that may start, now that a gradient is in its bucket.
-    fn start(&mut self, index: usize, bucket: usize) -> Result<(), Error> {
-        self.schedule.mark(index, bucket);
+    fn start_buckets(&mut self, index: usize, bucket: usize) -> Result<(), Error> {
+        self.schedule.mark_ready(index, bucket);
         while let Some(bucket) = self.schedule.next_to_start() {
             // Parameters without elements.
             let is_empty = self.layout.buckets.get(bucket).is_none_or(|size| size.elements == 0);
@@ -357,16 +358,16 @@ impl<B: Bucket> Reducer<B> {
                     // Only the last bucket can be empty.
                     is_first: bucket == 0,
                 };
-                let (group, slots) = self.slots.start(purpose)?;
-                slots.get_mut(bucket).ok_or_else(not_idle)?.start(&group, self.options.op)?;
+                let (group, slots) = self.slots.start_operation(purpose)?;
+                slots.get_mut(bucket).ok_or_else(not_idle)?.start_reduction(&group, self.options.op)?;
             }
         }
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<(), Error> {
+    fn finish_buckets(&mut self) -> Result<(), Error> {
         let (mut side, slots) = self.slots.on_group();
-        slots.iter_mut().try_for_each(|slot| slot.finish(&mut side))?;
+        slots.iter_mut().try_for_each(|slot| slot.finish_reduction(&mut side))?;
         // The program reads them from now on.
         self.slots.on_program().map(drop)
     }
@@ -374,7 +375,7 @@ impl<B: Bucket> Reducer<B> {
     /// After the first step, makes rank 0's order that of all ranks.
     fn agree_on_order(&mut self) -> Result<(), Error> {
         if matches!(self.order, Order::Unknown) {
-            let mut order = self.schedule.order().to_vec();
+            let mut order = self.schedule.ready_order().to_vec();
             if !order.is_empty() {
                 let group = self.group().with_purpose(Purpose::Order { reducer: self.number });
                 group.broadcast_in_place(&mut order, 0)?;
@@ -385,37 +386,37 @@ impl<B: Bucket> Reducer<B> {
     }
 
     /// Refuses a call that would otherwise fail half-way, when other ranks wait for it.
-    fn admit(&mut self) -> Result<(), Error> {
-        self.check()?;
-        self.slots.check().map_err(|error| self.refuse_or_fail(error))
+    fn admit_call(&mut self) -> Result<(), Error> {
+        self.check_state()?;
+        self.slots.check_callable().map_err(|error| self.refuse_or_fail(error))
     }
 
-    fn check(&self) -> Result<(), Error> {
+    fn check_state(&self) -> Result<(), Error> {
         match &self.state {
-            State::Failed(error) => Err(error.clone()),
-            State::Open | State::Complete => Ok(()),
+            ReducerState::Failed(error) => Err(error.clone()),
+            ReducerState::Open | ReducerState::Complete => Ok(()),
         }
     }
 
     /// Notes an error after which the reducer cannot be used, and tells the others, which wait for this
     /// rank's buckets.
-    fn fail(&mut self, error: Error) -> Error {
+    fn fail_with(&mut self, error: Error) -> Error {
         tell_failure(self.group(), &error);
-        self.state = State::Failed(error.clone());
+        self.state = ReducerState::Failed(error.clone());
         error
     }
 
     /// Fails unless the error is a refusal.
     fn refuse_or_fail(&mut self, error: Error) -> Error {
-        if error.is_refusal() { error } else { self.fail(error) }
+        if error.is_refusal() { error } else { self.fail_with(error) }
     }
 
-    fn name(&self, index: usize) -> String {
+    fn parameter_name(&self, index: usize) -> String {
         let name = self.parameters.get(index).map(|parameter| parameter.name.as_str());
         format!("parameter {:?} (index {index})", name.unwrap_or_default())
     }
 
-    fn unknown(&self, index: usize) -> Error {
+    fn unknown_parameter(&self, index: usize) -> Error {
         Error::Job(format!("parameter {index} does not exist: there are {} parameters", self.lens.len()))
     }
 
@@ -423,14 +424,15 @@ impl<B: Bucket> Reducer<B> {
         let shape = self.parameters.get(index).map(|parameter| parameter.shape.clone()).unwrap_or_default();
         Error::Buffer(format!(
             "the gradient of {} has {given} elements, but its shape is {shape:?}",
-            self.name(index)
+            self.parameter_name(index)
         ))
     }
 
     /// The error of gradients that are not ready, with up to ten names.
-    fn missing(&self) -> Error {
-        let names: Vec<String> = self.schedule.missing().take(10).map(|index| self.name(index)).collect();
-        let more = self.schedule.missing().count() - names.len();
+    fn missing_gradients(&self) -> Error {
+        let names: Vec<String> =
+            self.schedule.missing_parameters().take(10).map(|index| self.parameter_name(index)).collect();
+        let more = self.schedule.missing_parameters().count() - names.len();
         let more = if more == 0 { String::new() } else { format!(" and {more} more") };
         Error::Job(format!(
             "no gradient of {}{more} is ready on rank {} of the group: call ready, or ready_zero for a \
@@ -441,7 +443,7 @@ impl<B: Bucket> Reducer<B> {
     }
 }
 
-fn limits<B: Bucket>(options: &ReducerOptions) -> Limits {
+fn bucket_limits<B: Bucket>(options: &ReducerOptions) -> Limits {
     let size = B::Element::DATA_TYPE.size();
     Limits { first: options.first_bucket_bytes.div_ceil(size), others: options.bucket_bytes.div_ceil(size) }
 }
@@ -453,7 +455,7 @@ impl<B: Bucket> Step<'_, B> {
     /// # Errors
     /// See [`Reducer`].
     pub fn ready(&mut self, index: usize, gradient: B::View<'_>) -> Result<(), Error> {
-        self.reducer.ready(index, gradient)
+        self.reducer.add_gradient(index, gradient)
     }
 
     /// Notes that parameter `index` has no gradient on this rank in this step; it counts as zero in the
@@ -476,7 +478,7 @@ impl<B: Bucket> Step<'_, B> {
     /// # Errors
     /// See [`Reducer`]. [`Error::Job`] names the gradients that are missing.
     pub fn wait(self) -> Result<(), Error> {
-        self.reducer.wait()
+        self.reducer.finish_step()
     }
 }
 

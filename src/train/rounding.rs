@@ -22,7 +22,7 @@ const MAX_BLOCKS: u64 = 1024;
 static LOADED: Mutex<Vec<(Arc<CudaContext>, Arc<CudaModule>)>> = Mutex::new(Vec::new());
 
 /// The module of a context. At the first call the driver compiles it, unless its cache has the result.
-fn module(context: &Arc<CudaContext>) -> Result<Arc<CudaModule>, Error> {
+fn context_module(context: &Arc<CudaContext>) -> Result<Arc<CudaModule>, Error> {
     let mut loaded = lock(&LOADED);
     if let Some((_, module)) = loaded.iter().find(|(known, _)| known == context) {
         return Ok(Arc::clone(module));
@@ -42,8 +42,8 @@ pub(super) struct Rounding {
 
 impl Rounding {
     /// Returns the kernels for gradients of this type.
-    pub(super) fn load(context: &Arc<CudaContext>, gradients: DataType) -> Result<Self, Error> {
-        let module = module(context)?;
+    pub(super) fn load_kernels(context: &Arc<CudaContext>, gradients: DataType) -> Result<Self, Error> {
+        let module = context_module(context)?;
         let name = gradients.rust_name();
         Ok(Self {
             gradients,
@@ -52,7 +52,7 @@ impl Rounding {
         })
     }
 
-    fn expect<T: Element>(&self) -> Result<(), Error> {
+    fn expect_type<T: Element>(&self) -> Result<(), Error> {
         if T::DATA_TYPE == self.gradients {
             return Ok(());
         }
@@ -64,14 +64,14 @@ impl Rounding {
     }
 
     /// Rounds a gradient to the elements of `wire`, on the gradient's stream.
-    pub(super) fn encode<T: Element>(
+    pub(super) fn encode_gradient<T: Element>(
         &self,
         gradient: &CudaView<'_, T>,
         wire: &mut CudaViewMut<'_, bf16>,
     ) -> Result<(), Error> {
-        self.expect::<T>()?;
+        self.expect_type::<T>()?;
         let count = gradient.len().min(wire.len()) as u64;
-        let Some(shape) = shape(count) else { return Ok(()) };
+        let Some(shape) = launch_shape(count) else { return Ok(()) };
         let (stream, target) = (gradient.stream(), Arc::clone(wire.stream().context()));
         let _writing = cuda::own_result_among([stream.context(), &target], || begin_write(wire, stream))?;
         let mut launch = stream.launch_builder(&self.encode);
@@ -84,15 +84,15 @@ impl Rounding {
     }
 
     /// Converts `wire` to the elements of `values`, on `stream`.
-    pub(super) fn decode<T: Element>(
+    pub(super) fn decode_gradient<T: Element>(
         &self,
         stream: &CudaStream,
         wire: &CudaView<'_, bf16>,
         values: &mut CudaViewMut<'_, T>,
     ) -> Result<(), Error> {
-        self.expect::<T>()?;
+        self.expect_type::<T>()?;
         let count = wire.len().min(values.len()) as u64;
-        let Some(shape) = shape(count) else { return Ok(()) };
+        let Some(shape) = launch_shape(count) else { return Ok(()) };
         let mut launch = stream.launch_builder(&self.decode);
         launch.arg(wire).arg(values).arg(&count);
         // SAFETY: as above, with `decode`.
@@ -102,7 +102,7 @@ impl Rounding {
 }
 
 /// Blocks and threads for so many elements; none for no elements, for which CUDA launches no kernel.
-fn shape(count: u64) -> Option<LaunchConfig> {
+fn launch_shape(count: u64) -> Option<LaunchConfig> {
     let blocks = u32::try_from(count.div_ceil(u64::from(THREADS)).min(MAX_BLOCKS)).ok()?;
     (blocks > 0).then_some(LaunchConfig {
         grid_dim: (blocks, 1, 1),

@@ -23,12 +23,12 @@ impl Schedule {
             next: 0,
             order: Vec::with_capacity(layout.places.len()),
         };
-        schedule.begin(layout);
+        schedule.begin_step(layout);
         schedule
     }
 
     /// Begins a step.
-    pub(super) fn begin(&mut self, layout: &Layout) {
+    pub(super) fn begin_step(&mut self, layout: &Layout) {
         self.ready.fill(false);
         self.lacking.clear();
         self.lacking.extend(layout.buckets.iter().map(|bucket| bucket.parameters));
@@ -46,7 +46,7 @@ impl Schedule {
     }
 
     /// Notes that the gradient of a parameter is in its bucket, once in a step.
-    pub(super) fn mark(&mut self, parameter: usize, bucket: usize) {
+    pub(super) fn mark_ready(&mut self, parameter: usize, bucket: usize) {
         if let (Some(ready @ false), Some(lacking)) =
             (self.ready.get_mut(parameter), self.lacking.get_mut(bucket))
         {
@@ -69,12 +69,12 @@ impl Schedule {
     }
 
     /// Parameters whose gradients are not ready.
-    pub(super) fn missing(&self) -> impl Iterator<Item = usize> + '_ {
+    pub(super) fn missing_parameters(&self) -> impl Iterator<Item = usize> + '_ {
         self.ready.iter().enumerate().filter(|(_, ready)| !**ready).map(|(parameter, _)| parameter)
     }
 
     /// The order in which gradients became ready in this step.
-    pub(super) fn order(&self) -> &[u32] {
+    pub(super) fn ready_order(&self) -> &[u32] {
         &self.order
     }
 }
@@ -100,7 +100,7 @@ mod tests {
     }
 
     fn mark(schedule: &mut Schedule, parameter: usize) -> Vec<usize> {
-        schedule.mark(parameter, layout().places[parameter].bucket);
+        schedule.mark_ready(parameter, layout().places[parameter].bucket);
         std::iter::from_fn(|| schedule.next_to_start()).collect()
     }
 
@@ -111,10 +111,10 @@ mod tests {
         assert_eq!(mark(&mut schedule, 1), []);
         assert_eq!(mark(&mut schedule, 0), []);
         assert_eq!(mark(&mut schedule, 3), []);
-        assert_eq!(schedule.missing().collect::<Vec<_>>(), [2]);
+        assert_eq!(schedule.missing_parameters().collect::<Vec<_>>(), [2]);
         assert_eq!(mark(&mut schedule, 2), [0, 1]);
-        assert_eq!(schedule.missing().count(), 0);
-        assert_eq!(schedule.order(), [1, 0, 3, 2]);
+        assert_eq!(schedule.missing_parameters().count(), 0);
+        assert_eq!(schedule.ready_order(), [1, 0, 3, 2]);
     }
 
     #[test]
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(mark(&mut schedule, 3), []);
         assert!(schedule.is_ready(3) && !schedule.is_ready(2));
         assert_eq!(mark(&mut schedule, 2), [0]);
-        schedule.begin(&layout());
+        schedule.begin_step(&layout());
         assert!(schedule.is_new() && !schedule.is_ready(3));
         assert_eq!(mark(&mut schedule, 2), []);
         assert_eq!(mark(&mut schedule, 3), [0]);

@@ -26,37 +26,37 @@ impl Shards {
     }
 
     /// Number of elements of all parameters.
-    pub(super) fn total(&self) -> usize {
+    pub(super) fn total_len(&self) -> usize {
         self.starts.last().copied().unwrap_or(0)
     }
 
     /// Number of elements of every shard, with padding.
-    pub(super) fn len(&self) -> usize {
+    pub(super) fn shard_len(&self) -> usize {
         self.len
     }
 
     /// Number of elements of all shards, with padding.
-    pub(super) fn padded(&self) -> usize {
+    pub(super) fn padded_len(&self) -> usize {
         self.len * self.ranks
     }
 
     /// The elements of this rank's shard, without padding; empty at the end if there are fewer elements than
     /// ranks.
-    pub(super) fn own(&self) -> Range<usize> {
-        let clip = |element: usize| element.min(self.total());
+    pub(super) fn own_range(&self) -> Range<usize> {
+        let clip = |element: usize| element.min(self.total_len());
         clip(self.rank * self.len)..clip((self.rank + 1) * self.len)
     }
 
     /// All elements of a parameter.
-    pub(super) fn parameter(&self, index: usize) -> Range<usize> {
-        let at = |index: usize| self.starts.get(index).copied().unwrap_or_else(|| self.total());
+    pub(super) fn parameter_range(&self, index: usize) -> Range<usize> {
+        let at = |index: usize| self.starts.get(index).copied().unwrap_or_else(|| self.total_len());
         at(index)..at(index + 1)
     }
 
     /// The part of a parameter in this rank's shard, if any: its elements of the parameter, and its place in
     /// the shard.
-    pub(super) fn part(&self, index: usize) -> Option<(Range<usize>, usize)> {
-        let (own, parameter) = (self.own(), self.parameter(index));
+    pub(super) fn parameter_part(&self, index: usize) -> Option<(Range<usize>, usize)> {
+        let (own, parameter) = (self.own_range(), self.parameter_range(index));
         let (start, end) = (own.start.max(parameter.start), own.end.min(parameter.end));
         (start < end).then(|| (start - parameter.start..end - parameter.start, start - own.start))
     }
@@ -80,18 +80,18 @@ mod tests {
             let mut covered = Vec::new();
             for rank in 0..ranks {
                 let shards = Shards::new(lens.iter().copied(), rank, ranks);
-                assert_eq!(shards.len(), total.div_ceil(ranks), "{lens:?} on {ranks}");
-                assert!(shards.padded() >= total && shards.padded() < total + ranks);
-                assert_eq!(shards.total(), total);
-                assert!(shards.own().len() <= shards.len());
+                assert_eq!(shards.shard_len(), total.div_ceil(ranks), "{lens:?} on {ranks}");
+                assert!(shards.padded_len() >= total && shards.padded_len() < total + ranks);
+                assert_eq!(shards.total_len(), total);
+                assert!(shards.own_range().len() <= shards.shard_len());
                 let mut place = 0;
                 for index in 0..lens.len() {
-                    let Some((elements, at)) = shards.part(index) else { continue };
+                    let Some((elements, at)) = shards.parameter_part(index) else { continue };
                     assert_eq!(at, place, "the parts follow each other");
                     place += elements.len();
                     covered.extend(elements.map(|element| (index, element)));
                 }
-                assert_eq!(place, shards.own().len());
+                assert_eq!(place, shards.own_range().len());
             }
             let all: Vec<_> = (0..lens.len()).flat_map(|i| (0..lens[i]).map(move |e| (i, e))).collect();
             assert_eq!(covered, all, "{lens:?} on {ranks}");
@@ -101,9 +101,12 @@ mod tests {
     #[test]
     fn a_parameter_is_cut_at_the_boundary() {
         let shards = Shards::new([4, 6], 1, 3);
-        assert_eq!((shards.len(), shards.own()), (4, 4..8));
-        assert_eq!((shards.part(0), shards.part(1)), (None, Some((0..4, 0))));
+        assert_eq!((shards.shard_len(), shards.own_range()), (4, 4..8));
+        assert_eq!((shards.parameter_part(0), shards.parameter_part(1)), (None, Some((0..4, 0))));
         let last = Shards::new([4, 6], 2, 3);
-        assert_eq!((last.own(), last.part(1), last.parameter(1)), (8..10, Some((4..6, 0)), 4..10));
+        assert_eq!(
+            (last.own_range(), last.parameter_part(1), last.parameter_range(1)),
+            (8..10, Some((4..6, 0)), 4..10)
+        );
     }
 }

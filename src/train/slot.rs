@@ -28,7 +28,7 @@ pub(super) enum Movable<M> {
 }
 
 impl<M> Movable<M> {
-    fn idle(&mut self) -> Result<&mut M, Error> {
+    fn idle_memory(&mut self) -> Result<&mut M, Error> {
         match self {
             Self::Idle(memory) => Ok(memory),
             Self::Moved(_) | Self::Lost => Err(not_idle()),
@@ -36,7 +36,7 @@ impl<M> Movable<M> {
     }
 
     /// Starts an operation.
-    fn start(&mut self, start: impl FnOnce(M) -> Work<M>) -> Result<(), Error> {
+    fn start_operation(&mut self, start: impl FnOnce(M) -> Work<M>) -> Result<(), Error> {
         match mem::replace(self, Self::Lost) {
             Self::Idle(memory) => {
                 *self = Self::Moved(start(memory));
@@ -50,13 +50,16 @@ impl<M> Movable<M> {
     }
 
     /// Waits for the operation under way, if any.
-    fn finish(&mut self, collect: impl FnOnce(Work<M>) -> Result<M, Error>) -> Result<&mut M, Error> {
+    fn finish_operation(
+        &mut self,
+        collect: impl FnOnce(Work<M>) -> Result<M, Error>,
+    ) -> Result<&mut M, Error> {
         if matches!(self, Self::Moved(_))
             && let Self::Moved(work) = mem::replace(self, Self::Lost)
         {
             *self = Self::Idle(collect(work)?);
         }
-        self.idle()
+        self.idle_memory()
     }
 }
 
@@ -66,14 +69,14 @@ pub(super) fn not_idle() -> Error {
 
 impl<B: Bucket> BucketSlot<B> {
     /// The buckets of a layout, of zeros.
-    pub(super) fn allocate(
+    pub(super) fn allocate_slots(
         side: &mut OnGroup<'_, B::Streams>,
         layout: &Layout,
         wire: Wire,
     ) -> Result<Vec<Self>, Error> {
         let mut allocate = |len| {
             let values = B::zeros(side, len)?;
-            Ok(match wire.of(B::Element::DATA_TYPE) {
+            Ok(match wire.for_gradients(B::Element::DATA_TYPE) {
                 Wire::Same => Self::Same(Movable::Idle(values)),
                 Wire::Bf16 => Self::Bf16 { wire: Movable::Idle(B::wire_zeros(side, len)?), values },
             })
@@ -82,51 +85,53 @@ impl<B: Bucket> BucketSlot<B> {
     }
 
     /// Copies a gradient into the bucket.
-    pub(super) fn put(
+    pub(super) fn put_gradient(
         &mut self,
         side: &OnProgram<'_, B::Streams>,
         start: usize,
         gradient: &B::View<'_>,
     ) -> Result<(), Error> {
         match self {
-            Self::Same(values) => values.idle()?.put(side, start, gradient),
-            Self::Bf16 { wire, .. } => B::wire_put(wire.idle()?, side, start, gradient),
+            Self::Same(values) => values.idle_memory()?.put(side, start, gradient),
+            Self::Bf16 { wire, .. } => B::wire_put(wire.idle_memory()?, side, start, gradient),
         }
     }
 
     /// Makes a gradient zero.
-    pub(super) fn clear(
+    pub(super) fn clear_gradient(
         &mut self,
         side: &OnProgram<'_, B::Streams>,
         range: Range<usize>,
     ) -> Result<(), Error> {
         match self {
-            Self::Same(values) => values.idle()?.clear(side, range),
-            Self::Bf16 { wire, .. } => wire.idle()?.clear(side, range),
+            Self::Same(values) => values.idle_memory()?.clear(side, range),
+            Self::Bf16 { wire, .. } => wire.idle_memory()?.clear(side, range),
         }
     }
 
     /// Starts the reduction.
-    pub(super) fn start(&mut self, group: &Group, op: ReduceOp) -> Result<(), Error> {
+    pub(super) fn start_reduction(&mut self, group: &Group, op: ReduceOp) -> Result<(), Error> {
         match self {
-            Self::Same(values) => values.start(|values| group.all_reduce(values, op)),
-            Self::Bf16 { wire, .. } => wire.start(|wire| group.all_reduce(wire, op)),
+            Self::Same(values) => values.start_operation(|values| group.all_reduce(values, op)),
+            Self::Bf16 { wire, .. } => wire.start_operation(|wire| group.all_reduce(wire, op)),
         }
     }
 
     /// Waits for the reduction.
-    pub(super) fn finish(&mut self, side: &mut OnGroup<'_, B::Streams>) -> Result<(), Error> {
+    pub(super) fn finish_reduction(&mut self, side: &mut OnGroup<'_, B::Streams>) -> Result<(), Error> {
         match self {
-            Self::Same(values) => values.finish(|work| side.streams.collect(work)).map(drop),
+            Self::Same(values) => {
+                values.finish_operation(|work| side.streams.collect_buffers(work)).map(drop)
+            }
             Self::Bf16 { wire, values } => {
-                let wire = wire.finish(|work| side.streams.collect(work))?;
+                let wire = wire.finish_operation(|work| side.streams.collect_buffers(work))?;
                 values.wire_get(side, wire)
             }
         }
     }
 
     /// The reduced gradients, unless an operation under way owns their memory.
-    pub(super) fn values(&self) -> Result<&B, Error> {
+    pub(super) fn reduced_values(&self) -> Result<&B, Error> {
         match self {
             Self::Same(Movable::Idle(values)) | Self::Bf16 { values, .. } => Ok(values),
             Self::Same(_) => Err(not_idle()),

@@ -8,7 +8,7 @@ use crate::job::Work;
 pub trait Streams: Send {
     /// Refuses a call whose operations would be refused now, in a capture or an NCCL group, before it changes
     /// anything.
-    fn check(&self) -> Result<(), Error> {
+    fn check_callable(&self) -> Result<(), Error> {
         Ok(())
     }
 
@@ -28,18 +28,18 @@ pub trait Streams: Send {
     }
 
     /// Orders the release of the group's memory after its uses; after an error, it must not be released.
-    fn settle(&self) -> Result<(), Error> {
+    fn settle_memory(&self) -> Result<(), Error> {
         Ok(())
     }
 
     /// Frees memory of the group, whose release is ordered with the registered streams. On other streams, the
     /// program may have used it.
-    fn release<M>(&self, memory: M) {
+    fn release_memory<M>(&self, memory: M) {
         drop(memory);
     }
 
     /// The buffers of an operation, for use on the group's stream.
-    fn collect<W>(&self, work: Work<W>) -> Result<W, Error> {
+    fn collect_buffers<W>(&self, work: Work<W>) -> Result<W, Error> {
         work.wait()
     }
 }

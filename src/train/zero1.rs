@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::bucket::Bucket;
-use super::failure::{check_step_number, tell_failure, together};
+use super::failure::{check_step_number, succeed_together, tell_failure};
 use super::options::Wire;
 use super::ordered::Ordered;
-use super::parameter::agree;
+use super::parameter::agree_on_parameters;
 use super::shards::Shards;
 use super::streams::Streams as _;
 use super::{Parameter, ReducerOptions};
@@ -69,7 +69,7 @@ pub struct Zero1<#[cfg(feature = "fabric")] B: Bucket = Vec<f32>, #[cfg(not(feat
     parameters: Vec<Parameter>,
     shards: Shards,
     options: ReducerOptions,
-    memory: Ordered<B, Memory<B>>,
+    memory: Ordered<B, OptimizerMemory<B>>,
     /// The step that is under way, or was the last.
     step: u64,
     /// The last step that is complete.
@@ -79,7 +79,7 @@ pub struct Zero1<#[cfg(feature = "fabric")] B: Bucket = Vec<f32>, #[cfg(not(feat
 }
 
 /// Memory of a step; `None` while an operation owns it, and after one that has failed.
-struct Memory<B: Bucket> {
+struct OptimizerMemory<B: Bucket> {
     /// All gradients, then all parameters.
     whole: Option<B>,
     /// The own shard of the parameters.
@@ -90,13 +90,13 @@ struct Memory<B: Bucket> {
     wire: Option<(B::Wire, B::Wire)>,
 }
 
-impl<B: Bucket> Default for Memory<B> {
+impl<B: Bucket> Default for OptimizerMemory<B> {
     fn default() -> Self {
         Self { whole: None, values: None, gradients: None, wire: None }
     }
 }
 
-fn lost() -> Error {
+fn lost_error() -> Error {
     Error::Job("the memory of this optimizer was lost in a step that failed".to_owned())
 }
 
@@ -118,11 +118,11 @@ impl<B: Bucket> Zero1<B> {
     pub fn new(group: &Group, parameters: &[Parameter], options: &ReducerOptions) -> Result<Self, Error> {
         let number = group.next_reducer();
         let exchange = group.with_purpose(Purpose::NewZero1);
-        agree(&exchange, parameters, B::Element::DATA_TYPE, options)?;
-        together(&exchange, Self::prepare(group, number, parameters, options))
+        agree_on_parameters(&exchange, parameters, B::Element::DATA_TYPE, options)?;
+        succeed_together(&exchange, Self::prepare_optimizer(group, number, parameters, options))
     }
 
-    fn prepare(
+    fn prepare_optimizer(
         group: &Group,
         number: u32,
         parameters: &[Parameter],
@@ -130,15 +130,16 @@ impl<B: Bucket> Zero1<B> {
     ) -> Result<Self, Error> {
         let shards = Shards::new(parameters.iter().map(Parameter::len), group.rank(), group.size());
         let memory = Ordered::new(group, "an optimizer", |side| {
-            Ok(Memory {
-                whole: Some(B::zeros(side, shards.padded())?),
-                values: Some(B::zeros(side, shards.len())?),
-                gradients: Some(B::zeros(side, shards.len())?),
-                wire: match options.wire.of(B::Element::DATA_TYPE) {
+            Ok(OptimizerMemory {
+                whole: Some(B::zeros(side, shards.padded_len())?),
+                values: Some(B::zeros(side, shards.shard_len())?),
+                gradients: Some(B::zeros(side, shards.shard_len())?),
+                wire: match options.wire.for_gradients(B::Element::DATA_TYPE) {
                     Wire::Same => None,
-                    Wire::Bf16 => {
-                        Some((B::wire_zeros(side, shards.padded())?, B::wire_zeros(side, shards.len())?))
-                    }
+                    Wire::Bf16 => Some((
+                        B::wire_zeros(side, shards.padded_len())?,
+                        B::wire_zeros(side, shards.shard_len())?,
+                    )),
                 },
             })
         })?;
@@ -158,14 +159,14 @@ impl<B: Bucket> Zero1<B> {
     /// and so empty on ranks that have padding only.
     #[must_use]
     pub fn shard(&self) -> Range<usize> {
-        self.shards.own()
+        self.shards.own_range()
     }
 
     /// Elements of every rank's shard, with padding at its end: the number of elements of all parameters
     /// divided by that of the ranks, rounded up.
     #[must_use]
     pub fn shard_len(&self) -> usize {
-        self.shards.len()
+        self.shards.shard_len()
     }
 
     /// The parameters.
@@ -194,66 +195,71 @@ impl<B: Bucket> Zero1<B> {
             return Err(error.clone());
         }
         check_step_number(number, self.last)?;
-        self.expect("gradients", gradients.iter().map(B::view_len))?;
-        self.expect("parameters", parameters.iter().map(|each| B::view_len(&B::read(each))))?;
-        let registered = self.memory.check().and_then(|()| self.register(gradients, parameters));
+        self.expect_lens("gradients", gradients.iter().map(B::view_len))?;
+        self.expect_lens("parameters", parameters.iter().map(|each| B::view_len(&B::read(each))))?;
+        let registered =
+            self.memory.check_callable().and_then(|()| self.register_memory(gradients, parameters));
         if registered.as_ref().is_err_and(Error::is_refusal) {
             return registered;
         }
         self.step = number;
         self.failed = Some(Error::Job("a step of this optimizer has panicked".to_owned()));
-        let result = registered.and_then(|()| self.run(gradients, parameters, update));
+        let result = registered.and_then(|()| self.run_step(gradients, parameters, update));
         self.failed = result.as_ref().err().cloned();
         self.last = Some(number);
         // The others wait for this rank's shard.
-        result.inspect_err(|error| tell_failure(self.memory.group(), error))
+        result.inspect_err(|error| tell_failure(self.memory.as_group(), error))
     }
 
-    fn register(&mut self, gradients: &[B::View<'_>], parameters: &[B::ViewMut<'_>]) -> Result<(), Error> {
-        gradients.iter().try_for_each(|gradient| self.memory.register(gradient))?;
-        parameters.iter().try_for_each(|parameter| self.memory.register(&B::read(parameter)))
+    fn register_memory(
+        &mut self,
+        gradients: &[B::View<'_>],
+        parameters: &[B::ViewMut<'_>],
+    ) -> Result<(), Error> {
+        gradients.iter().try_for_each(|gradient| self.memory.register_view(gradient))?;
+        parameters.iter().try_for_each(|parameter| self.memory.register_view(&B::read(parameter)))
     }
 
-    fn run(
+    fn run_step(
         &mut self,
         gradients: &[B::View<'_>],
         parameters: &mut [B::ViewMut<'_>],
         update: impl FnOnce(B::ViewMut<'_>, B::View<'_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        if self.shards.total() == 0 {
+        if self.shards.total_len() == 0 {
             return Ok(());
         }
         // One stream may still read parameters where another one writes gradients.
-        self.memory.join()?;
+        self.memory.join_streams()?;
         // All copies come before the first operation, after which the update may be on any stream.
-        self.fill(gradients)?;
-        self.cut(parameters)?;
-        self.reduce()?;
-        self.update(update)?;
-        self.gather()?;
+        self.fill_gradients(gradients)?;
+        self.cut_parameters(parameters)?;
+        self.reduce_gradients()?;
+        self.update_shard(update)?;
+        self.gather_parameters()?;
         let (_, memory) = self.memory.on_program()?;
-        let whole = memory.whole.as_ref().ok_or_else(lost)?;
+        let whole = memory.whole.as_ref().ok_or_else(lost_error)?;
         for (index, target) in parameters.iter_mut().enumerate() {
-            B::copy(&whole.view(self.shards.parameter(index))?, target)?;
+            B::copy(&whole.view(self.shards.parameter_range(index))?, target)?;
         }
         Ok(())
     }
 
     /// The purpose of an operation of the step.
-    fn purpose(&self, is_first: bool) -> Purpose {
+    fn step_purpose(&self, is_first: bool) -> Purpose {
         Purpose::Step { optimizer: self.number, step: self.step, is_first }
     }
 
     /// Copies all gradients.
-    fn fill(&mut self, gradients: &[B::View<'_>]) -> Result<(), Error> {
+    fn fill_gradients(&mut self, gradients: &[B::View<'_>]) -> Result<(), Error> {
         let (side, memory) = self.memory.on_program()?;
-        let mut starts = (0..).map(|index| self.shards.parameter(index).start).zip(gradients);
+        let mut starts = (0..).map(|index| self.shards.parameter_range(index).start).zip(gradients);
         match &mut memory.wire {
             None => {
-                let filled = memory.whole.as_mut().ok_or_else(lost)?;
+                let filled = memory.whole.as_mut().ok_or_else(lost_error)?;
                 starts.try_for_each(|(start, gradient)| filled.put(&side, start, gradient))?;
                 // The last step's all_gather left parameters there.
-                filled.clear(&side, self.shards.total()..self.shards.padded())
+                filled.clear(&side, self.shards.total_len()..self.shards.padded_len())
             }
             // Its padding is always zero.
             Some((filled, _)) => {
@@ -263,11 +269,11 @@ impl<B: Bucket> Zero1<B> {
     }
 
     /// Copies the own shard of the parameters.
-    fn cut(&mut self, parameters: &[B::ViewMut<'_>]) -> Result<(), Error> {
+    fn cut_parameters(&mut self, parameters: &[B::ViewMut<'_>]) -> Result<(), Error> {
         let (side, memory) = self.memory.on_program()?;
-        let values = memory.values.as_mut().ok_or_else(lost)?;
+        let values = memory.values.as_mut().ok_or_else(lost_error)?;
         for (index, parameter) in parameters.iter().enumerate() {
-            let Some((elements, start)) = self.shards.part(index) else { continue };
+            let Some((elements, start)) = self.shards.parameter_part(index) else { continue };
             let parameter = B::read(parameter);
             values.put(&side, start, &B::part(&parameter, elements)?)?;
         }
@@ -275,43 +281,45 @@ impl<B: Bucket> Zero1<B> {
     }
 
     /// Averages the own shard of the gradients.
-    fn reduce(&mut self) -> Result<(), Error> {
-        let (group, memory) = self.memory.start(self.purpose(true))?;
+    fn reduce_gradients(&mut self) -> Result<(), Error> {
+        let (group, memory) = self.memory.start_operation(self.step_purpose(true))?;
         if let Some((all, part)) = memory.wire.take() {
             let work = group.reduce_scatter(all, part, self.options.op);
             let (mut side, memory) = self.memory.on_group();
-            let (_, part) = memory.wire.insert(side.streams.collect(work)?);
-            return memory.gradients.as_mut().ok_or_else(lost)?.wire_get(&mut side, part);
+            let (_, part) = memory.wire.insert(side.streams.collect_buffers(work)?);
+            return memory.gradients.as_mut().ok_or_else(lost_error)?.wire_get(&mut side, part);
         }
-        let (all, part) = (memory.whole.take().ok_or_else(lost)?, memory.gradients.take().ok_or_else(lost)?);
+        let (all, part) =
+            (memory.whole.take().ok_or_else(lost_error)?, memory.gradients.take().ok_or_else(lost_error)?);
         let work = group.reduce_scatter(all, part, self.options.op);
         let (side, memory) = self.memory.on_group();
-        let (all, part) = side.streams.collect(work)?;
+        let (all, part) = side.streams.collect_buffers(work)?;
         (memory.whole, memory.gradients) = (Some(all), Some(part));
         Ok(())
     }
 
     /// Gathers all ranks' shards of the parameters.
-    fn gather(&mut self) -> Result<(), Error> {
-        let (group, memory) = self.memory.start(self.purpose(false))?;
-        let (values, whole) = (memory.values.take().ok_or_else(lost)?, memory.whole.take().ok_or_else(lost)?);
+    fn gather_parameters(&mut self) -> Result<(), Error> {
+        let (group, memory) = self.memory.start_operation(self.step_purpose(false))?;
+        let (values, whole) =
+            (memory.values.take().ok_or_else(lost_error)?, memory.whole.take().ok_or_else(lost_error)?);
         let work = group.all_gather(values, whole);
         let (side, memory) = self.memory.on_group();
-        let (values, whole) = side.streams.collect(work)?;
+        let (values, whole) = side.streams.collect_buffers(work)?;
         (memory.values, memory.whole) = (Some(values), Some(whole));
         Ok(())
     }
 
     /// Calls the program's update of the own shard. Tells the other ranks, which wait in the all_gather, if
     /// it fails.
-    fn update(
+    fn update_shard(
         &mut self,
         update: impl FnOnce(B::ViewMut<'_>, B::View<'_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let (len, world) = (self.shards.len(), Arc::clone(self.memory.group().world()));
+        let (len, world) = (self.shards.shard_len(), Arc::clone(self.memory.as_group().world()));
         self.memory.call_program(|memory| {
-            let Memory { values: Some(values), gradients: Some(gradients), .. } = memory else {
-                return Err(lost());
+            let OptimizerMemory { values: Some(values), gradients: Some(gradients), .. } = memory else {
+                return Err(lost_error());
             };
             let gradients = gradients.view(0..len)?;
             let unwinding = Unwinding(&world);
@@ -322,7 +330,7 @@ impl<B: Bucket> Zero1<B> {
     }
 
     /// Checks the lengths of one buffer for each parameter.
-    fn expect(&self, kind: &str, lens: impl ExactSizeIterator<Item = usize>) -> Result<(), Error> {
+    fn expect_lens(&self, kind: &str, lens: impl ExactSizeIterator<Item = usize>) -> Result<(), Error> {
         if lens.len() != self.parameters.len() {
             return Err(Error::Buffer(format!(
                 "{} {kind} for a model of {} parameters: pass one for each",
@@ -342,7 +350,7 @@ impl<B: Bucket> Zero1<B> {
 
 impl<B: Bucket> std::fmt::Debug for Zero1<B> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let group = self.memory.group();
-        write!(formatter, "Zero1(shard {:?} of {}, {group:?})", self.shard(), self.shards.total())
+        let group = self.memory.as_group();
+        write!(formatter, "Zero1(shard {:?} of {}, {group:?})", self.shard(), self.shards.total_len())
     }
 }

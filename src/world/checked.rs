@@ -11,8 +11,8 @@ use std::time::Duration;
 use super::options::Rejoin;
 use super::{Called, Error, ExitHook, Handle, Position, Reason, Wait, World, host, process_exit};
 
-/// [`Checked::call`] calls all methods of the world, including those with a default: the default would call
-/// the monitor of the world.
+/// [`Checked::call_method`] calls all methods of the world, including those with a default: the default would
+/// call the monitor of the world.
 struct Checked {
     world: ManuallyDrop<Handle>,
     /// The world's first answer, since later ones may differ.
@@ -23,18 +23,18 @@ struct Checked {
 
 /// Wraps a world: its position does not change, it gathers a message of every rank, or fails, and after a
 /// panic it has failed.
-pub(crate) fn guarded(world: Handle) -> Handle {
+pub(crate) fn guard_world(world: Handle) -> Handle {
     let (position, world) = (world.position(), ManuallyDrop::new(world));
     Arc::new(Checked { world, position, panicked: OnceLock::new() })
 }
 
-/// Wraps a world as [`guarded`] does.
+/// Wraps a world as [`guard_world`] does.
 ///
 /// # Errors
 /// If the rank is outside of the world.
 #[cfg(feature = "fabric")]
-pub(crate) fn checked(world: Handle) -> Result<Handle, Error> {
-    let world = guarded(world);
+pub(crate) fn check_world(world: Handle) -> Result<Handle, Error> {
+    let world = guard_world(world);
     let Position { rank, size, .. } = world.position();
     if rank >= size {
         return Err(Error::Mismatch(format!(
@@ -46,11 +46,11 @@ pub(crate) fn checked(world: Handle) -> Result<Handle, Error> {
 
 impl Checked {
     /// Calls a method of the world. Returns `None` if it panics.
-    fn call<R>(&self, method: &'static str, call: impl FnOnce(&dyn World) -> R) -> Option<R> {
-        let result = catch(|| call(&**self.world));
+    fn call_method<R>(&self, method: &'static str, call: impl FnOnce(&dyn World) -> R) -> Option<R> {
+        let result = catch_panic(|| call(&**self.world));
         if result.is_none() && self.panicked.set(method).is_ok() {
             // The other ranks wait for this one.
-            catch(|| self.world.fail(panicked(method)));
+            catch_panic(|| self.world.fail(panic_reason(method)));
         }
         result
     }
@@ -62,23 +62,23 @@ impl Checked {
         call: impl FnOnce(&dyn World) -> Result<R, Error>,
     ) -> Result<R, Error> {
         if let Some(earlier) = self.panicked.get() {
-            return Err(self.failure(earlier));
+            return Err(self.panic_failure(earlier));
         }
-        self.call(method, call).unwrap_or_else(|| Err(self.failure(method)))
+        self.call_method(method, call).unwrap_or_else(|| Err(self.panic_failure(method)))
     }
 
-    fn failure(&self, method: &str) -> Error {
-        Error::RankFailed { rank: self.position.rank, host: host().name, reason: panicked(method) }
+    fn panic_failure(&self, method: &str) -> Error {
+        Error::RankFailed { rank: self.position.rank, host: host().name, reason: panic_reason(method) }
     }
 }
 
 /// The reason of this rank's failure.
-fn panicked(method: &str) -> Reason {
+fn panic_reason(method: &str) -> Reason {
     Reason::Reported(format!("World::{method} of the program's own world panicked"))
 }
 
 /// Returns `None` after a panic.
-fn catch<R>(call: impl FnOnce() -> R) -> Option<R> {
+fn catch_panic<R>(call: impl FnOnce() -> R) -> Option<R> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => Some(result),
         Err(payload) => {
@@ -95,7 +95,7 @@ impl World for Checked {
     }
 
     fn describe(&self) -> String {
-        self.call("describe", |world| world.describe())
+        self.call_method("describe", |world| world.describe())
             .unwrap_or_else(|| "a world that has panicked".to_owned())
     }
 
@@ -119,72 +119,72 @@ impl World for Checked {
     }
 
     fn fail(&self, reason: Reason) {
-        self.call("fail", |world| world.fail(reason));
+        self.call_method("fail", |world| world.fail(reason));
     }
 
     fn set_limit(&self, limit: Option<Duration>) {
-        self.call("set_limit", |world| world.set_limit(limit));
+        self.call_method("set_limit", |world| world.set_limit(limit));
     }
 
     fn note(&self, text: &str) -> bool {
-        self.call("note", |world| world.note(text)).unwrap_or_default()
+        self.call_method("note", |world| world.note(text)).unwrap_or_default()
     }
 
     fn note_with(&self, text: &str, data: &[u8]) -> bool {
-        self.call("note_with", |world| world.note_with(text, data)).unwrap_or_default()
+        self.call_method("note_with", |world| world.note_with(text, data)).unwrap_or_default()
     }
 
     fn note_data(&self) -> Vec<(Vec<u8>, Duration)> {
-        self.call("note_data", |world| world.note_data()).unwrap_or_default()
+        self.call_method("note_data", |world| world.note_data()).unwrap_or_default()
     }
 
     fn notes(&self) -> Vec<(String, Duration)> {
-        self.call("notes", |world| world.notes()).unwrap_or_default()
+        self.call_method("notes", |world| world.notes()).unwrap_or_default()
     }
 
     fn compare(&self, rank: usize, topic: u64, calls: &[Called]) {
-        self.call("compare", |world| world.compare(rank, topic, calls));
+        self.call_method("compare", |world| world.compare(rank, topic, calls));
     }
 
     fn time_out(&self, wait: &Wait) -> bool {
-        self.call("time_out", |world| world.time_out(wait)).unwrap_or_default()
+        self.call_method("time_out", |world| world.time_out(wait)).unwrap_or_default()
     }
 
     fn wants_calls(&self) -> bool {
-        self.call("wants_calls", |world| world.wants_calls()).unwrap_or_default()
+        self.call_method("wants_calls", |world| world.wants_calls()).unwrap_or_default()
     }
 
     fn post(&self, message: Vec<u8>) -> bool {
-        self.call("post", |world| world.post(message)).unwrap_or_default()
+        self.call_method("post", |world| world.post(message)).unwrap_or_default()
     }
 
     fn take_posted(&self) -> Vec<(usize, Vec<u8>)> {
-        self.call("take_posted", |world| world.take_posted()).unwrap_or_default()
+        self.call_method("take_posted", |world| world.take_posted()).unwrap_or_default()
     }
 
     fn is_connected_to(&self, process: usize) -> bool {
-        self.call("is_connected_to", |world| world.is_connected_to(process)).unwrap_or_default()
+        self.call_method("is_connected_to", |world| world.is_connected_to(process)).unwrap_or_default()
     }
 
     fn hold_silence(&self, holds: bool) {
-        self.call("hold_silence", |world| world.hold_silence(holds));
+        self.call_method("hold_silence", |world| world.hold_silence(holds));
     }
 
     fn begin_end(&self) -> Result<(), (Error, i32)> {
-        self.call("begin_end", |world| world.begin_end()).unwrap_or(Ok(()))
+        self.call_method("begin_end", |world| world.begin_end()).unwrap_or(Ok(()))
     }
 
     fn before_exit(&self, hook: ExitHook) {
-        self.call("before_exit", |world| world.before_exit(hook));
+        self.call_method("before_exit", |world| world.before_exit(hook));
     }
 
     fn abort(&self, code: i32, message: &str) -> ! {
-        let aborted = self.call("abort", |world| -> Infallible { world.abort(code, message) });
-        end(aborted, code, message)
+        let aborted = self.call_method("abort", |world| -> Infallible { world.abort(code, message) });
+        end_process(aborted, code, message)
     }
 
     fn name_ranks(&self, per_process: usize) -> bool {
-        self.call("name_ranks", |world| world.name_ranks(per_process)).unwrap_or_default()
+        self.call_method("name_ranks", |world| world.name_ranks(per_process)).unwrap_or_default()
     }
 
     fn rejoin(&self) -> Result<Rejoin, Error> {
@@ -192,23 +192,24 @@ impl World for Checked {
     }
 
     fn fail_as(&self, rank: usize, reason: Reason) {
-        self.call("fail_as", |world| world.fail_as(rank, reason));
+        self.call_method("fail_as", |world| world.fail_as(rank, reason));
     }
 
     fn abort_as(&self, rank: usize, code: i32, message: &str) -> ! {
-        let aborted = self.call("abort_as", |world| -> Infallible { world.abort_as(rank, code, message) });
-        end(aborted, code, &format!("rank {rank}: {message}"))
+        let aborted =
+            self.call_method("abort_as", |world| -> Infallible { world.abort_as(rank, code, message) });
+        end_process(aborted, code, &format!("rank {rank}: {message}"))
     }
 }
 
 /// Ends the process if the world has panicked in its abort.
-fn end(aborted: Option<Infallible>, code: i32, message: &str) -> ! {
+fn end_process(aborted: Option<Infallible>, code: i32, message: &str) -> ! {
     match aborted {
         Some(never) => match never {},
         None => {
-            process_exit::claim();
+            process_exit::claim_end();
             process_exit::report_once(message);
-            process_exit::exit(code)
+            process_exit::exit_now(code)
         }
     }
 }
@@ -216,7 +217,7 @@ fn end(aborted: Option<Infallible>, code: i32, message: &str) -> ! {
 impl Drop for Checked {
     fn drop(&mut self) {
         // SAFETY: the world is not used afterwards.
-        catch(|| unsafe { ManuallyDrop::drop(&mut self.world) });
+        catch_panic(|| unsafe { ManuallyDrop::drop(&mut self.world) });
     }
 }
 
@@ -258,19 +259,19 @@ mod tests {
     fn ranks_and_messages_are_checked() {
         let position = |rank, size| Position { rank, size, local_rank: 0, local_size: 1 };
         for (rank, size) in [(5, 1), (2, 2), (0, 0)] {
-            let error = checked(Arc::new(Lying(position(rank, size), size))).unwrap_err();
+            let error = check_world(Arc::new(Lying(position(rank, size), size))).unwrap_err();
             assert_eq!(
                 error.to_string(),
                 format!("a world reports that it has {size} ranks, and that this is rank {rank}")
             );
         }
-        let world = checked(Arc::new(Lying(position(1, 2), 3))).unwrap();
+        let world = check_world(Arc::new(Lying(position(1, 2), 3))).unwrap();
         assert_eq!((world.rank(), world.size()), (1, 2));
         assert_eq!(
             world.all_gather(&[]).unwrap_err().to_string(),
             "a world of 2 ranks has gathered 3 messages"
         );
-        let world = checked(Arc::new(Lying(position(1, 2), 2))).unwrap();
+        let world = check_world(Arc::new(Lying(position(1, 2), 2))).unwrap();
         assert_eq!(world.all_gather(&[]).unwrap().len(), 2);
     }
 
@@ -311,9 +312,9 @@ mod tests {
 
     #[test]
     fn a_panic_of_any_method_is_a_failure() {
-        let world = checked(Arc::new(Broken)).unwrap();
+        let world = check_world(Arc::new(Broken)).unwrap();
         assert_eq!(world.barrier(), Ok(()));
-        let reason = panicked("check");
+        let reason = panic_reason("check");
         assert_eq!(reason.to_string(), "failed: World::check of the program's own world panicked");
         let failure = Err(Error::RankFailed { rank: 1, host: host().name, reason });
         assert_eq!(world.check(), failure);

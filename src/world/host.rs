@@ -44,7 +44,7 @@ fn host_named(name: &str, host_id: Option<&str>) -> Host {
         .map(str::trim)
         .filter(|id| !id.is_empty())
         .map_or_else(|| format!("{name} {}", boot_id()), str::to_owned);
-    Host { name: truncate(escape_controls(name)), id: truncate(escape_controls(&id)) }
+    Host { name: truncate_name(escape_controls(name)), id: truncate_name(escape_controls(&id)) }
 }
 
 /// Escapes control characters: the wire format refuses them in names. Distinct texts stay distinct.
@@ -109,7 +109,7 @@ pub fn addresses() -> Vec<IpAddr> {
 }
 
 /// Truncates a text to [`MAX_NAME`] bytes at a character boundary.
-fn truncate(mut text: String) -> String {
+fn truncate_name(mut text: String) -> String {
     while text.len() > MAX_NAME {
         text.pop();
     }
@@ -118,7 +118,7 @@ fn truncate(mut text: String) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tcp::wire::{Frame, FrameDecoder, Member};
+    use super::super::tcp::wire::{Frame, FrameDecoder, JobMember};
     use super::*;
 
     #[test]
@@ -148,17 +148,17 @@ mod tests {
         assert_eq!(host_named("node1", Some("\n")), host_named("node1", None));
         assert!(host_named("node1", None).id.starts_with("node1 "));
         for host_id in [None, Some("a\nb"), Some("\x1b[2J\u{85}"), Some("\x01\x02".repeat(200).as_str())] {
-            let member = Member { host: host_named("no\x07de", host_id), local: None };
+            let member = JobMember { host: host_named("no\x07de", host_id), local: None };
             let hello = Frame::Hello(1, 2, String::new(), member);
             let mut decoder = FrameDecoder::new();
-            decoder.push(&hello.encode_first());
-            assert_eq!(decoder.next(), Ok(Some(hello)), "{host_id:?}");
+            decoder.push_bytes(&hello.encode_first());
+            assert_eq!(decoder.next_frame(), Ok(Some(hello)), "{host_id:?}");
         }
     }
 
     #[test]
     fn a_long_name_is_cut_between_characters() {
-        let cut = truncate("ä".repeat(MAX_NAME));
+        let cut = truncate_name("ä".repeat(MAX_NAME));
         assert_eq!(cut, "ä".repeat(MAX_NAME / 2));
     }
 }

@@ -85,9 +85,9 @@ pub(crate) use call::LEFT;
 #[cfg(any(feature = "fabric", feature = "nccl"))]
 pub(crate) use cause::time_out;
 #[cfg(feature = "fabric")]
-pub(crate) use checked::checked;
+pub(crate) use checked::check_world;
 #[cfg(any(feature = "fabric", feature = "nccl"))]
-pub(crate) use checked::guarded;
+pub(crate) use checked::guard_world;
 #[cfg(any(feature = "fabric", feature = "nccl"))]
 pub(crate) use limits::COMPARE_AFTER;
 #[cfg(any(feature = "fabric", feature = "nccl"))]
@@ -95,7 +95,7 @@ pub(crate) use limits::MAX_MESSAGE;
 #[cfg(test)]
 pub(crate) use on_ranks::on_ranks;
 #[cfg(any(feature = "fabric", feature = "nccl"))]
-pub(crate) use part::{Exchange, Members};
+pub(crate) use part::{Members, PartExchange};
 
 use options::YEAR;
 
@@ -404,7 +404,7 @@ pub enum Error {
     #[error("{0}")]
     Launcher(String),
     /// The ranks cannot join a world of the kind of [`Options::kind`], or it is not known whether they can.
-    #[error("{problem}, or {}", instead.advice(instead.option()))]
+    #[error("{problem}, or {}", instead.advice(instead.option_text()))]
     UnsuitableKind {
         /// The problem, and its solution.
         problem: String,

@@ -94,7 +94,7 @@ impl Mpi {
             if local_size == size {
                 config.hosts.push(Ipv4Addr::LOCALHOST.to_string());
             }
-            listener = tcp::listen(&config).ok();
+            listener = tcp::listen_on_port(&config).ok();
             if config.hosts.is_empty() {
                 config.hosts.push(host.name.clone());
                 config.hosts.extend(addresses().iter().map(IpAddr::to_string));
@@ -118,7 +118,7 @@ impl Mpi {
         (config.ports, config.key, config.hosts) =
             (vec![port], lines.next().unwrap_or_default(), lines.collect());
         let options = Options { timeout: options.timeout.min(MONITOR_TIMEOUT), ..options.clone() };
-        let joined = tcp::join(&config, &options, listener);
+        let joined = tcp::join_world(&config, &options, listener);
         if let (0, Err(error)) = (rank, &joined) {
             log::warn(format_args!("hanging ranks are not detected: {error}"));
         }
@@ -232,7 +232,7 @@ impl Mpi {
         if let Some(monitor) = &self.monitor {
             monitor.state.announce_end(code, rank, message);
         } else {
-            process_exit::claim();
+            process_exit::claim_end();
             let rank = rank.unwrap_or(self.rank());
             process_exit::report_once(&format!("rank {rank} on host {}: {message}", host().name));
         }

@@ -50,7 +50,7 @@ impl Kind {
     }
 
     /// The way to choose this kind in a program.
-    pub(crate) fn option(self) -> &'static str {
+    pub(crate) fn option_text(self) -> &'static str {
         match self {
             Self::Auto => "`Options::kind = Kind::Auto`",
             Self::Single => "`Options::kind = Kind::Single`",
@@ -145,7 +145,7 @@ pub struct Rejoin {
 pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 impl Options {
-    pub(crate) fn bounded(&self) -> Self {
+    pub(crate) fn bounded_options(&self) -> Self {
         Self { timeout: self.timeout.min(YEAR), heartbeat: self.heartbeat.min(YEAR), ..self.clone() }
     }
 
@@ -163,17 +163,17 @@ impl Options {
     /// # Errors
     /// If a variable is not a number of seconds.
     pub fn or_environment(mut self) -> Result<Self, Error> {
-        if let Some(timeout) = seconds("NCCL_BENCH_TIMEOUT")? {
+        if let Some(timeout) = read_seconds("NCCL_BENCH_TIMEOUT")? {
             self.timeout = timeout;
         }
-        if let Some(dead_after) = seconds("NCCL_BENCH_DEAD_AFTER")? {
+        if let Some(dead_after) = read_seconds("NCCL_BENCH_DEAD_AFTER")? {
             self.dead_after = (!dead_after.is_zero()).then_some(dead_after);
         }
         Ok(self)
     }
 }
 
-fn seconds(variable: &str) -> Result<Option<Duration>, Error> {
+fn read_seconds(variable: &str) -> Result<Option<Duration>, Error> {
     let Some(value) = process_variable(variable) else { return Ok(None) };
     let seconds =
         value.trim().parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());

@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::{Awaited, Called, Error, ExitHook, Handle, Position, Reason, Wait, World, host};
-use crate::hash::fnv1a;
+use crate::hash::fnv1a_hash;
 use crate::lock::lock;
 
 /// An all_gather of the parent's ranks.
-pub(crate) type Exchange<'a> = dyn Fn(&[u8]) -> Result<Vec<Vec<u8>>, Error> + Send + Sync + 'a;
+pub(crate) type PartExchange<'a> = dyn Fn(&[u8]) -> Result<Vec<Vec<u8>>, Error> + Send + Sync + 'a;
 
 /// First byte of a message of a round.
 const MESSAGE: u8 = 0;
@@ -38,7 +38,7 @@ impl ListSummary {
         let is_valid = sorted.is_sorted_by(|one, other| one < other)
             && sorted.last().is_some_and(|&last| last < position.size)
             && sorted.binary_search(&position.rank).is_ok();
-        let hash = fnv1a(ranks.iter().flat_map(|&rank| (rank as u64).to_le_bytes()));
+        let hash = fnv1a_hash(ranks.iter().flat_map(|&rank| (rank as u64).to_le_bytes()));
         Self { is_valid, len: ranks.len() as u64, hash, host: host().id.into_bytes() }
     }
 
@@ -102,7 +102,7 @@ pub(crate) struct Members {
 pub struct Part {
     job: Handle,
     members: Members,
-    exchange: Mutex<Option<Box<Exchange<'static>>>>,
+    exchange: Mutex<Option<Box<PartExchange<'static>>>>,
 }
 
 impl Part {
@@ -114,19 +114,23 @@ impl Part {
     /// [`Error::RankFailed`] if another rank has failed.
     pub fn new(world: &Handle, ranks: &[usize]) -> Result<Arc<Self>, Error> {
         let own = ListSummary::new(ranks, world.position()).to_bytes();
-        let members = Members::divide(world.rank(), ranks, &world.all_gather(&own)?)?;
+        let members = Members::divide_ranks(world.rank(), ranks, &world.all_gather(&own)?)?;
         let exchange = Arc::clone(world);
         let exchange = Box::new(move |mine: &[u8]| exchange.all_gather(mine));
         Ok(Self::of_members(Arc::clone(world), members, exchange))
     }
 
-    pub(crate) fn of_members(job: Handle, members: Members, exchange: Box<Exchange<'static>>) -> Arc<Self> {
+    pub(crate) fn of_members(
+        job: Handle,
+        members: Members,
+        exchange: Box<PartExchange<'static>>,
+    ) -> Arc<Self> {
         Arc::new(Self { job, members, exchange: Mutex::new(Some(exchange)) })
     }
 
     /// Ranks of the job by rank of the part.
     #[cfg(feature = "nccl")]
-    pub(crate) fn ranks(&self) -> &[usize] {
+    pub(crate) fn job_ranks(&self) -> &[usize] {
         &self.members.of_job
     }
 
@@ -163,13 +167,13 @@ impl Part {
 
 impl Members {
     /// All ranks of a world.
-    pub(crate) fn all(world: &dyn World) -> Self {
+    pub(crate) fn of_all(world: &dyn World) -> Self {
         let ranks: Vec<usize> = (0..world.size()).collect();
         Self { of_parent: ranks.clone(), of_job: ranks, position: world.position() }
     }
 
     /// The part of `rank` with these ranks, from the messages of all ranks of the world.
-    fn divide(rank: usize, ranks: &[usize], messages: &[Vec<u8>]) -> Result<Self, Error> {
+    fn divide_ranks(rank: usize, ranks: &[usize], messages: &[Vec<u8>]) -> Result<Self, Error> {
         let summaries: Option<Vec<ListSummary>> =
             messages.iter().map(|message| ListSummary::from_bytes(message)).collect();
         let summaries = summaries.filter(|all| ListSummary::divide_world(all)).ok_or_else(|| {
@@ -246,7 +250,7 @@ impl World for Part {
 
     /// The communicators number ranks as the part does; the other ranks read the numbers of the job.
     fn fail(&self, reason: Reason) {
-        self.job.fail(reason.renumber(|rank| self.of_job(rank)));
+        self.job.fail(reason.renumber_ranks(|rank| self.of_job(rank)));
     }
 
     fn set_limit(&self, limit: Option<Duration>) {

@@ -13,7 +13,7 @@ static REPORTED: AtomicBool = AtomicBool::new(false);
 
 /// Returns for the first thread only; other threads sleep until the process has ended. So one reason is
 /// printed and one exit code returned.
-pub(crate) fn claim() {
+pub(crate) fn claim_end() {
     while CLAIMED.swap(true, Ordering::SeqCst) {
         thread::sleep(Duration::from_secs(3600));
     }
@@ -35,7 +35,7 @@ pub(crate) fn suppress_report() {
 
 /// Ends the process without exit handlers: handlers of a GPU driver or an MPI library can wait forever for a
 /// blocked thread.
-pub(crate) fn exit(code: i32) -> ! {
+pub(crate) fn exit_now(code: i32) -> ! {
     // SAFETY: `_exit` ends the process; it needs no state of this process to be consistent.
     unsafe { libc::_exit(code) }
 }

@@ -75,15 +75,15 @@ impl From<&Error> for Reason {
 
 impl Reason {
     /// Returns the reason of a rank that has left while others wait for it.
-    pub(crate) fn left() -> Self {
+    pub(crate) fn left_early() -> Self {
         Self::Left("it will not come to this barrier or all_gather".to_owned())
     }
 
     /// Replaces ranks of a group by ranks of its job. Timeouts name ranks of the job already.
     #[cfg(any(feature = "fabric", feature = "nccl"))]
-    pub(crate) fn renumber(self, rank_in_job: impl Fn(usize) -> usize) -> Self {
+    pub(crate) fn renumber_ranks(self, rank_in_job: impl Fn(usize) -> usize) -> Self {
         match self {
-            Self::Mismatch(mismatch) => Self::Mismatch(mismatch.renumber(rank_in_job)),
+            Self::Mismatch(mismatch) => Self::Mismatch(mismatch.renumber_ranks(rank_in_job)),
             other => other,
         }
     }
@@ -123,6 +123,8 @@ mod tests {
         let panicked = || Reason::Died("its thread panicked".to_owned());
         assert_eq!(panicked().of_rank(3), Reason::Died("rank 3: its thread panicked".to_owned()));
         assert_eq!(panicked().of_rank(3).to_string(), "died: rank 3: its thread panicked");
-        assert!(Reason::left().of_rank(3).to_string().starts_with("has left the job: rank 3: it will not"));
+        assert!(
+            Reason::left_early().of_rank(3).to_string().starts_with("has left the job: rank 3: it will not")
+        );
     }
 }

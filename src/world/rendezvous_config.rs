@@ -35,10 +35,10 @@ impl RendezvousConfig {
                 "`{address}` is not an address such as node1:29500 or [fd00::1]:29500"
             ))
         })?;
-        Self { rank, size, hosts: vec![host], ports: vec![port], ..Self::default() }.checked()
+        Self { rank, size, hosts: vec![host], ports: vec![port], ..Self::default() }.check_config()
     }
 
-    pub(crate) fn checked(self) -> Result<Self, Error> {
+    pub(crate) fn check_config(self) -> Result<Self, Error> {
         let Self { rank, size, .. } = self;
         let wrong = |message: String| Err(Error::Environment(message));
         if rank >= size {

@@ -29,9 +29,9 @@ impl World for Single {
     }
 
     fn abort(&self, code: i32, message: &str) -> ! {
-        process_exit::claim();
+        process_exit::claim_end();
         process_exit::report_once(message);
-        process_exit::exit(code)
+        process_exit::exit_now(code)
     }
 }
 

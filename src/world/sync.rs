@@ -22,9 +22,9 @@ pub(crate) struct SpinPark {
 
 impl SpinPark {
     /// Returns once `done` is true, or at `deadline`, with the last value of `done`. The thread that makes it
-    /// true calls [`SpinPark::notify`] afterwards, and both use sequentially consistent atomics or a lock for
-    /// the state read by `done`. Set `spin` if a core is free.
-    pub(crate) fn wait(&self, spin: bool, deadline: Option<Instant>, done: impl Fn() -> bool) -> bool {
+    /// true calls [`SpinPark::notify_waiters`] afterwards, and both use sequentially consistent atomics or a
+    /// lock for the state read by `done`. Set `spin` if a core is free.
+    pub(crate) fn wait_until(&self, spin: bool, deadline: Option<Instant>, done: impl Fn() -> bool) -> bool {
         if done() {
             return true;
         }
@@ -62,7 +62,7 @@ impl SpinPark {
 
     /// Wakes the parked threads. Takes the lock, in order not to miss a waiter between its check and its
     /// wait.
-    pub(crate) fn notify(&self) {
+    pub(crate) fn notify_waiters(&self) {
         if self.parked.load(Ordering::SeqCst) > 0 {
             drop(lock(&self.lock));
             self.condvar.notify_all();
@@ -71,7 +71,7 @@ impl SpinPark {
 }
 
 /// Returns the number of threads that this process may run in parallel.
-pub(crate) fn cores() -> usize {
+pub(crate) fn core_count() -> usize {
     static CORES: OnceLock<usize> = OnceLock::new();
     *CORES.get_or_init(|| thread::available_parallelism().map_or(1, std::num::NonZero::get))
 }

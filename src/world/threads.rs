@@ -1,8 +1,11 @@
 //! Several ranks per process, one per thread.
 
-use super::call::{CallLog, Contribution, LateRank, Timeout, combine, late_error, pack, unpack};
+use super::call::{
+    CallLog, Contribution, LateRank, Timeout, combine_contributions, late_error, pack_messages,
+    unpack_messages,
+};
 use super::limits::{MAX_RANKS, REPORT_TIME};
-use super::sync::{SpinPark, cores};
+use super::sync::{SpinPark, core_count};
 use super::{Called, Error, Handle, Position, Reason, Wait, World, YEAR, host};
 use crate::lock::lock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -44,7 +47,7 @@ pub fn threads(process: Handle, per_process: usize) -> Result<Vec<Handle>, Error
         )));
     }
     let team = Arc::new(Team {
-        spin: per_process.saturating_mul(process.local_size()) <= cores(),
+        spin: per_process.saturating_mul(process.local_size()) <= core_count(),
         process,
         renumbers,
         per_process,
@@ -116,7 +119,7 @@ struct ThreadRank {
 }
 
 impl Team {
-    fn rank(&self, thread: usize) -> usize {
+    fn job_rank(&self, thread: usize) -> usize {
         self.process.rank() * self.per_process + thread
     }
 
@@ -124,15 +127,15 @@ impl Team {
     fn departed_error(&self, call: &LocalCall) -> Option<Error> {
         let (thread, departure) = call.departed.as_ref()?;
         let reason = match departure {
-            Departure::Left => Reason::left(),
+            Departure::Left => Reason::left_early(),
             Departure::Panicked => Reason::Died(PANIC.to_owned()),
             Departure::Failed(reason) => reason.clone(),
             Departure::Error(error) => return Some(error.clone()),
         };
-        Some(Error::RankFailed { rank: self.rank(*thread), host: host().name, reason })
+        Some(Error::RankFailed { rank: self.job_rank(*thread), host: host().name, reason })
     }
 
-    fn depart(&self, thread: usize, departure: Departure) {
+    fn depart_thread(&self, thread: usize, departure: Departure) {
         let mut call = lock(&self.call);
         let replaces = match &call.departed {
             None => true,
@@ -143,11 +146,11 @@ impl Team {
         }
         drop(call);
         self.broken.store(true, Ordering::SeqCst);
-        self.waiters.notify();
+        self.waiters.notify_waiters();
     }
 
     /// Runs a collective call. The last thread to arrive calls the other processes for all.
-    fn collective(&self, thread: usize, contribution: Contribution) -> Result<Arc<Vec<Vec<u8>>>, Error> {
+    fn run_collective(&self, thread: usize, contribution: Contribution) -> Result<Arc<Vec<Vec<u8>>>, Error> {
         let mut call = lock(&self.call);
         if let Some(error) = self.departed_error(&call) {
             return Err(error);
@@ -172,17 +175,17 @@ impl Team {
             // get the result of the next call.
             self.completed.store(number.wrapping_add(1), Ordering::SeqCst);
             drop(call);
-            self.waiters.notify();
+            self.waiters.notify_waiters();
             return result;
         }
         drop(call);
         let ended = || self.completed.load(Ordering::SeqCst) != number;
         let over = || ended() || self.broken.load(Ordering::SeqCst);
         let limit = *lock(&self.limit);
-        if !self.waiters.wait(self.spin, limit.map(|limit| Instant::now() + limit), over) {
+        if !self.waiters.wait_until(self.spin, limit.map(|limit| Instant::now() + limit), over) {
             self.fail_if_late(number, limit.unwrap_or_default());
             // Unless threads of this process were late, the world of processes limits the call.
-            self.waiters.wait(false, None, over);
+            self.waiters.wait_until(false, None, over);
         }
         let mut call = lock(&self.call);
         if ended() {
@@ -205,7 +208,7 @@ impl Team {
     fn two_calls_error(&self, thread: usize) -> Error {
         Error::Mismatch(format!(
             "rank {} is in two collective calls at once; one thread at a time may call",
-            self.rank(thread)
+            self.job_rank(thread)
         ))
     }
 
@@ -218,33 +221,38 @@ impl Team {
         {
             return;
         }
-        let name = call.contributions.iter().flatten().next().map_or("barrier", Contribution::name);
+        let name = call.contributions.iter().flatten().next().map_or("barrier", Contribution::call_name);
         let threads = || (0..self.per_process).filter(|&thread| call.contributions[thread].is_none());
         let host = host().name;
         let late: Vec<_> = threads()
-            .map(|thread| LateRank { rank: self.rank(thread), host: host.clone(), ..LateRank::default() })
+            .map(|thread| LateRank { rank: self.job_rank(thread), host: host.clone(), ..LateRank::default() })
             .collect();
         let (Some(first), Some(error)) = (threads().next(), late_error(name, limit, &late)) else { return };
         drop(call);
-        self.depart(first, Departure::Error(error.clone()));
+        self.depart_thread(first, Departure::Error(error.clone()));
         self.process.fail(Reason::from(&error));
     }
 
     fn call_processes(&self, contributions: Vec<Contribution>) -> Result<Arc<Vec<Vec<u8>>>, Error> {
-        let Some(messages) = combine(contributions, self.rank(0))? else {
-            return self.process.barrier().map(|()| Arc::default()).map_err(|error| self.renumber(error));
+        let Some(messages) = combine_contributions(contributions, self.job_rank(0))? else {
+            return self
+                .process
+                .barrier()
+                .map(|()| Arc::default())
+                .map_err(|error| self.renumber_error(error));
         };
         if self.process.size() == 1 {
             return Ok(Arc::new(messages));
         }
         let all = self
             .process
-            .all_gather(&pack(messages.iter().map(Vec::as_slice)))
-            .map_err(|error| self.renumber(error))?;
+            .all_gather(&pack_messages(messages.iter().map(Vec::as_slice)))
+            .map_err(|error| self.renumber_error(error))?;
         let mut unpacked = Vec::with_capacity(all.len() * self.per_process);
         for (process, bytes) in all.iter().enumerate() {
-            let theirs =
-                unpack(bytes).filter(|theirs| theirs.len() == self.per_process).ok_or_else(|| {
+            let theirs = unpack_messages(bytes)
+                .filter(|theirs| theirs.len() == self.per_process)
+                .ok_or_else(|| {
                     Error::Mismatch(format!(
                         "process {process} did not gather its {} ranks' messages",
                         self.per_process
@@ -256,7 +264,7 @@ impl Team {
     }
 
     /// Converts an error of the world of processes to ranks of this world.
-    fn renumber(&self, error: Error) -> Error {
+    fn renumber_error(&self, error: Error) -> Error {
         match error {
             Error::RankFailed { rank, host, reason } if self.per_process > 1 && !self.renumbers => {
                 let first = rank * self.per_process;
@@ -288,11 +296,11 @@ impl World for ThreadRank {
     }
 
     fn barrier(&self) -> Result<(), Error> {
-        self.team.collective(self.thread, Contribution::Barrier).map(drop)
+        self.team.run_collective(self.thread, Contribution::Barrier).map(drop)
     }
 
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        let all = self.team.collective(self.thread, Contribution::Message(mine.to_vec()))?;
+        let all = self.team.run_collective(self.thread, Contribution::Message(mine.to_vec()))?;
         Ok(Arc::unwrap_or_clone(all))
     }
 
@@ -309,11 +317,11 @@ impl World for ThreadRank {
                 return self.team.departed_error(&call).map_or(Ok(()), Err);
             }
         }
-        self.team.process.check().map_err(|error| self.team.renumber(error))
+        self.team.process.check().map_err(|error| self.team.renumber_error(error))
     }
 
     fn fail(&self, reason: Reason) {
-        self.team.depart(self.thread, Departure::Failed(reason.clone()));
+        self.team.depart_thread(self.thread, Departure::Failed(reason.clone()));
         self.team.process.fail_as(self.rank(), reason);
     }
 
@@ -327,10 +335,10 @@ impl World for ThreadRank {
         if self.check().is_err() {
             return;
         }
-        let different = lock(&self.team.call_log).record(rank, topic, calls.to_vec());
+        let different = lock(&self.team.call_log).record_calls(rank, topic, calls.to_vec());
         if let Some(mismatch) = different {
             self.team.process.fail(Reason::Mismatch(mismatch.clone()));
-            self.team.depart(self.thread, Departure::Error(Error::CallMismatch(mismatch)));
+            self.team.depart_thread(self.thread, Departure::Error(Error::CallMismatch(mismatch)));
         } else {
             self.team.process.compare(rank, topic, calls);
         }
@@ -346,7 +354,7 @@ impl World for ThreadRank {
         while self.check().is_ok() && Instant::now() < by {
             thread::sleep(Duration::from_millis(1));
         }
-        let (host, late) = (host().name, lock(&team.call_log).late(wait));
+        let (host, late) = (host().name, lock(&team.call_log).late_ranks(wait));
         let late = late.into_iter().map(|rank| (rank, host.clone()));
         self.fail(Reason::TimedOut(Timeout::new(wait.clone(), late)));
         true
@@ -367,7 +375,7 @@ impl World for ThreadRank {
             _ => None,
         };
         match first.filter(|(thread, _)| *thread != self.thread) {
-            Some((thread, reason)) => self.team.process.abort_as(self.team.rank(thread), code, &reason),
+            Some((thread, reason)) => self.team.process.abort_as(self.team.job_rank(thread), code, &reason),
             None => self.team.process.abort_as(self.rank(), code, message),
         }
     }
@@ -376,10 +384,10 @@ impl World for ThreadRank {
 impl Drop for ThreadRank {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.team.depart(self.thread, Departure::Panicked);
+            self.team.depart_thread(self.thread, Departure::Panicked);
             self.team.process.fail_as(self.rank(), PANIC.into());
         } else {
-            self.team.depart(self.thread, Departure::Left);
+            self.team.depart_thread(self.thread, Departure::Left);
         }
     }
 }

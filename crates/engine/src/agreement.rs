@@ -12,9 +12,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::gather::gather;
+use crate::gather::gather_json;
 use crate::request::{Names, SYMMETRIC_FENCE};
-use crate::supervision::{Stop, ranges};
+use crate::supervision::{Stop, number_ranges};
 
 /// Most distinct command lines that a refusal shows.
 const MOST_SHOWN: usize = 8;
@@ -45,7 +45,7 @@ struct Asked {
 ///
 /// # Errors
 /// [`Stop::Refused`], with the same text on every process.
-pub(crate) fn agree<T>(
+pub(crate) fn agree_on_options<T>(
     world: &world::Handle,
     prefix: &str,
     options: BTreeMap<String, Value>,
@@ -57,12 +57,12 @@ pub(crate) fn agree<T>(
     if let Err(Stop::Failed(_)) = own {
         return own;
     }
-    let problem = own.as_ref().err().and_then(Stop::refusal);
+    let problem = own.as_ref().err().and_then(Stop::refusal_text);
     let options: BTreeMap<String, Value> =
-        options.into_iter().map(|(name, value)| (name, short(value))).collect();
+        options.into_iter().map(|(name, value)| (name, shorten_value(value))).collect();
     // A digest is enough in the usual case of equal options.
     let digest = match &problem {
-        None => format!("{prefix} {:016x}", hash(&serde_json::to_string(&options)?)),
+        None => format!("{prefix} {:016x}", hash_text(&serde_json::to_string(&options)?)),
         Some(_) => format!("{prefix} problem"),
     };
     let digests = world.all_gather(digest.as_bytes())?;
@@ -73,8 +73,8 @@ pub(crate) fn agree<T>(
         return own;
     }
     let asked = Asked { host: world::host().name, command: describe_command(command), options, problem };
-    let all = gather(&**world, &asked)?;
-    match problem_of(&all).or_else(|| difference(&all, names)) {
+    let all = gather_json(&**world, &asked)?;
+    match problem_of(&all).or_else(|| describe_difference(&all, names)) {
         Some(refusal) => Err(Stop::Refused(refusal)),
         None => own,
     }
@@ -93,21 +93,24 @@ pub(crate) struct Discovery<T> {
 }
 
 /// Sends this process's result to all others. Returns the results of all processes, in rank order.
-pub(crate) fn exchange<T>(process: &dyn World, result: Result<T, String>) -> anyhow::Result<Vec<Discovery<T>>>
+pub(crate) fn exchange_discoveries<T>(
+    process: &dyn World,
+    result: Result<T, String>,
+) -> anyhow::Result<Vec<Discovery<T>>>
 where
     T: Serialize + DeserializeOwned,
 {
-    gather(process, &Discovery { host: world::host().name, machine: world::machine(), result })
+    gather_json(process, &Discovery { host: world::host().name, machine: world::machine(), result })
 }
 
 /// Returns a value, or the hash of a long one, such as a matrix of all ranks.
-fn short(value: Value) -> Value {
+fn shorten_value(value: Value) -> Value {
     let text = value.to_string();
-    if text.len() <= MOST_COMPARED { value } else { hash(&text).into() }
+    if text.len() <= MOST_COMPARED { value } else { hash_text(&text).into() }
 }
 
 /// Hashes a text with FNV-1a, whose result does not depend on the compiler.
-fn hash(text: &str) -> u64 {
+fn hash_text(text: &str) -> u64 {
     text.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
@@ -137,7 +140,7 @@ fn problem_of(all: &[Asked]) -> Option<String> {
 }
 
 /// Describes the options in which processes differ, and their command lines.
-fn difference(all: &[Asked], names: Names) -> Option<String> {
+fn describe_difference(all: &[Asked], names: Names) -> Option<String> {
     let first = all.first()?;
     let mut differing: BTreeSet<String> = BTreeSet::new();
     let mut groups: Vec<(&Asked, Vec<usize>)> = Vec::new();
@@ -148,7 +151,7 @@ fn difference(all: &[Asked], names: Names) -> Option<String> {
         }
         let known = first.options.keys().chain(asked.options.keys());
         let differs = |name: &&String| first.options.get(*name) != asked.options.get(*name);
-        differing.extend(known.filter(differs).map(|name| names.of(name)));
+        differing.extend(known.filter(differs).map(|name| names.field_name(name)));
     }
     if groups.len() < 2 {
         return None;
@@ -156,7 +159,7 @@ fn difference(all: &[Asked], names: Names) -> Option<String> {
     let what = differing.into_iter().collect::<Vec<_>>().join(", ");
     let mut text = format!("the processes were started with different options; they differ in {what}:");
     for (asked, members) in groups.iter().take(MOST_SHOWN) {
-        let _ = write!(text, "\n  {} on {}: {}", numbers(members), asked.host, asked.command);
+        let _ = write!(text, "\n  {} on {}: {}", processes_text(members), asked.host, asked.command);
     }
     if groups.len() > MOST_SHOWN {
         let _ = write!(text, "\n  and {} more command lines", groups.len() - MOST_SHOWN);
@@ -166,9 +169,9 @@ fn difference(all: &[Asked], names: Names) -> Option<String> {
 }
 
 /// `process 1`, `processes 0, 2-5`.
-fn numbers(members: &[usize]) -> String {
+fn processes_text(members: &[usize]) -> String {
     let noun = if members.len() == 1 { "process" } else { "processes" };
-    format!("{noun} {}", ranges(members))
+    format!("{noun} {}", number_ranges(members))
 }
 
 #[cfg(test)]
@@ -189,17 +192,18 @@ mod tests {
         let names = Names(|field| if field == "iterations" { "-n".to_owned() } else { field.to_owned() });
         let ask = |iterations, command| asked(&[("checks", 1), ("iterations", iterations)], command);
         let twenty = || ask(20, "nccl-bench allreduce");
-        assert_eq!(difference(&[twenty(), twenty()], names), None);
+        assert_eq!(describe_difference(&[twenty(), twenty()], names), None);
         let all = [twenty(), ask(21, "nccl-bench allreduce -n 21"), twenty(), twenty()];
         assert_eq!(
-            difference(&all, names).unwrap(),
+            describe_difference(&all, names).unwrap(),
             "the processes were started with different options; they differ in -n:\n  \
              processes 0, 2-3 on node1: nccl-bench allreduce\n  \
              process 1 on node1: nccl-bench allreduce -n 21\n\
              Give every process the same options and the same NCCL_TESTS_ variables"
         );
         // Another version of the program may lack an option.
-        let text = difference(&[twenty(), asked(&[("iterations", 20)], "nccl-bench")], names).unwrap();
+        let text =
+            describe_difference(&[twenty(), asked(&[("iterations", 20)], "nccl-bench")], names).unwrap();
         assert!(text.contains("they differ in checks:"), "{text}");
     }
 

@@ -41,18 +41,18 @@ impl Participant {
     }
 
     /// Returns the next rank, the receiver in a sendrecv.
-    pub(crate) fn next(&self) -> usize {
+    pub(crate) fn next_rank(&self) -> usize {
         (self.rank + 1) % self.ranks
     }
 
     /// Returns the previous rank, the sender in a sendrecv.
-    pub(crate) fn previous(&self) -> usize {
+    pub(crate) fn previous_rank(&self) -> usize {
         (self.rank + self.ranks - 1) % self.ranks
     }
 
     /// Returns the exchanges of a hypercube, in order: all parts known so far, with partners at doubling
     /// distance.
-    pub(crate) fn hypercube(&self) -> impl Iterator<Item = HypercubeStep> {
+    pub(crate) fn hypercube_steps(&self) -> impl Iterator<Item = HypercubeStep> {
         let rank = self.rank;
         (0..self.ranks.ilog2()).map(move |step| {
             let block = 1_usize << step;
@@ -74,7 +74,7 @@ pub(crate) struct HypercubeStep {
 
 impl HypercubeStep {
     /// Returns the sent and the received elements of a buffer with `part` elements for each rank.
-    pub(crate) fn split<'a, T>(&self, data: &'a mut [T], part: usize) -> (&'a [T], &'a mut [T]) {
+    pub(crate) fn split_parts<'a, T>(&self, data: &'a mut [T], part: usize) -> (&'a [T], &'a mut [T]) {
         let (first, second) = data.split_at_mut(self.own.start.max(self.theirs.start) * part);
         let length = self.own.len() * part;
         if self.own.start < self.theirs.start {
@@ -108,10 +108,10 @@ impl Counts {
             Collective::AllToAll => counts(whole, whole, part),
             Collective::AllToAllV => match traffic {
                 Some(traffic) => Self {
-                    send: traffic.sent(participant.rank),
-                    receive: traffic.received(participant.rank),
+                    send: traffic.sent_elements(participant.rank),
+                    receive: traffic.received_elements(participant.rank),
                     parameter: traffic.parameter,
-                    largest: traffic.busiest(),
+                    largest: traffic.busiest_elements(),
                 },
                 None => counts(whole, whole, part),
             },
@@ -119,14 +119,14 @@ impl Counts {
     }
 
     /// Returns the reported size: bytes of the larger buffer.
-    pub fn bytes(&self, data_type: DataType) -> usize {
+    pub fn largest_bytes(&self, data_type: DataType) -> usize {
         self.largest * data_type.size()
     }
 }
 
 /// One operation of one rank, as defined by nccl-tests.
 #[derive(Clone, Debug)]
-pub struct Work {
+pub struct RankWork {
     /// The collective.
     pub collective: Collective,
     /// Type of the elements.
@@ -143,20 +143,20 @@ pub struct Work {
     pub traffic: Option<Arc<Traffic>>,
 }
 
-impl Work {
+impl RankWork {
     /// Returns the size printed in the table: bytes of the larger buffer.
-    pub fn bytes(&self) -> usize {
-        self.counts.bytes(self.data_type)
+    pub fn reported_bytes(&self) -> usize {
+        self.counts.largest_bytes(self.data_type)
     }
 
     /// Returns false when no rank has an element. There is then nothing to verify.
     pub fn has_elements(&self) -> bool {
-        self.traffic.as_ref().map_or(self.bytes(), |traffic| traffic.busiest()) > 0
+        self.traffic.as_ref().map_or(self.reported_bytes(), |traffic| traffic.busiest_elements()) > 0
     }
 
     /// Returns the parts of an alltoallv, by rank, in this rank's send and receive buffer; nothing for other
     /// collectives.
-    pub(crate) fn parts(&self) -> (&[Range<usize>], &[Range<usize>]) {
+    pub(crate) fn traffic_parts(&self) -> (&[Range<usize>], &[Range<usize>]) {
         let rank = self.participant.rank;
         self.traffic
             .as_ref()
@@ -197,8 +197,8 @@ impl Work {
     }
 
     /// Returns the expected result of this rank; empty for a rank without a result. Except for the root, a
-    /// rank of a reduce must find its receive buffer unchanged ([`Work::keeps_receive`]).
-    pub(crate) fn result(&self) -> Vec<ExpectedSegment> {
+    /// rank of a reduce must find its receive buffer unchanged ([`RankWork::keeps_receive`]).
+    pub(crate) fn expected_result(&self) -> Vec<ExpectedSegment> {
         let Participant { rank, ranks, root } = self.participant;
         let Counts { send, receive, parameter, .. } = self.counts;
         let copied = |from: usize, start: usize, count: usize| {
@@ -224,13 +224,13 @@ impl Work {
                 let part = |from: usize| &traffic.send_parts[from][rank];
                 (0..ranks).map(|from| copied(from, part(from).start, part(from).len())).collect()
             }),
-            Collective::SendRecv => vec![copied(self.participant.previous(), 0, receive)],
+            Collective::SendRecv => vec![copied(self.participant.previous_rank(), 0, receive)],
         }
     }
 
     /// Returns the bytes counted by the algorithm bandwidth: the size, except in a hypercube, where only
     /// bytes from other ranks count.
-    pub(crate) fn moved(&self) -> usize {
+    pub(crate) fn moved_bytes(&self) -> usize {
         let elements = match self.collective {
             Collective::Hypercube => self.counts.parameter * (self.participant.ranks - 1),
             _ => self.counts.largest,
@@ -239,7 +239,7 @@ impl Work {
     }
 
     pub(crate) fn data_spec(&self, seed: u64) -> DataSpec {
-        let op = self.op.filter(|_| self.collective.reduces());
+        let op = self.op.filter(|_| self.collective.is_reduction());
         DataSpec { seed, ranks: self.participant.ranks as u32, op, data_type: self.data_type }
     }
 
@@ -248,8 +248,8 @@ impl Work {
     pub(crate) fn wrong_bits(&self, seed: u64, index: usize) -> anyhow::Result<Option<u64>> {
         let spec = self.data_spec(seed);
         // Exceeds the tolerance even for an element at its edge.
-        let significant_bit = (2 * spec.tolerance()? + 1).next_power_of_two();
-        Ok(expected_bits(&spec, &self.result(), index as u64)?.map(|bits| bits ^ significant_bit))
+        let significant_bit = (2 * spec.bit_tolerance()? + 1).next_power_of_two();
+        Ok(expected_bits(&spec, &self.expected_result(), index as u64)?.map(|bits| bits ^ significant_bit))
     }
 }
 
@@ -280,10 +280,10 @@ mod tests {
         bytes: u64,
         participant: Participant,
         traffic: Option<Arc<Traffic>>,
-    ) -> Work {
+    ) -> RankWork {
         let (data_type, placement) = (DataType::Float32, Placement::OutOfPlace);
         let counts = Counts::new(collective, bytes, data_type, participant, traffic.as_deref());
-        Work { collective, data_type, op: None, participant, placement, counts, traffic }
+        RankWork { collective, data_type, op: None, participant, placement, counts, traffic }
     }
 
     #[test]
@@ -308,7 +308,7 @@ mod tests {
             assert!((bandwidth.bus - 100.0).abs() < 1e-9, "{collective:?}: {bandwidth:?}");
         }
         let work = work(Collective::Hypercube, bytes as u64, EIGHT, None);
-        let bandwidth = Bandwidth::new(Collective::Hypercube, work.moved(), 7.0 * part / link, ranks);
+        let bandwidth = Bandwidth::new(Collective::Hypercube, work.moved_bytes(), 7.0 * part / link, ranks);
         assert!((bandwidth.bus - 100.0).abs() < 1e-9, "{bandwidth:?}");
     }
 
@@ -336,10 +336,10 @@ mod tests {
             let root = collective.has_root().then_some(3);
             for rank in 0..8 {
                 let participant = Participant { rank, ranks: 8, root };
-                let traffic = Traffic::generated(1 << 20, DataType::Float32, 8, 1.0);
+                let traffic = Traffic::generate_spread(1 << 20, DataType::Float32, 8, 1.0);
                 let traffic = (collective == Collective::AllToAllV).then(|| Arc::new(traffic));
                 let work = work(collective, 1 << 20, participant, traffic);
-                let elements: u64 = work.result().iter().map(|segment| segment.count).sum();
+                let elements: u64 = work.expected_result().iter().map(|segment| segment.count).sum();
                 let none = collective == Collective::Gather && rank != 3;
                 let received = if none { 0 } else { work.counts.receive as u64 };
                 assert_eq!(elements, received, "{collective} {rank}");

@@ -6,7 +6,7 @@ use collectives::fabric;
 use collectives::world::{self, World};
 use serde::{Deserialize, Serialize};
 
-use crate::gather::gather;
+use crate::gather::gather_json;
 use crate::supervision::Stop;
 
 /// End of the job or of the run when a rank fails before all ranks are connected.
@@ -51,7 +51,7 @@ impl AtFailure {
             (is_of_another_rank(error), RunFailure { rank, host, reason: format!("{error:#}") })
         });
         // The rank that has caused the failures of other ranks comes first.
-        let all = gather(world, &failure)?.into_iter().flatten();
+        let all = gather_json(world, &failure)?.into_iter().flatten();
         match all.min_by_key(|(is_of_another_rank, failure)| (*is_of_another_rank, failure.rank)) {
             Some((_, failure)) => Err(failure.into()),
             None => own,
@@ -63,7 +63,7 @@ impl AtFailure {
     /// # Errors
     /// The same refusal on all ranks, of the first rank that refuses, or those of `exchange_failures`.
     pub(crate) fn exchange_stops<T>(self, world: &dyn World, own: Result<T, Stop>) -> Result<T, Stop> {
-        let refusals = gather(world, &own.as_ref().err().and_then(Stop::refusal))?;
+        let refusals = gather_json(world, &own.as_ref().err().and_then(Stop::refusal_text))?;
         if let Some((rank, refusal)) =
             refusals.into_iter().enumerate().find_map(|(rank, own)| Some((rank, own?)))
         {

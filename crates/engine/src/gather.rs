@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 ///
 /// # Errors
 /// When another rank has failed, or has sent something else.
-pub fn gather<T: Serialize + DeserializeOwned>(world: &dyn World, own: &T) -> anyhow::Result<Vec<T>> {
+pub fn gather_json<T: Serialize + DeserializeOwned>(world: &dyn World, own: &T) -> anyhow::Result<Vec<T>> {
     let all = world.all_gather(&serde_json::to_vec(own)?)?;
     Ok(all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
 }

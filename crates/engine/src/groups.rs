@@ -16,7 +16,7 @@ pub struct GroupPosition {
 
 impl GroupPosition {
     /// The number of the group for the record.
-    pub(crate) fn number(&self) -> usize {
+    pub(crate) fn group_number(&self) -> usize {
         usize::try_from(self.color).unwrap_or(usize::MAX)
     }
 }
@@ -26,13 +26,13 @@ impl GroupPosition {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Groups {
     /// Ordered by their first ranks.
-    groups: Vec<Group>,
+    groups: Vec<MeasuredGroup>,
     /// The ranks of all groups, in ascending order.
     measured: Vec<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Group {
+struct MeasuredGroup {
     color: u64,
     /// Ranks of the job, in ascending order.
     ranks: Vec<usize>,
@@ -41,7 +41,7 @@ struct Group {
 impl Groups {
     /// All of `ranks` ranks as one group.
     pub fn of_all(ranks: usize) -> Self {
-        Self::of((0..ranks).map(|rank| (0, rank)))
+        Self::from_colors((0..ranks).map(|rank| (0, rank)))
     }
 
     /// The groups of a request to `processes` processes with `per_process` ranks each.
@@ -51,8 +51,8 @@ impl Groups {
     pub fn new(request: &Request, processes: usize, per_process: usize) -> Result<Self, Stop> {
         let ranks = processes * per_process;
         let Some(chosen) = &request.ranks else {
-            let color = |process| request.variables.split.map_or(0, |split| split.color(process));
-            return Ok(Self::of((0..ranks).map(|rank| (color(rank / per_process), rank))));
+            let color = |process| request.variables.split.map_or(0, |split| split.group_color(process));
+            return Ok(Self::from_colors((0..ranks).map(|rank| (color(rank / per_process), rank))));
         };
         Self::of_chosen(chosen, ranks)
     }
@@ -67,50 +67,50 @@ impl Groups {
                 "rank {rank} is to measure, but there are {ranks} ranks, counted from 0"
             )));
         }
-        Ok(Self::of(chosen.iter().map(|&rank| (0, rank))))
+        Ok(Self::from_colors(chosen.iter().map(|&rank| (0, rank))))
     }
 
     /// Groups of ranks with the same color. The ranks are in ascending order.
-    fn of(ranks: impl Iterator<Item = (u64, usize)>) -> Self {
-        let mut groups: Vec<Group> = Vec::new();
+    fn from_colors(ranks: impl Iterator<Item = (u64, usize)>) -> Self {
+        let mut groups: Vec<MeasuredGroup> = Vec::new();
         let mut measured = Vec::new();
         for (color, rank) in ranks {
             measured.push(rank);
             match groups.iter_mut().find(|group| group.color == color) {
                 Some(group) => group.ranks.push(rank),
-                None => groups.push(Group { color, ranks: vec![rank] }),
+                None => groups.push(MeasuredGroup { color, ranks: vec![rank] }),
             }
         }
         Self { groups, measured }
     }
 
     /// Number of groups.
-    pub fn count(&self) -> usize {
+    pub fn group_count(&self) -> usize {
         self.groups.len()
     }
 
     /// The numbers of ranks of the groups.
-    pub fn sizes(&self) -> impl Iterator<Item = usize> {
+    pub fn group_sizes(&self) -> impl Iterator<Item = usize> {
         self.groups.iter().map(|group| group.ranks.len())
     }
 
     /// Number of ranks of the smallest group.
-    pub fn smallest(&self) -> usize {
-        self.sizes().min().unwrap_or(0)
+    pub fn smallest_size(&self) -> usize {
+        self.group_sizes().min().unwrap_or(0)
     }
 
     /// Number of ranks of the largest group.
-    pub fn largest(&self) -> usize {
-        self.sizes().max().unwrap_or(0)
+    pub fn largest_size(&self) -> usize {
+        self.group_sizes().max().unwrap_or(0)
     }
 
     /// The ranks of all groups, in ascending order.
-    pub(crate) fn measured(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn measured_ranks(&self) -> impl Iterator<Item = usize> {
         self.measured.iter().copied()
     }
 
     /// The position of a rank of the job in its group; `None` if it does not measure.
-    pub fn position(&self, rank: usize) -> Option<GroupPosition> {
+    pub fn rank_position(&self, rank: usize) -> Option<GroupPosition> {
         self.groups.iter().find_map(|group| {
             let position = group.ranks.binary_search(&rank).ok()?;
             Some(GroupPosition { rank: position, ranks: group.ranks.len(), color: group.color })
@@ -118,36 +118,36 @@ impl Groups {
     }
 
     /// The number of the rank's group in order of the groups' first ranks.
-    pub(crate) fn index(&self, rank: usize) -> Option<usize> {
+    pub(crate) fn group_index(&self, rank: usize) -> Option<usize> {
         self.groups.iter().position(|group| group.ranks.binary_search(&rank).is_ok())
     }
 
     /// The ranks of the rank's group; of a rank that does not measure, only itself.
-    pub(crate) fn members(&self, rank: usize) -> Vec<usize> {
+    pub(crate) fn group_members(&self, rank: usize) -> Vec<usize> {
         let group = self.groups.iter().find(|group| group.ranks.binary_search(&rank).is_ok());
         group.map_or_else(|| vec![rank], |group| group.ranks.clone())
     }
 
     /// The position of the first rank of each group, and the ranks of the group.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (GroupPosition, &[usize])> {
+    pub(crate) fn iter_groups(&self) -> impl Iterator<Item = (GroupPosition, &[usize])> {
         self.groups.iter().map(|group| {
             (GroupPosition { rank: 0, ranks: group.ranks.len(), color: group.color }, &group.ranks[..])
         })
     }
 
     /// The position of the first rank that measures.
-    pub(crate) fn first(&self) -> GroupPosition {
+    pub(crate) fn first_position(&self) -> GroupPosition {
         GroupPosition { rank: 0, ranks: self.groups[0].ranks.len(), color: self.groups[0].color }
     }
 
     /// The number of a rank of the job among those that measure; `None` if the rank does not measure.
-    pub(crate) fn number(&self, rank: usize) -> Option<usize> {
+    pub(crate) fn measured_number(&self, rank: usize) -> Option<usize> {
         self.measured.binary_search(&rank).ok()
     }
 
     /// True when all of the `ranks` ranks of the job are one group.
     pub(crate) fn is_whole(&self, ranks: usize) -> bool {
-        self.count() == 1 && self.measured.len() == ranks
+        self.group_count() == 1 && self.measured.len() == ranks
     }
 }
 
@@ -165,7 +165,7 @@ mod tests {
     }
 
     fn members(groups: &Groups) -> Vec<&[usize]> {
-        groups.iter().map(|(_, ranks)| ranks).collect()
+        groups.iter_groups().map(|(_, ranks)| ranks).collect()
     }
 
     #[test]
@@ -173,9 +173,9 @@ mod tests {
         let split = request(None, Some(GroupSplit::Modulo(2)));
         let groups = Groups::new(&split, 3, 2).unwrap();
         assert_eq!(members(&groups), [&[0, 1, 4, 5][..], &[2, 3]]);
-        assert_eq!(groups.position(4), Some(GroupPosition { rank: 2, ranks: 4, color: 0 }));
-        assert_eq!(groups.position(3), Some(GroupPosition { rank: 1, ranks: 2, color: 1 }));
-        assert_eq!((groups.smallest(), groups.largest()), (2, 4));
+        assert_eq!(groups.rank_position(4), Some(GroupPosition { rank: 2, ranks: 4, color: 0 }));
+        assert_eq!(groups.rank_position(3), Some(GroupPosition { rank: 1, ranks: 2, color: 1 }));
+        assert_eq!((groups.smallest_size(), groups.largest_size()), (2, 4));
         // The group of rank 0 is the first, whatever its color.
         let or = Groups::new(&request(None, Some(GroupSplit::Or(2))), 4, 1).unwrap();
         assert_eq!(members(&or), [[0, 2], [1, 3]]);
@@ -184,10 +184,13 @@ mod tests {
     #[test]
     fn ranks_that_are_not_chosen_have_no_position() {
         let groups = Groups::new(&request(Some(vec![1, 3]), None), 2, 2).unwrap();
-        assert_eq!([0, 1, 2, 3].map(|rank| groups.number(rank)), [None, Some(0), None, Some(1)]);
-        assert_eq!(groups.position(3), Some(GroupPosition { rank: 1, ranks: 2, color: 0 }));
-        assert_eq!((groups.position(2), groups.members(2), groups.members(1)), (None, vec![2], vec![1, 3]));
+        assert_eq!([0, 1, 2, 3].map(|rank| groups.measured_number(rank)), [None, Some(0), None, Some(1)]);
+        assert_eq!(groups.rank_position(3), Some(GroupPosition { rank: 1, ranks: 2, color: 0 }));
+        assert_eq!(
+            (groups.rank_position(2), groups.group_members(2), groups.group_members(1)),
+            (None, vec![2], vec![1, 3])
+        );
         let outside = Groups::new(&request(Some(vec![1, 4]), None), 2, 2).unwrap_err();
-        assert!(outside.refusal().unwrap().starts_with("rank 4 is to measure, but there are 4 ranks"));
+        assert!(outside.refusal_text().unwrap().starts_with("rank 4 is to measure, but there are 4 ranks"));
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Mutex;
 
 use collectives::world::{self, Started};
-use record::Outcome;
+use record::RunOutcome;
 
 use crate::nccl_choice::ChoiceSources;
 use crate::request::Request;
@@ -47,27 +47,27 @@ impl Process {
     ///
     /// # Errors
     /// When the signal thread cannot be started.
-    pub fn start() -> io::Result<Self> {
+    pub fn start_process() -> io::Result<Self> {
         let salvage = Salvage::default();
-        let interrupt = Interrupt::install(salvage.clone())?;
+        let interrupt = Interrupt::install_interrupt(salvage.clone())?;
         Ok(Self { choices: RecordedChoices::default(), salvage, interrupt })
     }
 
     /// Starts a process for measurements. Prepares the record of NCCL's choices for requests like this one
     /// ([`Request::log_choices`]), which may set environment variables, then does the same as
-    /// [`Process::start`]. Call it before NCCL is loaded.
+    /// [`Process::start_process`]. Call it before NCCL is loaded.
     ///
     /// # Errors
-    /// The errors of [`Process::start`].
+    /// The errors of [`Process::start_process`].
     pub fn start_for(request: &Request) -> io::Result<Self> {
         let leads = Started::detect().rank.is_none_or(|rank| rank == 0);
         let (sources, note) = if leads && request.backend.may_use_gpus() {
-            ChoiceSources::start(request.log_choices)
+            ChoiceSources::start_sources(request.log_choices)
         } else {
             Default::default()
         };
         // Not before: it starts a thread.
-        let process = Self::start()?;
+        let process = Self::start_process()?;
         Ok(Self { choices: RecordedChoices { sources: Mutex::new(sources), note }, ..process })
     }
 
@@ -79,48 +79,53 @@ impl Process {
     }
 
     /// Joins the other processes of `world`. The result keeps the world until it is dropped.
-    pub fn join(self, world: world::Handle) -> Joined {
+    pub fn join_world(self, world: world::Handle) -> Joined {
         let Self { choices, salvage, interrupt } = self;
-        interrupt.joined(&world);
-        salvage.watch(&*world);
+        interrupt.set_world(&world);
+        salvage.watch_world(&*world);
         Joined { world, choices, salvage, interrupt }
     }
 }
 
 impl Joined {
     /// Returns the world of the processes.
-    pub fn world(&self) -> &world::Handle {
+    pub fn job_world(&self) -> &world::Handle {
         &self.world
     }
 
-    pub(crate) fn choices(&self) -> &RecordedChoices {
+    pub(crate) fn recorded_choices(&self) -> &RecordedChoices {
         &self.choices
     }
 
     /// Returns the request to stop, set by signals.
-    pub fn interrupt(&self) -> &Interrupt {
+    pub fn signal_interrupt(&self) -> &Interrupt {
         &self.interrupt
     }
 
     /// Returns the object for saving the results at an early end of this process.
-    pub fn salvage(&self) -> &Salvage {
+    pub fn result_salvage(&self) -> &Salvage {
         &self.salvage
     }
 
-    /// Sets the function for saving the results at an early end of this process: see [`Salvage::set`].
-    pub fn save_with(&self, save: impl FnOnce(Outcome) + Send + 'static) {
-        self.salvage.set(save);
+    /// Sets the function for saving the results at an early end of this process: see [`Salvage::set_hook`].
+    pub fn save_with(&self, save: impl FnOnce(RunOutcome) + Send + 'static) {
+        self.salvage.set_hook(save);
     }
 
     /// Ends this process and the job with this exit code after an error. The error may be the consequence of
     /// another rank's failure.
-    pub fn fail(&self, error: &anyhow::Error, code: u8) -> ! {
-        fail(error, code, &*self.world, &self.salvage)
+    pub fn fail_job(&self, error: &anyhow::Error, code: u8) -> ! {
+        end_after_error(error, code, &*self.world, &self.salvage)
     }
 }
 
 /// Ends this process and the job after an error of the rank of `world`.
-pub(crate) fn fail(error: &anyhow::Error, code: u8, world: &dyn world::World, salvage: &Salvage) -> ! {
+pub(crate) fn end_after_error(
+    error: &anyhow::Error,
+    code: u8,
+    world: &dyn world::World,
+    salvage: &Salvage,
+) -> ! {
     await_cause(error, world);
-    salvage.end(world, code, &format!("{error:#}"))
+    salvage.end_rank(world, code, &format!("{error:#}"))
 }

@@ -11,8 +11,8 @@ use engine::collective::Collective;
 use engine::process::Process;
 use engine::request::{BackendChoice, Request};
 use engine::supervision::{Stop, Verdict};
-use engine::sweep::{Event, SweepStep};
-use record::{Measurement, Outcome, Placement, Run, Settings};
+use engine::sweep::{SweepEvent, SweepStep};
+use record::{Measurement, Placement, Run, RunOutcome, Settings};
 
 /// Collects everything that a run reports.
 #[derive(Default)]
@@ -30,33 +30,33 @@ impl Collected {
 }
 
 impl Observer for Collected {
-    fn prepare(&self) -> Result<(), Stop> {
+    fn open_outputs(&self) -> Result<(), Stop> {
         self.add("prepare");
         Ok(())
     }
 
-    fn start(&self, start: Start<'_>) -> anyhow::Result<()> {
-        self.add(format!("start with {} ranks", start.groups.largest()));
+    fn start_run(&self, start: Start<'_>) -> anyhow::Result<()> {
+        self.add(format!("start with {} ranks", start.groups.largest_size()));
         *self.run.lock().unwrap() = Some(start.run);
         Ok(())
     }
 
-    fn connected(&self, transport: Option<String>, _notes: Vec<String>) -> anyhow::Result<()> {
+    fn note_connection(&self, transport: Option<String>, _notes: Vec<String>) -> anyhow::Result<()> {
         assert!(transport.is_some_and(|transport| !transport.is_empty()));
         self.add("connected");
         Ok(())
     }
 
-    fn event(&self, event: Event<'_>) -> anyhow::Result<()> {
+    fn receive_event(&self, event: SweepEvent<'_>) -> anyhow::Result<()> {
         match event {
-            Event::Begin(collective) => self.add(format!("begin {collective}")),
-            Event::Measured(measurement, _) => {
+            SweepEvent::Begin(collective) => self.add(format!("begin {collective}")),
+            SweepEvent::Measured(measurement, _) => {
                 self.add(format!("measured {}", measurement.bytes));
                 self.measurements.lock().unwrap().push(measurement.clone());
             }
-            Event::Stopped(signal, ranks) => panic!("{} reached {ranks:?}", signal.as_str()),
-            Event::LeftOut(collective, reason) => panic!("{collective} is left out: {reason}"),
-            Event::End(memory) => {
+            SweepEvent::Stopped(signal, ranks) => panic!("{} reached {ranks:?}", signal.as_str()),
+            SweepEvent::LeftOut(collective, reason) => panic!("{collective} is left out: {reason}"),
+            SweepEvent::End(memory) => {
                 assert_eq!(memory, None, "nobody has asked for it");
                 self.add("end");
             }
@@ -64,16 +64,16 @@ impl Observer for Collected {
         Ok(())
     }
 
-    fn step(&self, step: &SweepStep) {
+    fn show_step(&self, step: &SweepStep) {
         self.steps.lock().unwrap().push(step.to_string());
     }
 
-    fn finish(&self, outcome: Outcome) -> anyhow::Result<()> {
+    fn finish_run(&self, outcome: RunOutcome) -> anyhow::Result<()> {
         self.add(format!("finish {outcome:?}"));
         Ok(())
     }
 
-    fn salvage(&self, outcome: Outcome) {
+    fn salvage_results(&self, outcome: RunOutcome) {
         panic!("nothing ends the process early: {outcome:?}");
     }
 }
@@ -88,9 +88,9 @@ fn a_run_reports_its_measurements_in_order_and_returns_a_verdict() {
         ..Request::new(vec![Collective::AllReduce, Collective::AllToAll])
     };
     let observer = Arc::new(Collected::default());
-    let process = Process::start_for(&request).unwrap().join(world::single());
+    let process = Process::start_for(&request).unwrap().join_world(world::single());
     let verdict = Bench::open(&process, None).run_last(&request, observer.clone()).unwrap();
-    assert_eq!((verdict, verdict.code()), (Verdict::Good, 0));
+    assert_eq!((verdict, verdict.verdict_code()), (Verdict::Good, 0));
 
     let of_collective = |name: &str| {
         let measured = [64, 64, 128, 128, 256, 256].map(|bytes| format!("measured {bytes}"));
@@ -110,7 +110,7 @@ fn a_run_reports_its_measurements_in_order_and_returns_a_verdict() {
     );
 
     let run = observer.run.lock().unwrap().take().unwrap();
-    assert_eq!((run.provenance.backend.as_str(), run.outcome), ("fabric", Outcome::Running));
+    assert_eq!((run.provenance.backend.as_str(), run.outcome), ("fabric", RunOutcome::Running));
     assert_eq!((run.ranks.len(), run.measurements.len(), run.settings.threads), (2, 0, 2));
 
     let measurements = observer.measurements.lock().unwrap();

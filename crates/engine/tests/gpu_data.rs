@@ -58,7 +58,7 @@ impl Buffer {
     fn fill(&self, data: &mut DeviceData, spec: &DataSpec, rank: u32, first_index: u64) {
         let (address, length) = (self.address(), self.length as u64);
         // SAFETY: the memory of this buffer, used on its stream only.
-        unsafe { data.fill(&self.stream, spec, rank, first_index, address, length) }.unwrap();
+        unsafe { data.fill_buffer(&self.stream, spec, rank, first_index, address, length) }.unwrap();
     }
 
     fn check(
@@ -68,7 +68,7 @@ impl Buffer {
         segments: &[ExpectedSegment],
     ) -> anyhow::Result<Mismatches> {
         // SAFETY: the memory of this buffer, initialised, used on its stream only.
-        unsafe { data.check(&self.stream, spec, segments, self.address(), self.length as u64) }
+        unsafe { data.check_buffer(&self.stream, spec, segments, self.address(), self.length as u64) }
     }
 
     /// Reads the buffer, and asserts that the guards are unchanged.
@@ -265,7 +265,7 @@ fn device_checks_averages_as_the_host_does() {
         buffer.write(0, &right);
         let found = buffer.check(&mut data, &spec, &segments).unwrap();
         assert_eq!(found, Mismatches::default(), "{spec:?}");
-        let tolerance = spec.tolerance().unwrap();
+        let tolerance = spec.bit_tolerance().unwrap();
         for index in [0, 40, 998] {
             for (difference, wrong) in [(tolerance, 0), (tolerance + 1, 1)] {
                 let right_bits = expected(index);
@@ -319,11 +319,11 @@ fn several_checks_add_up_until_they_are_cleared() {
     let tally = |data: &mut DeviceData, buffer: &Buffer, checks: usize| {
         for _ in 0..checks {
             // SAFETY: the memory of this buffer, initialised, used on its stream only.
-            unsafe { data.count(&buffer.stream, &spec, &segments, buffer.address(), 8000) }.unwrap();
+            unsafe { data.count_wrong(&buffer.stream, &spec, &segments, buffer.address(), 8000) }.unwrap();
         }
-        data.tally(&buffer.stream).unwrap()
+        data.read_tally(&buffer.stream).unwrap()
     };
-    data.clear(&buffer.stream).unwrap();
+    data.clear_findings(&buffer.stream).unwrap();
     assert_eq!(tally(&mut data, &buffer, 3), None);
     let right = buffer.read();
     let spoil = |buffer: &mut Buffer, index: usize| buffer.write(index * 8, &[right[index * 8] ^ 1]);
@@ -331,7 +331,7 @@ fn several_checks_add_up_until_they_are_cleared() {
     assert_eq!(tally(&mut data, &buffer, 2), Some(Tally { wrong: 2, lowest: 900 }));
     spoil(&mut buffer, 17);
     assert_eq!(tally(&mut data, &buffer, 1), Some(Tally { wrong: 4, lowest: 17 }));
-    data.clear(&buffer.stream).unwrap();
+    data.clear_findings(&buffer.stream).unwrap();
     assert_eq!(tally(&mut data, &buffer, 0), None);
     assert_eq!(tally(&mut data, &buffer, 1), Some(Tally { wrong: 2, lowest: 17 }));
 }
@@ -355,7 +355,7 @@ fn a_kernel_that_triggers_early_inverts_every_byte() {
         {
             let start = Instant::now();
             // SAFETY: the memory of this buffer, used on its stream only.
-            unsafe { data.invert(&buffer.stream, buffer.address(), length as u64, early) }.unwrap();
+            unsafe { data.invert_bits(&buffer.stream, buffer.address(), length as u64, early) }.unwrap();
             buffer.stream.synchronize().unwrap();
             assert!(start.elapsed() >= early.unwrap_or_default() / 2, "{:?}", start.elapsed());
             assert!(buffer.read() == *expected, "{length} bytes at {offset}, {early:?}");
@@ -402,7 +402,7 @@ fn throughput() {
                 seconds[1] = seconds[1].min(start.elapsed().as_secs_f64());
             }
             let [fill, check] = seconds.map(|seconds| bytes as f64 / seconds / 1e9);
-            let name = op.map_or("copy", Op::name);
+            let name = op.map_or("copy", Op::operator_name);
             println!("{data_type:>8} {name:>4}: fill {fill:6.0} GB/s, check {check:6.0} GB/s");
         }
     }

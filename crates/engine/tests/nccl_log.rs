@@ -8,7 +8,7 @@ use std::ffi::{CStr, CString};
 use std::process::Command;
 use std::thread;
 
-use engine::nccl_choice::{Bytes, Log, OperationKey, chosen, own_variables, profiler};
+use engine::nccl_choice::{Bytes, Log, OperationKey, find_algorithm, own_variables, profiler};
 
 /// Where a library can be found, when this program is started again.
 const AGAIN: &str = "LD_LIBRARY_PATH";
@@ -46,15 +46,15 @@ fn main() {
     unsafe { env::set_var("NCCL_CONF_FILE", "/dev/null/none") };
 
     if env::args().nth(1).as_deref() == Some("again") {
-        assert!(!profiler::start(), "{:?}", env::var_os(AGAIN));
+        assert!(!profiler::request_plugin(), "{:?}", env::var_os(AGAIN));
         assert_eq!(env::var_os("NCCL_PROFILER_PLUGIN"), None, "nothing was set");
         return;
     }
     start_again_with_another_profiler();
 
     let other = thread::spawn(thread::park);
-    let refused = Log::start();
-    let profiled = profiler::start();
+    let refused = Log::start_log();
+    let profiled = profiler::request_plugin();
     other.thread().unpark();
     other.join().unwrap();
     let refused = refused.unwrap_err().to_string();
@@ -68,22 +68,22 @@ fn main() {
     std::fs::write(configuration.path(), "NCCL_PROFILER_PLUGIN=libmine.so\n").unwrap();
     // SAFETY: this thread is the only one.
     unsafe { env::set_var("NCCL_CONF_FILE", configuration.path()) };
-    assert!(!profiler::start(), "the user's, of a file");
+    assert!(!profiler::request_plugin(), "the user's, of a file");
     // SAFETY: as above.
     unsafe {
         env::set_var("NCCL_CONF_FILE", "/dev/null/none");
         env::set_var("NCCL_PROFILER_PLUGIN", "none");
     }
-    assert!(!profiler::start(), "the user's");
+    assert!(!profiler::request_plugin(), "the user's");
     assert_eq!(env::var("NCCL_PROFILER_PLUGIN").as_deref(), Ok("none"));
     assert_eq!(own_variables(), [""; 0]);
     // SAFETY: as above.
     unsafe { env::remove_var("NCCL_PROFILER_PLUGIN") };
-    assert!(profiler::start());
+    assert!(profiler::request_plugin());
     assert_eq!(env::var("NCCL_PROFILER_PLUGIN").as_deref(), Ok("STATIC_PLUGIN"));
     assert_eq!(own_variables(), ["NCCL_PROFILER_PLUGIN"]);
 
-    let mut log = Log::start().unwrap();
+    let mut log = Log::start_log().unwrap();
     let own = ["NCCL_PROFILER_PLUGIN", "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"];
     assert_eq!(own_variables(), own);
     assert_eq!(c_variable(c"NCCL_DEBUG").as_c_str(), c"INFO");
@@ -100,13 +100,13 @@ fn main() {
         assert!(libc::fputs(line.as_ptr(), file) >= 0);
         assert_eq!(libc::fflush(file), 0);
     }
-    let choices = log.choices().unwrap();
+    let choices = log.read_choices().unwrap();
     // SAFETY: the file is open, and not used any more.
     unsafe { libc::fclose(file) };
     assert_eq!(choices.len(), 1, "{choices:?}");
     assert_eq!((choices[0].0.bytes, choices[0].1), (Bytes::Count(8), 1));
     let operation = OperationKey { collective: "allreduce", count_bytes: 8, ranks: 8, aggregated: 1 };
-    let algorithm = chosen(&choices, &operation).unwrap();
+    let algorithm = find_algorithm(&choices, &operation).unwrap();
     assert_eq!((algorithm.algorithm.as_str(), algorithm.channels), ("ring", Some(8)));
     println!("NCCL's log is read: ok");
 }

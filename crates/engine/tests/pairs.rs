@@ -11,41 +11,41 @@ use engine::bench::{Bench, Observer, Start};
 use engine::collective::Collective;
 use engine::pairs::{PairRequest, Test};
 use engine::process::Process;
-use engine::request::{BackendChoice, Request, Step};
+use engine::request::{BackendChoice, Request, SizeStep};
 use engine::supervision::Verdict;
-use engine::sweep::Event;
-use record::{Outcome, Run};
+use engine::sweep::SweepEvent;
+use record::{Run, RunOutcome};
 
 /// The record of a run.
 #[derive(Default)]
 struct Recorded(Mutex<Option<Run>>);
 
 impl Observer for Recorded {
-    fn start(&self, start: Start<'_>) -> anyhow::Result<()> {
+    fn start_run(&self, start: Start<'_>) -> anyhow::Result<()> {
         *self.0.lock().unwrap() = Some(start.run);
         Ok(())
     }
 
-    fn event(&self, event: Event<'_>) -> anyhow::Result<()> {
-        if let (Event::Measured(measurement, _), Some(run)) = (event, &mut *self.0.lock().unwrap()) {
+    fn receive_event(&self, event: SweepEvent<'_>) -> anyhow::Result<()> {
+        if let (SweepEvent::Measured(measurement, _), Some(run)) = (event, &mut *self.0.lock().unwrap()) {
             run.measurements.push(measurement.clone());
         }
         Ok(())
     }
 
-    fn finish(&self, outcome: Outcome) -> anyhow::Result<()> {
+    fn finish_run(&self, outcome: RunOutcome) -> anyhow::Result<()> {
         self.0.lock().unwrap().as_mut().unwrap().outcome = outcome;
         Ok(())
     }
 
-    fn salvage(&self, outcome: Outcome) {
+    fn salvage_results(&self, outcome: RunOutcome) {
         panic!("nothing ends the process early: {outcome:?}");
     }
 }
 
 #[test]
 fn a_process_measures_one_pair_of_its_ranks_after_the_other() {
-    let process = Process::start().unwrap().join(world::single());
+    let process = Process::start_process().unwrap().join_world(world::single());
     let mut bench = Bench::open(&process, None);
     let recorded = Arc::new(Recorded::default());
     let request = |test, pair| PairRequest {
@@ -53,7 +53,7 @@ fn a_process_measures_one_pair_of_its_ranks_after_the_other() {
         threads: 3,
         min_bytes: 64,
         max_bytes: 4096,
-        step: Step::Factor(64),
+        step: SizeStep::Factor(64),
         transfers: Some(4),
         rounds: 3,
         window: 2,
@@ -67,7 +67,7 @@ fn a_process_measures_one_pair_of_its_ranks_after_the_other() {
         let verdict = bench.run(&request(test, pair), recorded.clone()).unwrap();
         assert_eq!(verdict, Verdict::Good);
         let run = mem::take(&mut *recorded.0.lock().unwrap()).unwrap();
-        assert_eq!((&run.outcome, run.provenance.transport.as_deref()), (&Outcome::Complete, Some("tcp")));
+        assert_eq!((&run.outcome, run.provenance.transport.as_deref()), (&RunOutcome::Complete, Some("tcp")));
         let found: Vec<Option<usize>> = run.ranks.iter().map(|rank| rank.job_rank).collect();
         assert_eq!(found, ranks);
         assert!(run.ranks.iter().all(|rank| rank.addresses.len() == 1), "{:?}", run.ranks);
@@ -75,7 +75,10 @@ fn a_process_measures_one_pair_of_its_ranks_after_the_other() {
         let sizes: Vec<u64> = run.measurements.iter().map(|one| one.bytes).collect();
         assert_eq!(sizes, [64, 4096]);
         for measurement in &run.measurements {
-            assert_eq!((measurement.collective.as_str(), measurement.pair), (test.name(), Some(numbers)));
+            assert_eq!(
+                (measurement.collective.as_str(), measurement.pair),
+                (test.test_name(), Some(numbers))
+            );
             assert_eq!((measurement.wrong, measurement.operations), (Some(0), operations));
             assert_eq!(measurement.rounds_us.len(), 3);
             assert!(measurement.time_us > 0.0 && measurement.busbw_gbps == measurement.algbw_gbps);
@@ -93,7 +96,7 @@ fn a_process_measures_one_pair_of_its_ranks_after_the_other() {
 
     let unknown = PairRequest { provider: "cxi".to_owned(), ..request(Test::PingPong, [0, 1]) };
     let refused = |request: &PairRequest, bench: &mut Bench<'_>| {
-        bench.run(request, Arc::new(Recorded::default())).unwrap_err().refusal().unwrap()
+        bench.run(request, Arc::new(Recorded::default())).unwrap_err().refusal_text().unwrap()
     };
     let reason = refused(&unknown, &mut bench);
     assert!(reason.starts_with("rank 0: ") && reason.contains("provider 'cxi'"), "{reason}");

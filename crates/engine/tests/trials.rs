@@ -19,8 +19,8 @@ use engine::collective::Collective;
 use engine::process::Process;
 use engine::request::{BackendChoice, Fault, Request};
 use engine::supervision::{Stop, Verdict};
-use engine::sweep::Event;
-use record::{Blocking, Outcome, Run, Settings};
+use engine::sweep::SweepEvent;
+use record::{Blocking, Run, RunOutcome, Settings};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
@@ -68,31 +68,31 @@ struct Collected {
 }
 
 impl Observer for Collected {
-    fn start(&self, start: Start<'_>) -> anyhow::Result<()> {
+    fn start_run(&self, start: Start<'_>) -> anyhow::Result<()> {
         *self.run.lock().unwrap() = Some(start.run);
         Ok(())
     }
 
-    fn connected(&self, _transport: Option<String>, _notes: Vec<String>) -> anyhow::Result<()> {
+    fn note_connection(&self, _transport: Option<String>, _notes: Vec<String>) -> anyhow::Result<()> {
         *self.connected.lock().unwrap() = Some(Instant::now());
         Ok(())
     }
 
-    fn event(&self, event: Event<'_>) -> anyhow::Result<()> {
-        if let (Event::Measured(measurement, _), Some(run)) = (event, &mut *self.run.lock().unwrap()) {
+    fn receive_event(&self, event: SweepEvent<'_>) -> anyhow::Result<()> {
+        if let (SweepEvent::Measured(measurement, _), Some(run)) = (event, &mut *self.run.lock().unwrap()) {
             run.measurements.push(measurement.clone());
         }
         Ok(())
     }
 
-    fn finish(&self, outcome: Outcome) -> anyhow::Result<()> {
+    fn finish_run(&self, outcome: RunOutcome) -> anyhow::Result<()> {
         if let Some(run) = &mut *self.run.lock().unwrap() {
             run.outcome = outcome;
         }
         Ok(())
     }
 
-    fn salvage(&self, outcome: Outcome) {
+    fn salvage_results(&self, outcome: RunOutcome) {
         panic!("nothing ends the process early: {outcome:?}");
     }
 }
@@ -166,9 +166,9 @@ fn with_few_files<R>(more: u64, action: impl FnOnce() -> R) -> R {
 /// The part of one process.
 fn run_job(folder: &Path) {
     let process = Process::start_for(&request(0, 1)).unwrap();
-    let process = process.join(world::from_environment(&world::Options::default()).unwrap());
-    let own = process.world().rank();
-    let threads = RANKS / process.world().size();
+    let process = process.join_world(world::from_environment(&world::Options::default()).unwrap());
+    let own = process.job_world().rank();
+    let threads = RANKS / process.job_world().size();
     let mut bench = Bench::open(&process, None);
     let mut before = Instant::now();
     for trial in 0..count_trials(env::var_os(GPUS).is_some()) {
@@ -184,7 +184,7 @@ fn run_job(folder: &Path) {
             Ok(Verdict::Wrong) => End::Wrong,
             Ok(stopped @ Verdict::Stopped(_)) => panic!("{stopped:?}"),
             Err(Stop::Failed(error)) => End::Failed(error.downcast().unwrap()),
-            Err(refused) => End::Refused(refused.refusal().unwrap()),
+            Err(refused) => End::Refused(refused.refusal_text().unwrap()),
         };
         let connected = observer.connected.lock().unwrap().take();
         let until_connected_us = connected.map(|connected| (connected - before).as_micros());
@@ -220,7 +220,7 @@ fn check_results(name: &str, folder: &Path, trials: usize) {
                 assert!(named.contains(&failure.rank), "{name}: {failure}");
                 assert!(failure.reason.contains("oo many open files"), "{name}: {failure}");
                 if let Some(run) = &run {
-                    assert_eq!(run.outcome, Outcome::Failed { message: failure.to_string() });
+                    assert_eq!(run.outcome, RunOutcome::Failed { message: failure.to_string() });
                 }
                 // With one file for two ranks, either step can fail.
                 assert!(name == "threads" || run.is_some() == (trial == NOT_CONNECTED), "{name}: {failure}");
@@ -231,7 +231,7 @@ fn check_results(name: &str, folder: &Path, trials: usize) {
             unexpected => panic!("{name}: {unexpected:?}"),
         }
         let run = run.unwrap();
-        assert_eq!(run.outcome, Outcome::Complete);
+        assert_eq!(run.outcome, RunOutcome::Complete);
         let job_ranks: Vec<usize> = run.ranks.iter().map(|rank| rank.job_rank.unwrap_or(rank.rank)).collect();
         assert_eq!(job_ranks, ranks, "{name}: {trial}");
         assert!(run.ranks.iter().enumerate().all(|(number, rank)| rank.rank == number));

@@ -51,7 +51,7 @@ impl Collective {
     ];
 
     /// Returns the name on the command line and in files.
-    pub const fn name(self) -> &'static str {
+    pub const fn collective_name(self) -> &'static str {
         match self {
             Self::AllReduce => "allreduce",
             Self::AllGather => "allgather",
@@ -85,7 +85,7 @@ impl Collective {
     }
 
     /// Returns true for a reduction.
-    pub const fn reduces(self) -> bool {
+    pub const fn is_reduction(self) -> bool {
         matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter)
     }
 
@@ -123,7 +123,7 @@ impl Collective {
 
 impl fmt::Display for Collective {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.pad(self.name())
+        formatter.pad(self.collective_name())
     }
 }
 
@@ -134,7 +134,7 @@ impl fmt::Display for Collective {
 pub struct UnknownCollective(String);
 
 fn names() -> String {
-    Collective::ALL.map(Collective::name).join(", ")
+    Collective::ALL.map(Collective::collective_name).join(", ")
 }
 
 impl FromStr for Collective {
@@ -144,7 +144,7 @@ impl FromStr for Collective {
     fn from_str(text: &str) -> Result<Self, UnknownCollective> {
         let lower = text.to_ascii_lowercase();
         let stem = lower.strip_suffix("_perf").unwrap_or(&lower).replace(['_', '-'], "");
-        let found = Self::ALL.into_iter().find(|collective| collective.name() == stem);
+        let found = Self::ALL.into_iter().find(|collective| collective.collective_name() == stem);
         found.ok_or_else(|| UnknownCollective(text.to_owned()))
     }
 }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use crate::collective::Collective;
-use crate::run::{Measurement, Outcome, Provenance, Run};
+use crate::run::{Measurement, Provenance, Run, RunOutcome};
 
 /// Sufficient share of the requested bandwidth (`NCCL_TESTS_MIN_BW`).
 const ENOUGH: f64 = 0.9;
@@ -15,13 +15,13 @@ pub const TIME_FORMAT: &str = "%Y-%m-%d %H:%M:%S";
 
 /// Returns the name of nccl-tests' program for a collective on this program's command line. Other names are
 /// returned unchanged.
-pub fn program(collective: &str) -> &str {
+pub fn program_name(collective: &str) -> &str {
     collective.parse::<Collective>().map_or(collective, |known| known.nccl_tests_name())
 }
 
 /// Returns the operator's cell. nccl-tests prints an operator for sendrecv, although it reduces nothing, and
 /// a blank one for hypercube.
-pub fn operator(measurement: &Measurement) -> &str {
+pub fn operator_cell(measurement: &Measurement) -> &str {
     match (measurement.op.as_deref(), measurement.collective.as_str()) {
         (Some(op), _) => op,
         (None, "sendrecv") => "sum",
@@ -31,7 +31,7 @@ pub fn operator(measurement: &Measurement) -> &str {
 }
 
 /// Returns the root's cell: -1 without a root. It is a string in nccl-tests' JSON as well.
-pub fn root(measurement: &Measurement) -> String {
+pub fn root_cell(measurement: &Measurement) -> String {
     format!("{:>6}", measurement.root.map_or_else(|| "-1".to_owned(), |root| root.to_string()))
 }
 
@@ -54,17 +54,17 @@ pub fn minimum_busbw(provenance: &Provenance) -> Option<f64> {
 
 /// Returns true when a mean bus bandwidth is at least 90 % of the requested one; `None` without a request.
 /// NaN, the mean of no measurement, is not enough.
-pub fn enough(mean_busbw: f64, minimum: Option<f64>) -> Option<bool> {
+pub fn is_enough(mean_busbw: f64, minimum: Option<f64>) -> Option<bool> {
     minimum.map(|minimum| mean_busbw >= minimum * ENOUGH)
 }
 
 /// Returns the note on a complete run with a mean bus bandwidth below the requirement of `NCCL_TESTS_MIN_BW`.
 pub fn too_slow(run: &Run) -> Option<String> {
     // Pairs of ranks have no bus bandwidth of collectives to compare.
-    let applies = run.outcome == Outcome::Complete && run.settings.pairs.is_none();
+    let applies = run.outcome == RunOutcome::Complete && run.settings.pairs.is_none();
     let minimum = minimum_busbw(&run.provenance).filter(|_| applies)?;
     let mean = run.mean_busbw_gbps().unwrap_or(f64::NAN);
-    (enough(mean, Some(minimum)) == Some(false)).then(|| {
+    (is_enough(mean, Some(minimum)) == Some(false)).then(|| {
         format!(
             "NCCL_TESTS_MIN_BW is not reached: the mean busbw is {mean:.2} GB/s, but {minimum} GB/s less 10 \
              % are required"
@@ -82,10 +82,10 @@ pub fn local_time(utc: &str, zone: &TimeZone) -> String {
 
 /// Returns the collective of a command line: `allreduce` for `./build/all_reduce_perf` and
 /// `all_reduce_perf_mpi`. In this program's files the first argument names it.
-pub(crate) fn collective(args: &[String]) -> String {
+pub(crate) fn command_collective(args: &[String]) -> String {
     let of_command = args.get(1).and_then(|command| command.parse::<Collective>().ok());
     if let Some(collective) = of_command {
-        return collective.name().to_owned();
+        return collective.collective_name().to_owned();
     }
     let program = args.first().map_or("", String::as_str);
     let name = Path::new(program).file_name().map(|name| name.to_string_lossy()).unwrap_or_default();

@@ -6,9 +6,9 @@ use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer};
 
 /// A number in a file, including `null`, and words of nccl-tests such as `"nan"`.
-struct Number(f64);
+struct FileNumber(f64);
 
-impl<'de> Deserialize<'de> for Number {
+impl<'de> Deserialize<'de> for FileNumber {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(AnyNumber).map(Self)
     }
@@ -57,14 +57,14 @@ pub(crate) fn if_any<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Optio
 
 /// Reads a list of numbers; `null` as NaN.
 pub(crate) fn each_or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<f64>, D::Error> {
-    let numbers: Vec<Number> = Vec::deserialize(deserializer)?;
-    Ok(numbers.into_iter().map(|Number(value)| value).collect())
+    let numbers: Vec<FileNumber> = Vec::deserialize(deserializer)?;
+    Ok(numbers.into_iter().map(|FileNumber(value)| value).collect())
 }
 
 /// Reads lists of numbers; `null` as NaN.
 pub(crate) fn lists_or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Vec<f64>>, D::Error> {
-    let lists: Vec<Vec<Number>> = Vec::deserialize(deserializer)?;
-    Ok(lists.into_iter().map(|list| list.into_iter().map(|Number(value)| value).collect()).collect())
+    let lists: Vec<Vec<FileNumber>> = Vec::deserialize(deserializer)?;
+    Ok(lists.into_iter().map(|list| list.into_iter().map(|FileNumber(value)| value).collect()).collect())
 }
 
 #[cfg(test)]

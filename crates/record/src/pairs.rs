@@ -36,7 +36,7 @@ pub struct PairSettings {
 
 impl PairSettings {
     /// The test in one line: `bw over tcp, window 64, injected up to 128 bytes`.
-    pub(crate) fn describe(&self, provider: &str) -> String {
+    pub(crate) fn describe_test(&self, provider: &str) -> String {
         let several = self.endpoints > 1;
         let parts = [
             Some(format!("{} over {provider}", self.test)),

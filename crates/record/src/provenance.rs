@@ -34,13 +34,15 @@ pub const LEFT_OUT: &str = "(left out)";
 
 /// Returns the environment variables of this process with an effect on the measurement. Values that could be
 /// secret, by the variable's name, are [`LEFT_OUT`]; invalid UTF-8 is replaced.
-pub fn environment() -> BTreeMap<String, String> {
+pub fn read_environment() -> BTreeMap<String, String> {
     let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
-    chosen(std::env::vars_os().map(|(name, value)| (text(name), text(value))))
+    choose_variables(std::env::vars_os().map(|(name, value)| (text(name), text(value))))
 }
 
-/// Selects variables, and hides secrets, for [`environment`].
-pub(crate) fn chosen(variables: impl Iterator<Item = (String, String)>) -> BTreeMap<String, String> {
+/// Selects variables, and hides secrets, for [`read_environment`].
+pub(crate) fn choose_variables(
+    variables: impl Iterator<Item = (String, String)>,
+) -> BTreeMap<String, String> {
     let matters =
         |name: &str| PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || NAMES.contains(&name);
     let shown = |(name, value): (String, String)| {
@@ -52,7 +54,7 @@ pub(crate) fn chosen(variables: impl Iterator<Item = (String, String)>) -> BTree
 }
 
 /// Returns the system: `Linux 6.8.0 x86_64` (uname).
-pub fn system() -> String {
+pub fn describe_system() -> String {
     let found = rustix::system::uname();
     [found.sysname(), found.release(), found.machine()].map(|part| part.to_string_lossy()).join(" ")
 }
@@ -81,7 +83,8 @@ mod tests {
             ("LD_PRELOAD", "libnccl.so"),
             ("XNCCL_ALGO", "tree"),
         ];
-        let found = chosen(variables.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let found =
+            choose_variables(variables.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())));
         let expected = [
             ("FI_PROVIDER", "efa"),
             ("LD_PRELOAD", "libnccl.so"),
@@ -100,7 +103,7 @@ mod tests {
     #[test]
     fn the_system_is_the_one_that_uname_names() {
         let uname = std::process::Command::new("uname").arg("-srm").output().unwrap();
-        assert_eq!(system(), String::from_utf8(uname.stdout).unwrap().trim());
+        assert_eq!(describe_system(), String::from_utf8(uname.stdout).unwrap().trim());
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub struct Ratios {
 
 impl Ratios {
     /// Adds a measurement. Measurements without a baseline, without data, or without time are ignored.
-    pub fn add(&mut self, measurement: &Measurement) {
+    pub fn add_measurement(&mut self, measurement: &Measurement) {
         let Some(versus) = &measurement.versus else { return };
         let is_ratio = |ratio: f64| ratio.is_finite() && ratio > 0.0;
         if measurement.bytes == 0 || !is_ratio(versus.ratio) || !is_ratio(versus.best_ratio) {
@@ -23,13 +23,13 @@ impl Ratios {
         self.medians.push(versus.ratio);
         self.bests.push(versus.best_ratio);
         if self.worst.as_ref().is_none_or(|(worst, _)| *worst < versus.ratio) {
-            self.worst = Some((versus.ratio, describe(measurement)));
+            self.worst = Some((versus.ratio, describe_measurement(measurement)));
         }
     }
 
     /// Describes the ratios: `medians 0.874, bests 0.851 in geometric mean of 28; worst 1.121 at 4096 bytes
     /// of float sum, in place`. `None` without ratios.
-    pub fn summary(&self) -> Option<String> {
+    pub fn summary_text(&self) -> Option<String> {
         let (worst, what) = self.worst.as_ref()?;
         Some(format!(
             "medians {:.3}, bests {:.3} in geometric mean of {}; worst {worst:.3} at {what}",
@@ -40,11 +40,11 @@ impl Ratios {
     }
 }
 
-fn describe(measurement: &Measurement) -> String {
+fn describe_measurement(measurement: &Measurement) -> String {
     let Measurement { bytes, data_type, op, root, placement, .. } = measurement;
     let op = op.as_ref().map(|op| format!(" {op}")).unwrap_or_default();
     let root = root.map(|root| format!(", root {root}")).unwrap_or_default();
-    format!("{bytes} bytes of {data_type}{op}{root}, {}", placement.words())
+    format!("{bytes} bytes of {data_type}{op}{root}, {}", placement.placement_words())
 }
 
 #[cfg(test)]
@@ -54,7 +54,7 @@ mod tests {
     use crate::sample;
 
     fn measurement(bytes: u64, ratio: f64, best_ratio: f64) -> Measurement {
-        let full = sample::measurement("allreduce", Placement::InPlace, bytes, 10.0);
+        let full = sample::sample_measurement("allreduce", Placement::InPlace, bytes, 10.0);
         let versus = full.versus.clone().map(|versus| Versus { ratio, best_ratio, ..versus });
         Measurement { versus, ..full }
     }
@@ -62,13 +62,13 @@ mod tests {
     #[test]
     fn the_mean_of_ratios_is_geometric_and_the_worst_is_named() {
         let mut ratios = Ratios::default();
-        assert_eq!(ratios.summary(), None);
+        assert_eq!(ratios.summary_text(), None);
         for (bytes, ratio, best) in [(8, 0.5, 0.25), (16, 2.0, 1.0), (32, 1.0, 0.5)] {
-            ratios.add(&measurement(bytes, ratio, best));
+            ratios.add_measurement(&measurement(bytes, ratio, best));
         }
         let expected = "medians 1.000, bests 0.500 in geometric mean of 3; worst 2.000 at 16 bytes of float \
                         sum, in place";
-        assert_eq!(ratios.summary().as_deref(), Some(expected));
+        assert_eq!(ratios.summary_text().as_deref(), Some(expected));
         // Measurements without a ratio are ignored.
         let before = ratios.clone();
         for nothing in [
@@ -78,7 +78,7 @@ mod tests {
             measurement(8, 0.0, 1.0),
             Measurement { versus: None, ..measurement(8, 9.0, 9.0) },
         ] {
-            ratios.add(&nothing);
+            ratios.add_measurement(&nothing);
         }
         assert_eq!(ratios, before);
     }

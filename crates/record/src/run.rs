@@ -31,7 +31,7 @@ pub struct Run {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<String>,
     /// Outcome.
-    pub outcome: Outcome,
+    pub outcome: RunOutcome,
     /// Libraries, machine and environment.
     pub provenance: Provenance,
     /// Settings, after defaults.
@@ -60,7 +60,7 @@ pub struct LeftOut {
 /// Outcome of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
-pub enum Outcome {
+pub enum RunOutcome {
     /// It has not ended yet, or was killed before its outcome was written.
     Running,
     /// Everything was measured. The measurements contain the result of the verification.
@@ -226,7 +226,7 @@ pub struct Measurement {
     pub algorithm: Option<Algorithm>,
     /// Ranks with wrong elements.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub mismatches: Vec<Mismatch>,
+    pub mismatches: Vec<RankMismatch>,
     /// Time of the measurement, in UTC.
     pub measured_at: String,
 }
@@ -251,7 +251,7 @@ pub struct Versus {
     pub wrong: Option<u64>,
     /// See [`Measurement::mismatches`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub mismatches: Vec<Mismatch>,
+    pub mismatches: Vec<RankMismatch>,
     /// The measurement's `time_us` divided by this one; below 1 it is faster than the baseline.
     #[serde(deserialize_with = "number::or_nan")]
     pub ratio: f64,
@@ -311,7 +311,7 @@ pub struct Algorithm {
 
 /// One rank's wrong elements.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mismatch {
+pub struct RankMismatch {
     /// The rank.
     pub rank: usize,
     /// Number of wrong elements.
@@ -322,7 +322,7 @@ pub struct Mismatch {
 
 impl Placement {
     /// Name in reports: `out-of-place`, `in-place`.
-    pub const fn name(self) -> &'static str {
+    pub const fn placement_name(self) -> &'static str {
         match self {
             Self::OutOfPlace => "out-of-place",
             Self::InPlace => "in-place",
@@ -330,7 +330,7 @@ impl Placement {
     }
 
     /// Name with blanks. Parsers take the last line with `out-of-place` for the head of the table.
-    pub const fn words(self) -> &'static str {
+    pub const fn placement_words(self) -> &'static str {
         match self {
             Self::OutOfPlace => "out of place",
             Self::InPlace => "in place",
@@ -348,7 +348,8 @@ impl Measurement {
     /// Returns true when a backend's ranks with wrong elements are listed, but its wrong elements are not
     /// counted.
     pub(crate) fn has_uncounted_mismatch(&self) -> bool {
-        let uncounted = |wrong: Option<u64>, found: &[Mismatch]| wrong.unwrap_or(0) == 0 && !found.is_empty();
+        let uncounted =
+            |wrong: Option<u64>, found: &[RankMismatch]| wrong.unwrap_or(0) == 0 && !found.is_empty();
         uncounted(self.wrong, &self.mismatches)
             || self.versus.as_ref().is_some_and(|theirs| uncounted(theirs.wrong, &theirs.mismatches))
     }
@@ -362,7 +363,7 @@ impl Measurement {
 
 impl Run {
     /// The devices in the order of ranks: `8 x NVIDIA H200, 4 x NVIDIA H100`.
-    pub fn devices(&self) -> String {
+    pub fn devices_text(&self) -> String {
         let mut counts: Vec<(&str, usize)> = Vec::new();
         for rank in &self.ranks {
             match counts.iter_mut().find(|(name, _)| *name == rank.device_name) {
@@ -376,7 +377,7 @@ impl Run {
     /// The test of pairs of ranks in one line: `bw over tcp, window 64`; `None` for collectives.
     pub fn describe_pairs(&self) -> Option<String> {
         let provider = self.provenance.transport.as_deref().unwrap_or_default();
-        self.settings.pairs.as_ref().map(|pairs| pairs.describe(provider))
+        self.settings.pairs.as_ref().map(|pairs| pairs.describe_test(provider))
     }
 
     /// Number of pairs of rank and measurement with wrong data; `None` when nothing was verified.

@@ -7,32 +7,32 @@ pub mod row;
 
 use crate::pairs::{Completion, Messages, PairSettings, Until};
 use crate::run::{
-    Algorithm, BackendLibrary, Measurement, Mismatch, Outcome, PerIteration, Placement, Provenance, Rank,
-    RankTimes, Run, SCHEMA_VERSION, Versus,
+    Algorithm, BackendLibrary, Measurement, PerIteration, Placement, Provenance, Rank, RankMismatch,
+    RankTimes, Run, RunOutcome, SCHEMA_VERSION, Versus,
 };
 use crate::settings::Settings;
 use crate::statistics::Statistics;
 
 /// Two ranks; an allreduce in both placements, one of them wrong, a broadcast of another cycle, and an
 /// allgather with nothing that can be absent.
-pub fn full() -> Run {
+pub fn full_run() -> Run {
     Run {
         schema_version: SCHEMA_VERSION,
         program: "nccl-bench 0.1.0 (1a2b3c4d5e6f)".to_owned(),
         command: ["nccl-bench", "allreduce,broadcast", "-e", "1M"].map(str::to_owned).to_vec(),
         started_at: "2026-11-22T08:30:00.123Z".to_owned(),
         ended_at: Some("2026-11-22T08:30:05.000Z".to_owned()),
-        outcome: Outcome::Complete,
-        provenance: provenance(),
-        settings: settings(),
-        ranks: (0..2).map(rank).collect(),
-        measurements: measurements(),
+        outcome: RunOutcome::Complete,
+        provenance: sample_provenance(),
+        settings: sample_settings(),
+        ranks: (0..2).map(sample_rank).collect(),
+        measurements: sample_measurements(),
         notes: vec!["the largest size was 2M: reduced to what memory allows".to_owned()],
         left_out: None,
     }
 }
 
-fn provenance() -> Provenance {
+fn sample_provenance() -> Provenance {
     Provenance {
         backend: "nccl".to_owned(),
         library_version: "2.28.9".to_owned(),
@@ -50,7 +50,7 @@ fn provenance() -> Provenance {
     }
 }
 
-fn settings() -> Settings {
+fn sample_settings() -> Settings {
     Settings {
         threads: 1,
         gpus: 1,
@@ -83,21 +83,21 @@ fn settings() -> Settings {
     }
 }
 
-fn measurements() -> Vec<Measurement> {
-    let measurement = measurement("allreduce", Placement::OutOfPlace, 1 << 20, 12.5);
+fn sample_measurements() -> Vec<Measurement> {
+    let measurement = sample_measurement("allreduce", Placement::OutOfPlace, 1 << 20, 12.5);
     vec![
         measurement.clone(),
         Measurement {
             placement: Placement::InPlace,
             wrong: Some(3),
-            mismatches: vec![Mismatch {
+            mismatches: vec![RankMismatch {
                 rank: 1,
                 wrong: 3,
                 first: "element 3: expected 1.5 (0x3fc00000), found NaN (0x7fc00000)".to_owned(),
             }],
             versus: measurement.versus.clone().map(|versus| Versus {
                 wrong: Some(1),
-                mismatches: vec![Mismatch {
+                mismatches: vec![RankMismatch {
                     rank: 0,
                     wrong: 1,
                     first: "element 0: expected 1.0 (0x3f800000), found 0.0 (0x00000000)".to_owned(),
@@ -127,12 +127,12 @@ fn measurements() -> Vec<Measurement> {
             rounds_us: Vec::new(),
             stable: None,
             versus: None,
-            ..self::measurement("allgather", Placement::OutOfPlace, 8, 3.25)
+            ..self::sample_measurement("allgather", Placement::OutOfPlace, 8, 3.25)
         },
     ]
 }
 
-fn rank(rank: usize) -> Rank {
+fn sample_rank(rank: usize) -> Rank {
     Rank {
         rank,
         job_rank: Some(2 * rank + 1),
@@ -150,9 +150,9 @@ fn rank(rank: usize) -> Rank {
 }
 
 /// A float allreduce of two ranks with everything that can be known.
-pub fn measurement(collective: &str, placement: Placement, bytes: u64, time_us: f64) -> Measurement {
+pub fn sample_measurement(collective: &str, placement: Placement, bytes: u64, time_us: f64) -> Measurement {
     let times_us = [9.0, 1.0, 1.25, 1.0].map(|share| share * time_us).to_vec();
-    let statistics = Statistics::of(&times_us[1..]);
+    let statistics = Statistics::from_times(&times_us[1..]);
     let bandwidth = bytes as f64 / time_us / 1e3;
     Measurement {
         collective: collective.to_owned(),

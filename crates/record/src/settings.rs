@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn columns_and_harmless_settings_are_fields() {
-        let fields = serde_json::to_value(sample::full().settings).unwrap();
+        let fields = serde_json::to_value(sample::full_run().settings).unwrap();
         for name in Settings::COLUMNS.iter().chain(Settings::HARMLESS) {
             assert!(fields.get(name).is_some(), "there is no setting {name}");
         }

@@ -17,23 +17,25 @@ pub enum SelectedSide {
 impl SelectedSide {
     /// Returns the selected runs, each with the name of its backend, or `None` when the run has only one.
     /// Empty when the run lacks the selected one.
-    pub fn of(self, run: Run) -> Vec<(Option<String>, Run)> {
-        let other = other(&run);
+    pub fn select_runs(self, run: Run) -> Vec<(Option<String>, Run)> {
+        let other = baseline_run(&run);
         match (self, other) {
             (Self::Own, _) | (Self::Both, None) => vec![(None, run)],
             (Self::Other, None) => Vec::new(),
-            (Self::Other, Some(other)) => vec![named(other)],
-            (Self::Both, Some(other)) => vec![named(own(run)), named(other)],
+            (Self::Other, Some(other)) => vec![with_backend_name(other)],
+            (Self::Both, Some(other)) => {
+                vec![with_backend_name(without_baseline(run)), with_backend_name(other)]
+            }
         }
     }
 }
 
-fn named(run: Run) -> (Option<String>, Run) {
+fn with_backend_name(run: Run) -> (Option<String>, Run) {
     (Some(run.provenance.backend.clone()), run)
 }
 
 /// Returns the run without the baseline.
-fn own(run: Run) -> Run {
+fn without_baseline(run: Run) -> Run {
     Run {
         provenance: Provenance { versus: None, ..run.provenance },
         measurements: run.measurements.into_iter().map(|each| Measurement { versus: None, ..each }).collect(),
@@ -55,7 +57,7 @@ pub(crate) fn other_provenance(own: &Provenance) -> Option<Provenance> {
 }
 
 /// Returns the baseline as a run, if it was measured. It lacks all values that only the measured backend has.
-fn other(run: &Run) -> Option<Run> {
+fn baseline_run(run: &Run) -> Option<Run> {
     let provenance = other_provenance(&run.provenance)?;
     let measurement = |own: &Measurement| {
         let versus = own.versus.clone()?;
@@ -86,8 +88,8 @@ mod tests {
 
     #[test]
     fn each_side_has_what_it_took_and_who_it_was() {
-        let run = sample::full();
-        let sides = SelectedSide::Both.of(run.clone());
+        let run = sample::full_run();
+        let sides = SelectedSide::Both.select_runs(run.clone());
         let [(Some(own_name), own), (Some(other_name), other)] = &sides[..] else { panic!("{sides:#?}") };
         assert_eq!((own_name.as_str(), other_name.as_str()), ("nccl", "mpi"));
         assert_eq!(other.provenance.library_version, "Open MPI 4.1.4");
@@ -107,18 +109,18 @@ mod tests {
             assert!(own.versus.is_none() && other.versus.is_none() && other.statistics.is_none());
         }
         assert_eq!(other.measurements[1].mismatches[0].rank, 0);
-        assert_eq!(SelectedSide::Own.of(run.clone()), [(None, run.clone())]);
-        assert_eq!(SelectedSide::Other.of(run), [(Some("mpi".to_owned()), other.clone())]);
+        assert_eq!(SelectedSide::Own.select_runs(run.clone()), [(None, run.clone())]);
+        assert_eq!(SelectedSide::Other.select_runs(run), [(Some("mpi".to_owned()), other.clone())]);
     }
 
     #[test]
     fn a_run_of_one_side_has_no_other() {
-        let (mut unknown, mut nothing) = (sample::full(), sample::full());
+        let (mut unknown, mut nothing) = (sample::full_run(), sample::full_run());
         unknown.provenance.versus = None;
         nothing.measurements.drain(..3);
         for run in [unknown, nothing] {
-            assert_eq!(SelectedSide::Both.of(run.clone()), [(None, run.clone())]);
-            assert_eq!(SelectedSide::Other.of(run), []);
+            assert_eq!(SelectedSide::Both.select_runs(run.clone()), [(None, run.clone())]);
+            assert_eq!(SelectedSide::Other.select_runs(run), []);
         }
     }
 }

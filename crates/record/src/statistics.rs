@@ -34,7 +34,7 @@ pub struct Statistics {
 
 impl Statistics {
     /// Calculates the statistics of times in microseconds; `None` without times.
-    pub fn of(times_us: &[f64]) -> Option<Self> {
+    pub fn from_times(times_us: &[f64]) -> Option<Self> {
         let mut sorted = times_us.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
         let (&min_us, &max_us) = (sorted.first()?, sorted.last()?);
@@ -61,7 +61,7 @@ impl Statistics {
 }
 
 /// Returns the median: the middle value, or the mean of the two middle ones; `None` without values.
-pub fn median(values: &[f64]) -> Option<f64> {
+pub fn find_median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
     (!sorted.is_empty()).then(|| median_of_sorted(&sorted))
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn percentiles_are_times_that_were_measured() {
         let times: Vec<f64> = (1..=200).rev().map(f64::from).collect();
-        let found = Statistics::of(&times).unwrap();
+        let found = Statistics::from_times(&times).unwrap();
         assert_eq!((found.samples, found.min_us, found.max_us), (200, 1.0, 200.0));
         assert_eq!((found.median_us, found.mean_us), (100.5, 100.5));
         assert_eq!((found.p95_us, found.p99_us), (190.0, 198.0));
@@ -94,12 +94,12 @@ mod tests {
 
     #[test]
     fn few_times_are_enough_and_none_are_not() {
-        assert_eq!(Statistics::of(&[]), None);
-        let one = Statistics::of(&[7.0]).unwrap();
+        assert_eq!(Statistics::from_times(&[]), None);
+        let one = Statistics::from_times(&[7.0]).unwrap();
         assert_eq!((one.min_us, one.median_us, one.p99_us, one.deviation_us), (7.0, 7.0, 7.0, 0.0));
-        assert_eq!(Statistics::of(&[3.0, 1.0, 2.0]).unwrap().median_us, 2.0);
+        assert_eq!(Statistics::from_times(&[3.0, 1.0, 2.0]).unwrap().median_us, 2.0);
         assert_eq!(
-            (median(&[]), median(&[3.0, 1.0]), median(&[3.0, 1.0, 2.5])),
+            (find_median(&[]), find_median(&[3.0, 1.0]), find_median(&[3.0, 1.0, 2.5])),
             (None, Some(2.0), Some(2.5))
         );
     }

@@ -7,8 +7,8 @@
 use std::fs;
 use std::path::Path;
 
-use record::files::{Files, Output, read};
-use record::{LeftOut, Measurement, Outcome, Run};
+use record::files::{Files, Output, read_run};
+use record::{LeftOut, Measurement, Run, RunOutcome};
 
 /// Limits the size of files of this process; `None` restores the limit.
 fn limit_files(bytes: Option<u64>) {
@@ -39,7 +39,7 @@ fn no_file_is_left_in_half() {
 
     // No room at all: said before the run.
     limit_files(Some(100));
-    let opened = Files::open(&outputs, false);
+    let opened = Files::open_outputs(&outputs, false);
     limit_files(None);
     let error = opened.unwrap_err();
     assert_eq!(error.failures.len(), 3);
@@ -47,16 +47,16 @@ fn no_file_is_left_in_half() {
     assert_eq!(names(), [""; 0]);
 
     fs::write(path("run.json"), "older").unwrap();
-    let mut files = Files::open(&outputs, true).unwrap();
-    let header = Run { measurements: Vec::new(), outcome: Outcome::Running, ..run.clone() };
-    files.start(&header).unwrap();
-    files.measurement(&run.measurements[0]).unwrap();
+    let mut files = Files::open_outputs(&outputs, true).unwrap();
+    let header = Run { measurements: Vec::new(), outcome: RunOutcome::Running, ..run.clone() };
+    files.start_run(&header).unwrap();
+    files.add_measurement(&run.measurements[0]).unwrap();
     let (begun, streamed) = (fs::read(path("run.json")).unwrap(), fs::read(path("run.jsonl")).unwrap());
     assert_ne!(begun, b"older");
     // Room for a part of the next line, and for all of the Markdown, but not for the JSON.
     limit_files(Some(streamed.len() as u64 + 480));
-    let second = files.measurement(&run.measurements[1]);
-    let finished = files.finish(&run);
+    let second = files.add_measurement(&run.measurements[1]);
+    let finished = files.finish_run(&run);
     limit_files(None);
     let error = second.unwrap_err();
     assert!(error.to_string().contains("run.jsonl: File too large"), "{error}");
@@ -68,28 +68,31 @@ fn no_file_is_left_in_half() {
     assert_eq!(names(), ["run.json", "run.jsonl", "run.md"]);
     assert_eq!(fs::read(path("run.json")).unwrap(), begun);
     // The outcome takes the room of measurements where there is no other.
-    let kept = read(&path("run.jsonl")).unwrap();
+    let kept = read_run(&path("run.jsonl")).unwrap();
     let left_out = run.measurements.len() - kept.measurements.len();
     assert!(left_out > 0 && kept.measurements[..] == run.measurements[..kept.measurements.len()], "{kept:?}");
     let said =
         format!("the last {left_out} measurement(s) are not in the file: File too large (os error 27)");
-    assert_eq!((&kept.outcome, kept.notes.last()), (&Outcome::Failed { message: said.clone() }, Some(&said)));
+    assert_eq!(
+        (&kept.outcome, kept.notes.last()),
+        (&RunOutcome::Failed { message: said.clone() }, Some(&said))
+    );
     let wrong_measurements = run.measurements.iter().filter(|each| each.is_wrong()).count();
     assert!(wrong_measurements > 0 && kept.measurements.iter().all(|each| !each.is_wrong()), "{kept:?}");
     assert_eq!(kept.left_out, Some(LeftOut { measurements: left_out, wrong_measurements }));
     assert!(fs::read_to_string(path("run.md")).unwrap().ends_with("|\n"));
 
     // The end has the lines for which there was no room before.
-    let mut files = Files::open(&outputs[1..2], false).unwrap();
-    files.start(&header).unwrap();
-    files.measurement(&run.measurements[0]).unwrap();
+    let mut files = Files::open_outputs(&outputs[1..2], false).unwrap();
+    files.start_run(&header).unwrap();
+    files.add_measurement(&run.measurements[0]).unwrap();
     limit_files(Some(streamed.len() as u64 + 480));
-    let second = files.measurement(&run.measurements[1]);
+    let second = files.add_measurement(&run.measurements[1]);
     limit_files(None);
     assert!(second.is_err());
     assert_eq!(fs::read(path("run.jsonl")).unwrap(), streamed);
-    files.finish(&run).unwrap();
-    assert_eq!(read(&path("run.jsonl")).unwrap(), run);
+    files.finish_run(&run).unwrap();
+    assert_eq!(read_run(&path("run.jsonl")).unwrap(), run);
     for name in ["full.json", "full.csv", "full.md"] {
         what_was_measured_is_kept(&path(name), &run);
     }
@@ -97,18 +100,18 @@ fn no_file_is_left_in_half() {
 
 /// Measures until the disk is full, and ends the run as failed.
 fn what_was_measured_is_kept(path: &Path, run: &Run) {
-    let mut growing = Run { measurements: Vec::new(), outcome: Outcome::Running, ..run.clone() };
+    let mut growing = Run { measurements: Vec::new(), outcome: RunOutcome::Running, ..run.clone() };
     limit_files(Some(32 << 10));
-    let mut files = Files::open(&[path.to_str().unwrap().parse().unwrap()], false).unwrap();
-    files.start(&growing).unwrap();
+    let mut files = Files::open_outputs(&[path.to_str().unwrap().parse().unwrap()], false).unwrap();
+    files.start_run(&growing).unwrap();
     let error = loop {
         growing.measurements.push(Measurement { wrong: Some(1), ..run.measurements[0].clone() });
-        if let Err(error) = files.measurement(growing.measurements.last().unwrap()) {
+        if let Err(error) = files.add_measurement(growing.measurements.last().unwrap()) {
             break error.to_string();
         }
     };
-    growing.outcome = Outcome::Failed { message: error.clone() };
-    let finished = files.finish(&growing);
+    growing.outcome = RunOutcome::Failed { message: error.clone() };
+    let finished = files.finish_run(&growing);
     limit_files(None);
     assert!(
         error.ends_with(&format!("cannot write {}: File too large (os error 27)", path.display())),
@@ -121,7 +124,7 @@ fn what_was_measured_is_kept(path: &Path, run: &Run) {
     assert!(kept + 1 >= growing.measurements.len(), "{kept} of {}\n{text}", growing.measurements.len());
     assert!(kept > 10 && text.contains("ailed"), "{text}");
     if path.extension().unwrap() == "json" {
-        let found = read(path).unwrap();
+        let found = read_run(path).unwrap();
         assert_eq!(found.outcome, growing.outcome);
         let lost = growing.measurements.len() - found.measurements.len();
         let left_out = (lost > 0).then_some(LeftOut { measurements: lost, wrong_measurements: lost });

@@ -13,7 +13,7 @@ use engine::collective::Collective;
 
 use crate::command::measure::{ALL, EXAMPLES, Invocation, collectives};
 use crate::command::{self, Context, Program};
-use crate::exit::{ExitError, check_standard_output, refusal};
+use crate::exit::{ExitError, check_standard_output, parser_refusal};
 use crate::{limits, log};
 use engine::supervision::{Stop, hold_signals, ignore_file_size_signal};
 
@@ -25,29 +25,30 @@ const STYLES: Styles = Styles::styled()
 
 /// Runs the program with the arguments of this process.
 pub fn main(program: Program) -> ExitCode {
-    ExitCode::from(run(&program).unwrap_or_else(ExitError::report))
+    ExitCode::from(run_program(&program).unwrap_or_else(ExitError::report_error))
 }
 
-fn run(program: &Program) -> Result<u8, ExitError> {
+fn run_program(program: &Program) -> Result<u8, ExitError> {
     limits::check_stack()?;
     hold_signals().map_err(Stop::from)?;
-    log::start()?;
+    log::start_log()?;
     check_standard_output()?;
     ignore_file_size_signal().map_err(Stop::from)?;
     tracing::debug!("started");
-    let root = definition();
-    let (invocation, matches) = parse(std::env::args_os())?;
-    let (name, matches) = matches.subcommand().ok_or_else(|| refusal("a command is missing"))?;
-    let command = command::all().into_iter().find(|command| command.definition().get_name() == name);
-    let command = command.ok_or_else(|| refusal(format!("there is no command '{name}'")))?;
+    let root = define_command_line();
+    let (invocation, matches) = parse_command_line(std::env::args_os())?;
+    let (name, matches) = matches.subcommand().ok_or_else(|| parser_refusal("a command is missing"))?;
+    let command =
+        command::all_commands().into_iter().find(|command| command.define_command().get_name() == name);
+    let command = command.ok_or_else(|| parser_refusal(format!("there is no command '{name}'")))?;
     if !command.takes_over_signals() {
         command::take_over_signals()?;
     }
-    command.run(matches, &Context { program, root: &root, invocation })
+    command.run_command(matches, &Context { program, root: &root, invocation })
 }
 
 /// The definition of the whole command line, also for completions and manual pages.
-pub fn definition() -> clap::Command {
+pub fn define_command_line() -> clap::Command {
     let root = clap::Command::new("nccl-bench")
         .version(crate::build::VERSION)
         .about("Measures and verifies collectives: NCCL over GPUs, libfabric over host memory")
@@ -59,7 +60,7 @@ pub fn definition() -> clap::Command {
         .args_override_self(true)
         .after_help(EXAMPLES)
         .disable_help_subcommand(true)
-        .subcommands(command::all().iter().map(|command| command.definition()));
+        .subcommands(command::all_commands().iter().map(|command| command.define_command()));
     allow_negative_numbers(root)
 }
 
@@ -87,7 +88,7 @@ fn collective_of_program(program: &Path) -> Option<Collective> {
 ///
 /// # Errors
 /// The parser's answer, which includes those to `--help` and `--version`.
-pub fn parse<I, T>(line: I) -> Result<(Invocation, ArgMatches), clap::Error>
+pub fn parse_command_line<I, T>(line: I) -> Result<(Invocation, ArgMatches), clap::Error>
 where
     I: IntoIterator<Item = T>,
     T: Into<OsString>,
@@ -96,12 +97,12 @@ where
     let command: Vec<String> = arguments.iter().map(|each| each.to_string_lossy().into_owned()).collect();
     let by_name = command.first().and_then(|program| collective_of_program(Path::new(program)));
     if let Some(collective) = by_name {
-        arguments.insert(1, collective.name().into());
+        arguments.insert(1, collective.collective_name().into());
     } else if let Some(list) = command.get(1).filter(|first| first.contains(',') && !first.starts_with('-')) {
-        collectives(list).map_err(refusal)?;
+        collectives(list).map_err(parser_refusal)?;
         arguments.splice(1..2, [ALL.into(), "--collectives".into(), list.into()]);
     }
-    let matches = definition().try_get_matches_from(arguments).map_err(with_advice)?;
+    let matches = define_command_line().try_get_matches_from(arguments).map_err(with_advice)?;
     Ok((Invocation { as_nccl_tests: by_name.is_some(), command }, matches))
 }
 
@@ -118,17 +119,17 @@ fn with_advice(mut error: clap::Error) -> clap::Error {
     let reason = error.source().and_then(|source| source.downcast_ref::<ParseIntError>());
     let is_no_number = reason.is_some_and(|reason| *reason.kind() != IntErrorKind::PosOverflow);
     match (error.get(ContextKind::InvalidArg), error.get(ContextKind::InvalidValue)) {
-        (Some(argument), Some(value)) if is_no_number => {
-            refusal(format!("invalid value '{value}' for '{argument}': it is not a whole number from 0 on"))
-        }
+        (Some(argument), Some(value)) if is_no_number => parser_refusal(format!(
+            "invalid value '{value}' for '{argument}': it is not a whole number from 0 on"
+        )),
         _ => error,
     }
 }
 
 /// The command from which a name differs in the fewest letters, up to a third of them.
 fn likeliest_command(typed: &str) -> Option<String> {
-    let commands = command::all();
-    let names = commands.iter().map(|command| command.definition().get_name().to_owned());
+    let commands = command::all_commands();
+    let names = commands.iter().map(|command| command.define_command().get_name().to_owned());
     let distances = names.map(|name| (strsim::osa_distance(&name, typed), name));
     let (corrections, name) = distances.min()?;
     (corrections * 3 <= typed.chars().count()).then_some(name)
@@ -141,20 +142,20 @@ pub(crate) mod tests {
 
     use collectives::DataType;
     use engine::data::Op;
-    use engine::request::Step;
+    use engine::request::SizeStep;
     use engine::request::{BackendChoice, Request, Roots, Variables, Versus};
     use record::{Average, Blocking, Registration};
     use std::time::Duration;
 
     #[test]
     fn the_command_line_is_well_formed() {
-        definition().debug_assert();
+        define_command_line().debug_assert();
     }
 
     fn parsed<'a>(line: impl IntoIterator<Item = &'a str>) -> Result<ParsedMeasurement, clap::Error> {
-        let (invocation, matches) = parse(line)?;
+        let (invocation, matches) = parse_command_line(line)?;
         let (name, matches) = matches.subcommand().unwrap();
-        measure::parse(name.parse().ok(), matches, &invocation, Ok(Variables::default()))
+        measure::parse_measurement(name.parse().ok(), matches, &invocation, Ok(Variables::default()))
     }
 
     /// The measurement of a command line.
@@ -180,7 +181,7 @@ pub(crate) mod tests {
         );
         assert_eq!(found.collectives, [Collective::AllReduce]);
         assert_eq!((found.settings.min_bytes, found.max_bytes), (8, Some(8 << 30)));
-        assert_eq!(found.step(), Step::Factor(2));
+        assert_eq!(found.size_step(), SizeStep::Factor(2));
         assert_eq!((found.settings.warm_up, found.settings.iterations, found.settings.checks), (5, 20, 1));
         assert_eq!((found.gpus, found.threads), (Some(8), Some(1)));
         assert_eq!((found.data_types, found.ops), (vec![DataType::Float16], vec![Op::Max]));
@@ -216,13 +217,13 @@ pub(crate) mod tests {
             let found = settings(name);
             assert_eq!(found.collectives, [Collective::AllReduce]);
             assert_eq!((found.settings.min_bytes, found.max_bytes), (32 << 20, Some(32 << 20)));
-            assert_eq!((found.step(), found.gpus), (Step::Bytes(1 << 20), Some(1)));
+            assert_eq!((found.size_step(), found.gpus), (SizeStep::Bytes(1 << 20), Some(1)));
         }
         let found = settings("nccl-bench allreduce -b 8 -b 16 -e 1K -c 2 -c 0");
         assert_eq!((found.settings.min_bytes, found.settings.checks), (16, 0), "the last one counts");
         let found = settings("nccl-bench all_reduce_perf");
         assert_eq!((found.settings.min_bytes, found.max_bytes, found.gpus), (8, None, None));
-        assert_eq!(found.step(), Step::Factor(2));
+        assert_eq!(found.size_step(), SizeStep::Factor(2));
     }
 
     #[test]
@@ -239,7 +240,7 @@ pub(crate) mod tests {
         assert_eq!(found.collectives, expected);
         assert_eq!(found.data_types, [DataType::Float32, DataType::Int8]);
         assert_eq!(found.ops, Op::ALL);
-        assert_eq!(found.step(), Step::Bytes(1 << 20));
+        assert_eq!(found.size_step(), SizeStep::Bytes(1 << 20));
         let all = settings("nccl-bench all -d all");
         assert_eq!(all.collectives, Collective::ALL);
         assert_eq!(all.data_types, DataType::ALL);
@@ -381,7 +382,7 @@ pub(crate) mod tests {
             ("allreduce --segment -1", "it is negative"),
             ("fabric bw -b -1", "it is negative"),
         ] {
-            let error = parse(format!("nccl-bench {line}").split_whitespace()).unwrap_err();
+            let error = parse_command_line(format!("nccl-bench {line}").split_whitespace()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ValueValidation, "{line}: {error}");
             assert!(error.to_string().contains(reason), "{line}: {error}");
         }
@@ -389,7 +390,8 @@ pub(crate) mod tests {
 
     #[test]
     fn the_last_of_repeated_options_counts_with_every_command() {
-        let (_, matches) = parse(["nccl-bench", "fabric", "bw", "--window", "2", "--window", "8"]).unwrap();
+        let (_, matches) =
+            parse_command_line(["nccl-bench", "fabric", "bw", "--window", "2", "--window", "8"]).unwrap();
         let (_, matches) = matches.subcommand().unwrap();
         let (_, matches) = matches.subcommand().unwrap();
         assert_eq!(matches.get_one::<u64>("window"), Some(&8));
@@ -408,7 +410,7 @@ pub(crate) mod tests {
 
     #[test]
     fn help_is_not_an_error() {
-        let answer = parse(["nccl-bench", "allreduce", "--help"]).unwrap_err();
+        let answer = parse_command_line(["nccl-bench", "allreduce", "--help"]).unwrap_err();
         assert_eq!(answer.exit_code(), 0);
         let text = answer.to_string();
         assert!(text.contains("mpirun -np 16"));
@@ -420,11 +422,11 @@ pub(crate) mod tests {
     }
     #[test]
     fn the_help_is_short_and_the_long_one_has_all_flags() {
-        let help = |flag| parse(["nccl-bench", "allreduce", flag]).unwrap_err().to_string();
+        let help = |flag| parse_command_line(["nccl-bench", "allreduce", flag]).unwrap_err().to_string();
         let (short, long) = (help("-h"), help("--help"));
         assert!(short.lines().count() <= 70, "{} lines", short.lines().count());
         assert!(long.lines().count() <= 255, "{} lines", long.lines().count());
-        let definition = definition();
+        let definition = define_command_line();
         let command = definition.find_subcommand("allreduce").unwrap();
         let words = long.split_whitespace().collect::<Vec<_>>().join(" ");
         for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {

@@ -10,7 +10,7 @@ use engine::data::Op;
 
 use super::help::{TOPIC, guide};
 use super::{Command, Context};
-use crate::exit::{ExitError, print, refusal};
+use crate::exit::{ExitError, parser_refusal, print_text};
 
 /// The argument with the name of the shell.
 const SHELL: &str = "shell";
@@ -26,21 +26,21 @@ Examples:
 pub struct Completions;
 
 impl Command for Completions {
-    fn definition(&self) -> clap::Command {
+    fn define_command(&self) -> clap::Command {
         clap::Command::new("completions")
             .about("Print the completions of a shell")
             .after_help(EXAMPLES)
             .arg(Arg::new(SHELL).required(true).value_parser(value_parser!(Shell)).help("Which shell"))
     }
 
-    fn run(&self, matches: &ArgMatches, context: &Context<'_>) -> Result<u8, ExitError> {
-        let shell = matches.get_one::<Shell>(SHELL).ok_or_else(|| refusal("a shell is missing"))?;
-        print(&completions(*shell, context.root.clone()))
+    fn run_command(&self, matches: &ArgMatches, context: &Context<'_>) -> Result<u8, ExitError> {
+        let shell = matches.get_one::<Shell>(SHELL).ok_or_else(|| parser_refusal("a shell is missing"))?;
+        print_text(&generate_completions(*shell, context.root.clone()))
     }
 }
 
 /// Returns the completions of `command` for `shell`.
-fn completions(shell: Shell, command: clap::Command) -> String {
+fn generate_completions(shell: Shell, command: clap::Command) -> String {
     let name = command.get_name().to_owned();
     let mut command = with_values(command);
     let mut text = Vec::new();
@@ -81,7 +81,7 @@ fn with_values(command: clap::Command) -> clap::Command {
     let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
     names.iter().fold(command, |command, name| {
         command.mut_subcommand(name, |sub| {
-            sub.mut_args(|argument| match values(name, argument.get_id().as_str()) {
+            sub.mut_args(|argument| match argument_values(name, argument.get_id().as_str()) {
                 Some(values) => argument.value_parser(PossibleValuesParser::new(values)),
                 None => argument,
             })
@@ -90,10 +90,10 @@ fn with_values(command: clap::Command) -> clap::Command {
 }
 
 /// Returns the values of an argument of a command.
-fn values(command: &str, argument: &str) -> Option<Vec<&'static str>> {
+fn argument_values(command: &str, argument: &str) -> Option<Vec<&'static str>> {
     match argument {
         "data_types" => Some(DataType::ALL.into_iter().map(DataType::name).chain(["all"]).collect()),
-        "ops" => Some(Op::ALL.into_iter().map(Op::name).chain(["all"]).collect()),
+        "ops" => Some(Op::ALL.into_iter().map(Op::operator_name).chain(["all"]).collect()),
         "algorithms" | "between" => {
             let collective = command.parse::<Collective>().ok();
             let serves = |algorithm: &Algorithm| match collective.map(on_fabric) {
@@ -104,8 +104,8 @@ fn values(command: &str, argument: &str) -> Option<Vec<&'static str>> {
             Some(Algorithm::ALL.into_iter().filter(serves).map(Algorithm::name).collect())
         }
         TOPIC => {
-            let collectives = Collective::ALL.into_iter().map(Collective::name);
-            Some(guide::topics().map(|(name, _)| name).chain(collectives).collect())
+            let collectives = Collective::ALL.into_iter().map(Collective::collective_name);
+            Some(guide::all_topics().map(|(name, _)| name).chain(collectives).collect())
         }
         _ => None,
     }
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn each_shell_completes_commands_and_flags() {
         for shell in Shell::value_variants() {
-            let script = completions(*shell, command());
+            let script = generate_completions(*shell, command());
             for part in ["bench", "all", "minbytes"] {
                 assert!(script.contains(part), "{shell}: {part} is missing");
             }

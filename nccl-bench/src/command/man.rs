@@ -12,8 +12,8 @@ use engine::supervision::Stop;
 
 use super::help::guide;
 use super::output_file::Maker;
-use super::{Context, lines};
-use crate::exit::{ExitError, print};
+use super::{Context, path_lines};
+use crate::exit::{ExitError, print_text};
 
 /// The section of manual pages for commands.
 const COMMANDS: &str = "1";
@@ -41,7 +41,7 @@ const MAKER: Maker = Maker {
 pub struct Man;
 
 impl super::Command for Man {
-    fn definition(&self) -> Command {
+    fn define_command(&self) -> Command {
         Command::new("man")
             .about("Print the manual page")
             .arg(
@@ -60,14 +60,14 @@ impl super::Command for Man {
             )
     }
 
-    fn run(&self, matches: &clap::ArgMatches, context: &Context<'_>) -> Result<u8, ExitError> {
+    fn run_command(&self, matches: &clap::ArgMatches, context: &Context<'_>) -> Result<u8, ExitError> {
         let Some(folder) = matches.get_one::<PathBuf>(FOLDER) else {
-            let page = main_page(&built(context.root)).map_err(Stop::from)?;
-            return print(&String::from_utf8_lossy(&page.text));
+            let page = main_page(&build_command(context.root)).map_err(Stop::from)?;
+            return print_text(&String::from_utf8_lossy(&page.text));
         };
         let written = write_pages(context.root, folder, matches.get_flag(FORCE))
-            .map_err(|error| ExitError::refused(format!("{error:#}")))?;
-        print(&lines(&written))
+            .map_err(|error| ExitError::refuse_with(format!("{error:#}")))?;
+        print_text(&path_lines(&written))
     }
 }
 
@@ -85,11 +85,11 @@ struct Page {
 ///
 /// # Errors
 /// Never in practice: it writes to memory.
-fn pages(command: &Command) -> io::Result<Vec<Page>> {
-    let command = built(command);
+fn render_pages(command: &Command) -> io::Result<Vec<Page>> {
+    let command = build_command(command);
     let mut pages = vec![main_page(&command)?];
     pages_below(&command, &command, &mut pages)?;
-    for (name, summary) in guide::topics() {
+    for (name, summary) in guide::all_topics() {
         pages.push(topic_page(&command, name, summary)?);
     }
     Ok(pages)
@@ -112,7 +112,7 @@ fn pages_below(parent: &Command, root: &Command, pages: &mut Vec<Page>) -> io::R
 /// set. The error names it.
 fn write_pages(command: &Command, folder: &Path, force: bool) -> anyhow::Result<Vec<PathBuf>> {
     let mut texts = Vec::new();
-    for page in pages(command)? {
+    for page in render_pages(command)? {
         let section = page.file.rsplit('.').next().unwrap_or(COMMANDS);
         let place = folder.join(format!("man{section}"));
         fs::create_dir_all(&place).with_context(|| place.display().to_string())?;
@@ -123,7 +123,7 @@ fn write_pages(command: &Command, folder: &Path, force: bool) -> anyhow::Result<
 }
 
 /// Builds the command in the same way as clap before parsing. clap's own `help` gets no page.
-fn built(command: &Command) -> Command {
+fn build_command(command: &Command) -> Command {
     let mut command = command.clone().disable_help_subcommand(true);
     command.build();
     command
@@ -133,7 +133,7 @@ fn main_page(command: &Command) -> io::Result<Page> {
     let mut page = command_page(command, command)?;
     let mut roff = Roff::default();
     roff.control("SH", ["TOPICS"]);
-    for (name, summary) in guide::topics() {
+    for (name, summary) in guide::all_topics() {
         roff.control("TP", []);
         roff.text([roman(format!("{}({TOPICS})", topic_name(command, name)))]);
         roff.text([roman(summary)]);
@@ -159,7 +159,7 @@ fn command_page(command: &Command, root: &Command) -> io::Result<Page> {
         man.render_subcommands_section(&mut text)?;
     }
     if let Some(after) = command.get_after_long_help().or_else(|| command.get_after_help()) {
-        verbatim("NOTES", &after.to_string(), &mut text)?;
+        write_verbatim("NOTES", &after.to_string(), &mut text)?;
     }
     Ok(Page { file: man.get_filename(), text })
 }
@@ -174,8 +174,8 @@ fn topic_page(root: &Command, name: &str, summary: &str) -> io::Result<Page> {
     let mut text = Vec::new();
     roff.to_writer(&mut text)?;
     // The first line repeats the name section.
-    let body = guide::text(name).and_then(|text| text.split_once("\n\n")).map_or("", |(_, body)| body);
-    verbatim("DESCRIPTION", body, &mut text)?;
+    let body = guide::topic_text(name).and_then(|text| text.split_once("\n\n")).map_or("", |(_, body)| body);
+    write_verbatim("DESCRIPTION", body, &mut text)?;
     Ok(Page { file: format!("{full}.{TOPICS}"), text })
 }
 
@@ -184,7 +184,7 @@ fn topic_name(root: &Command, topic: &str) -> String {
 }
 
 /// Writes a section with its line breaks.
-fn verbatim(title: &str, text: &str, out: &mut dyn Write) -> io::Result<()> {
+fn write_verbatim(title: &str, text: &str, out: &mut dyn Write) -> io::Result<()> {
     let mut roff = Roff::default();
     roff.control("SH", [title]);
     roff.control("nf", []);
@@ -224,11 +224,11 @@ mod tests {
 
     #[test]
     fn there_is_a_page_for_each_command_and_topic() {
-        let pages = pages(&command()).unwrap();
+        let pages = render_pages(&command()).unwrap();
         let files: Vec<_> = pages.iter().map(|page| page.file.as_str()).collect();
         assert_eq!(files[..4], ["bench.1", "bench-all.1", "bench-look.1", "bench-look-info.1"]);
         assert_eq!(files[4], "bench-launchers.7");
-        assert_eq!(files.len(), 4 + guide::topics().len());
+        assert_eq!(files.len(), 4 + guide::all_topics().len());
         let main = text(&pages[0]);
         for part in ["bench 1.2.3", "bench\\-all", "bench\\-busbw(7)", "  bench all \\-b 8      all of it"] {
             assert!(main.contains(part), "{part} is not in:\n{main}");

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 /// Escapes a text for an element or an attribute.
-pub(super) fn escaped(text: &str) -> String {
+pub(super) fn escape_xml(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
         match character {
@@ -24,7 +24,7 @@ pub(super) fn escaped(text: &str) -> String {
 
 /// Returns SVG's element for text at a position.
 pub(super) fn svg_text(class: &str, (x, y): (f64, f64), text: &str) -> String {
-    format!("<text class=\"{class}\" x=\"{}\" y=\"{}\">{}</text>\n", Px(x), Px(y), escaped(text))
+    format!("<text class=\"{class}\" x=\"{}\" y=\"{}\">{}</text>\n", Px(x), Px(y), escape_xml(text))
 }
 
 /// A coordinate with at most two decimals.
@@ -40,7 +40,7 @@ impl Display for Px {
 }
 
 /// Returns SVG's path through points: `M1 2L3 4`.
-pub(super) fn path(points: impl IntoIterator<Item = (f64, f64)>) -> String {
+pub(super) fn svg_path(points: impl IntoIterator<Item = (f64, f64)>) -> String {
     let points = points.into_iter().map(|(x, y)| format!("{} {}", Px(x), Px(y)));
     format!("M{}", points.collect::<Vec<_>>().join("L"))
 }
@@ -51,8 +51,8 @@ mod tests {
 
     #[test]
     fn what_xml_cannot_hold_is_escaped_or_replaced() {
-        let value = escaped("a<b&\"c\">\u{1b}\u{0}");
-        let text = format!("<x y=\"{value}\">{}</x>", escaped("1 < 2\u{ffff}"));
+        let value = escape_xml("a<b&\"c\">\u{1b}\u{0}");
+        let text = format!("<x y=\"{value}\">{}</x>", escape_xml("1 < 2\u{ffff}"));
         let document = roxmltree::Document::parse(&text).unwrap();
         let root = document.root_element();
         assert_eq!(root.attribute("y"), Some("a<b&\"c\">\u{fffd}\u{fffd}"));

@@ -1,4 +1,4 @@
-//! The commands of the program. A new command is a module here and a line in [`all`].
+//! The commands of the program. A new command is a module here and a line in [`all_commands`].
 
 pub mod compare;
 pub mod completions;
@@ -28,7 +28,7 @@ use measure::Invocation;
 /// A command of the program.
 pub trait Command {
     /// Returns its name, flags and help.
-    fn definition(&self) -> clap::Command;
+    fn define_command(&self) -> clap::Command;
 
     /// Returns true if the command takes over the signals itself. It first sets environment variables, and
     /// for this the process must have a single thread. Until then, signals wait.
@@ -40,7 +40,7 @@ pub trait Command {
     ///
     /// # Errors
     /// The reason for an earlier end.
-    fn run(&self, matches: &ArgMatches, context: &Context<'_>) -> Result<u8, ExitError>;
+    fn run_command(&self, matches: &ArgMatches, context: &Context<'_>) -> Result<u8, ExitError>;
 }
 
 /// Makes a signal end this process with a message and the signal's exit code. Call it before libraries are
@@ -50,12 +50,12 @@ pub trait Command {
 /// # Errors
 /// [`Stop::Failed`] when no thread can be started.
 pub(crate) fn take_over_signals() -> Result<(), Stop> {
-    Interrupt::install(Salvage::default())?;
+    Interrupt::install_interrupt(Salvage::default())?;
     Ok(())
 }
 
 /// Returns all commands, in the order of the help.
-pub fn all() -> Vec<Box<dyn Command>> {
+pub fn all_commands() -> Vec<Box<dyn Command>> {
     let mut commands: Vec<Box<dyn Command>> = Vec::new();
     for collective in Collective::ALL {
         commands.push(Box::new(measure::Measure(Some(collective))));
@@ -63,7 +63,7 @@ pub fn all() -> Vec<Box<dyn Command>> {
     commands.push(Box::new(measure::Measure(None)));
     commands.push(Box::new(compare::Compare));
     commands.push(Box::new(plot::Plot));
-    commands.push(Box::new(fabric::Fabric));
+    commands.push(Box::new(fabric::FabricCommand));
     commands.push(Box::new(doctor::Doctor));
     commands.push(Box::new(topo::Topo));
     commands.push(Box::new(help::Help));
@@ -98,13 +98,13 @@ impl Context<'_> {
     ///
     /// # Errors
     /// [`Stop::Refused`] when the processes cannot join.
-    pub fn join(&self, request: &JoinRequest) -> Result<world::Handle, Stop> {
+    pub fn join_job(&self, request: &JoinRequest) -> Result<world::Handle, Stop> {
         (self.program.hand_over)(request)?;
         (self.program.join)(request)
     }
 }
 
 /// Returns the paths, one per line.
-fn lines(paths: &[PathBuf]) -> String {
+fn path_lines(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| format!("{}\n", path.display())).collect()
 }

@@ -68,7 +68,7 @@ impl Maker {
     fn write_whole(&self, path: &Path, content: &[u8]) -> anyhow::Result<()> {
         // A symbolic link is kept.
         let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let written = replacement::write(&target, |out| out.write_all(content));
+        let written = replacement::write_file(&target, |out| out.write_all(content));
         written.with_context(|| format!("{} cannot be written; {}", path.display(), self.advice))
     }
 }

@@ -16,26 +16,26 @@ use record::Measurement;
 /// All methods fail when the output is full, or closed ([`io::ErrorKind::BrokenPipe`]).
 pub trait Report: Debug + Send {
     /// Writes a measurement.
-    fn measurement(&mut self, measurement: &Measurement) -> io::Result<()>;
+    fn write_measurement(&mut self, measurement: &Measurement) -> io::Result<()>;
 
     /// Begins a collective's section. `reduced_to` is the largest size in bytes where memory did not allow
     /// the requested one.
-    fn section(&mut self, _collective: &str, _reduced_to: Option<u64>) -> io::Result<()> {
+    fn begin_section(&mut self, _collective: &str, _reduced_to: Option<u64>) -> io::Result<()> {
         Ok(())
     }
 
     /// Writes lines as comments.
-    fn comment(&mut self, _lines: &str) -> io::Result<()> {
+    fn write_comment(&mut self, _lines: &str) -> io::Result<()> {
         Ok(())
     }
 
     /// Ends the section. `memory` is the memory use (`-M`).
-    fn foot(&mut self, _memory: Option<MemoryUse>) -> io::Result<()> {
+    fn end_section(&mut self, _memory: Option<MemoryUse>) -> io::Result<()> {
         Ok(())
     }
 
     /// Ends the report of an incomplete run with the reason.
-    fn stop(&mut self, _why: &str) -> io::Result<()> {
+    fn stop_report(&mut self, _why: &str) -> io::Result<()> {
         Ok(())
     }
 }

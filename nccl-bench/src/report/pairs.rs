@@ -18,7 +18,7 @@ pub struct PairTable<W> {
 
 impl<W: Write> PairTable<W> {
     /// Writes the program, the test and the library.
-    pub fn start(mut out: W, run: &Run) -> io::Result<Self> {
+    pub fn start_table(mut out: W, run: &Run) -> io::Result<Self> {
         let found = &run.provenance;
         let test = run.describe_pairs().unwrap_or_default();
         let library = format!("libfabric {} from {}", found.library_version, found.library_path);
@@ -28,7 +28,7 @@ impl<W: Write> PairTable<W> {
     }
 
     /// The head of a pair's table.
-    fn head(&self, pair: [usize; 2]) -> String {
+    fn pair_head(&self, pair: [usize; 2]) -> String {
         let mut text = "#\n".to_owned();
         for Rank { rank, host, domains, addresses, .. } in
             pair.iter().filter_map(|&rank| self.ranks.get(rank))
@@ -46,18 +46,18 @@ impl<W: Write> PairTable<W> {
 }
 
 impl<W: Write + Debug + Send> Report for PairTable<W> {
-    fn measurement(&mut self, measurement: &Measurement) -> io::Result<()> {
+    fn write_measurement(&mut self, measurement: &Measurement) -> io::Result<()> {
         let mut text = String::new();
         if let Some(pair) = measurement.pair
             && self.pair.replace(pair) != Some(pair)
         {
-            text = self.head(pair);
+            text = self.pair_head(pair);
         }
-        self.out.write_all((text + &row(measurement)).as_bytes())?;
+        self.out.write_all((text + &format_row(measurement)).as_bytes())?;
         self.out.flush()
     }
 
-    fn stop(&mut self, why: &str) -> io::Result<()> {
+    fn stop_report(&mut self, why: &str) -> io::Result<()> {
         // A message of several lines stays a comment.
         let why = why.lines().collect::<Vec<_>>().join("\n# ");
         writeln!(self.out, "# Not all sizes were measured: {why}")?;
@@ -65,7 +65,7 @@ impl<W: Write + Debug + Send> Report for PairTable<W> {
     }
 }
 
-fn row(measurement: &Measurement) -> String {
+fn format_row(measurement: &Measurement) -> String {
     let Measurement { bytes, operations, time_us, rounds_us, algbw_gbps, wrong, .. } = measurement;
     let min = rounds_us.iter().copied().fold(*time_us, f64::min);
     let max = rounds_us.iter().copied().fold(*time_us, f64::max);
@@ -88,11 +88,11 @@ mod tests {
             addresses: ["a", "b"].map(|port| format!("{port}{rank}")).to_vec(),
             ..Rank::default()
         };
-        let mut run = record::sample::full();
+        let mut run = record::sample::full_run();
         run.provenance.transport = Some("tcp".to_owned());
         run.ranks = vec![rank(0, "eth0"), rank(1, "eth1")];
         let mut out = Vec::new();
-        let mut table = PairTable::start(&mut out, &run).unwrap();
+        let mut table = PairTable::start_table(&mut out, &run).unwrap();
         let measurement = Measurement {
             pair: Some([0, 1]),
             bytes: 1000,
@@ -103,12 +103,12 @@ mod tests {
             wrong: Some(0),
             ..Measurement::default()
         };
-        table.measurement(&measurement).unwrap();
+        table.write_measurement(&measurement).unwrap();
         table
-            .measurement(&Measurement { rounds_us: Vec::new(), wrong: None, ..measurement.clone() })
+            .write_measurement(&Measurement { rounds_us: Vec::new(), wrong: None, ..measurement.clone() })
             .unwrap();
-        table.measurement(&Measurement { pair: Some([1, 0]), ..measurement }).unwrap();
-        table.stop("interrupted by SIGINT").unwrap();
+        table.write_measurement(&Measurement { pair: Some([1, 0]), ..measurement }).unwrap();
+        table.stop_report("interrupted by SIGINT").unwrap();
         let text = String::from_utf8(out).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "# nccl-bench 0.1.0 (1a2b3c4d5e6f)");

@@ -25,26 +25,26 @@ const ASCII_BAR: &str = "=> ";
 
 /// A bar, invisible where there is no terminal.
 #[derive(Clone, Debug)]
-pub struct Progress {
+pub struct SweepProgress {
     bar: ProgressBar,
 }
 
-impl Default for Progress {
+impl Default for SweepProgress {
     /// Without a bar.
     fn default() -> Self {
         Self { bar: ProgressBar::hidden() }
     }
 }
 
-impl Progress {
+impl SweepProgress {
     /// The progress of a plan over these groups.
     pub fn new(plan: &SweepPlan, groups: &Groups) -> Self {
         let target =
             if is_pipe(&io::stdout()) { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-        Self::on(target, total(plan, groups), has_unicode(|name| std::env::var(name).ok()))
+        Self::with_target(target, plan_cost(plan, groups), has_unicode(|name| std::env::var(name).ok()))
     }
 
-    fn on(target: ProgressDrawTarget, total: u64, unicode: bool) -> Self {
+    fn with_target(target: ProgressDrawTarget, total: u64, unicode: bool) -> Self {
         let bar = ProgressBar::with_draw_target(Some(total), target);
         if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
             let style = if unicode { style } else { style.progress_chars(ASCII_BAR) };
@@ -59,17 +59,17 @@ impl Progress {
     }
 
     /// Advances by the measurement of one size and placement.
-    pub fn measured(&self, bytes: u64) {
-        self.bar.inc(cost(bytes));
+    pub fn advance_progress(&self, bytes: u64) {
+        self.bar.inc(measurement_cost(bytes));
     }
 
     /// Prints something, above the bar.
-    pub fn above<T>(&self, print: impl FnOnce() -> T) -> T {
+    pub fn print_above<T>(&self, print: impl FnOnce() -> T) -> T {
         self.bar.suspend(print)
     }
 
     /// Removes the bar.
-    pub fn end(&self) {
+    pub fn remove_bar(&self) {
         self.bar.finish_and_clear();
     }
 }
@@ -99,24 +99,25 @@ fn write_times(state: &ProgressState, out: &mut dyn Write) {
 }
 
 /// The cost of a measurement: its bytes and a fixed amount.
-fn cost(bytes: u64) -> u64 {
+fn measurement_cost(bytes: u64) -> u64 {
     bytes.saturating_add(FIXED_COST)
 }
 
 /// The cost of a plan. Endless cycles count as one.
-fn total(plan: &SweepPlan, groups: &Groups) -> u64 {
-    let sizes: u64 = plan.sweep.sizes().map(cost).fold(0, u64::saturating_add);
+fn plan_cost(plan: &SweepPlan, groups: &Groups) -> u64 {
+    let sizes: u64 = plan.sweep.list_sizes().map(measurement_cost).fold(0, u64::saturating_add);
     let rows: usize = plan
         .request
         .collectives
         .iter()
-        .filter(|collective| groups.sizes().all(|ranks| collective.runs_over(ranks)))
+        .filter(|collective| groups.group_sizes().all(|ranks| collective.runs_over(ranks)))
         .map(|&collective| {
-            sweep::cases(plan, collective, groups.smallest()).len() * plan.placements(collective).len()
+            sweep::list_cases(plan, collective, groups.smallest_size()).len()
+                * plan.list_placements(collective).len()
         })
         .sum();
     sizes
-        .saturating_mul((rows * groups.count()) as u64)
+        .saturating_mul((rows * groups.group_count()) as u64)
         .saturating_mul(plan.request.settings.cycles.max(1) as u64)
 }
 
@@ -178,11 +179,11 @@ mod tests {
         for columns in [40, 80, 120, 200] {
             let screen = Screen { columns, written: Arc::default() };
             let target = ProgressDrawTarget::term_like(Box::new(screen.clone()));
-            let progress = Progress::on(target, 4 * (FIXED_COST + 1), true);
+            let progress = SweepProgress::with_target(target, 4 * (FIXED_COST + 1), true);
             let subject = "allreduce bfloat16 sum of 1073741824 bytes, out of place".to_owned();
             progress.begin_step(&SweepStep { activity: "timed operations", subject });
             progress.bar.force_draw();
-            progress.measured(1);
+            progress.advance_progress(1);
             progress.bar.force_draw();
             let written = screen.written.lock().unwrap().clone();
             let lines: Vec<&str> = written.split(['\r', '\n']).filter(|line| !line.is_empty()).collect();
@@ -195,7 +196,7 @@ mod tests {
             );
             assert_eq!(last.contains("allreduce bfloat16 sum of 1073741824"), columns >= 80, "{last}");
             assert_eq!(last.contains("out of place: timed operations"), columns >= 120, "{last}");
-            progress.end();
+            progress.remove_bar();
             let written = screen.written.lock().unwrap().clone();
             assert!(
                 written.rsplit('\r').next().unwrap().trim().is_empty(),
@@ -209,8 +210,8 @@ mod tests {
         for unicode in [false, true] {
             let screen = Screen { columns: 80, written: Arc::default() };
             let target = ProgressDrawTarget::term_like(Box::new(screen.clone()));
-            let progress = Progress::on(target, 4 * (FIXED_COST + 1), unicode);
-            progress.measured(1);
+            let progress = SweepProgress::with_target(target, 4 * (FIXED_COST + 1), unicode);
+            progress.advance_progress(1);
             progress.bar.force_draw();
             let written = screen.written.lock().unwrap().clone();
             assert_eq!(written.is_ascii(), !unicode, "{written:?}");
@@ -242,8 +243,8 @@ mod tests {
         // Two types: two operators, no hypercube over six ranks, six roots; two placements, three cycles.
         let groups = Groups::of_all(6);
         let sizes = (1 << 20) + (2 << 20) + 2 * FIXED_COST;
-        assert_eq!(total(&plan, &groups), sizes * (4 + 12) * 2 * 3);
+        assert_eq!(plan_cost(&plan, &groups), sizes * (4 + 12) * 2 * 3);
         plan.out_of_place_only = vec![engine::collective::Collective::Broadcast];
-        assert_eq!(total(&plan, &groups), sizes * (4 * 2 + 12) * 3);
+        assert_eq!(plan_cost(&plan, &groups), sizes * (4 * 2 + 12) * 3);
     }
 }

@@ -9,7 +9,7 @@ use jiff::tz::TimeZone;
 use super::Report;
 use super::table::{self, Columns, Foot};
 use record::ratios::Ratios;
-use record::{Measurement, Mismatch, Placement, Run, Settings};
+use record::{Measurement, Placement, RankMismatch, Run, Settings};
 
 /// Maximum number of ranks with wrong data that a row names.
 const NAMED_RANKS: usize = 8;
@@ -58,7 +58,7 @@ struct SectionTotals {
 impl<W: Write> TextReport<W> {
     /// Writes the lines that need no communicators to `out`: versions, the run's notes, the settings with the
     /// first `collective`, and the devices. Time stamps are in `zone`.
-    pub fn start(
+    pub fn start_report(
         mut out: W,
         run: &Run,
         collective: &str,
@@ -67,16 +67,16 @@ impl<W: Write> TextReport<W> {
     ) -> io::Result<Self> {
         let mut text = table::version_line(run);
         if !columns.brief {
-            text.push_str(&table::provenance(&run.provenance));
+            text.push_str(&table::provenance_lines(&run.provenance));
         }
-        text.extend(run.notes.iter().map(|note| comment(note)));
+        text.extend(run.notes.iter().map(|note| comment_lines(note)));
         let on_gpus = run.provenance.backend == "nccl";
         if columns.brief {
-            text.push_str(&table::ranks(&run.ranks));
-            text.push_str(&table::title(collective));
+            text.push_str(&table::ranks_line(&run.ranks));
+            text.push_str(&table::title_line(collective));
         } else {
-            text.push_str(&table::start(collective, &run.settings, on_gpus));
-            text.push_str(&table::devices(&run.ranks));
+            text.push_str(&table::start_lines(collective, &run.settings, on_gpus));
+            text.push_str(&table::device_list(&run.ranks));
         }
         out.write_all(text.as_bytes())?;
         out.flush()?;
@@ -116,59 +116,60 @@ impl<W: Write> TextReport<W> {
         in_place: Option<&Measurement>,
         notes: &[String],
     ) -> io::Result<()> {
-        let mut text = format!("{before}{}\n", self.columns.row(out_of_place, in_place, &self.zone));
-        text.extend(notes.iter().map(|note| comment(note)));
-        self.write(&text)
+        let mut text = format!("{before}{}\n", self.columns.format_row(out_of_place, in_place, &self.zone));
+        text.extend(notes.iter().map(|note| comment_lines(note)));
+        self.write_text(&text)
     }
 
-    fn write(&mut self, text: &str) -> io::Result<()> {
+    fn write_text(&mut self, text: &str) -> io::Result<()> {
         self.out.write_all(text.as_bytes())?;
         self.out.flush()
     }
 }
 
 impl<W: Write + Debug + Send> Report for TextReport<W> {
-    /// Begins a collective's section with the settings, unless [`TextReport::start`] has just printed them,
-    /// and the columns' names. `reduced_to` is the largest size in bytes where memory did not allow the
+    /// Begins a collective's section with the settings, unless [`TextReport::start_report`] has just printed
+    /// them, and the columns' names. `reduced_to` is the largest size in bytes where memory did not allow the
     /// requested one.
-    fn section(&mut self, collective: &str, reduced_to: Option<u64>) -> io::Result<()> {
+    fn begin_section(&mut self, collective: &str, reduced_to: Option<u64>) -> io::Result<()> {
         let mut text = String::new();
         if self.announced.take().as_deref() != Some(collective) {
             text.push_str(&if self.columns.brief {
-                table::title(collective)
+                table::title_line(collective)
             } else {
-                table::start(collective, &self.settings, self.on_gpus)
+                table::start_lines(collective, &self.settings, self.on_gpus)
             });
         }
-        text.push_str(&reduced_to.map(table::reduced).unwrap_or_default());
+        text.push_str(&reduced_to.map(table::reduction_lines).unwrap_or_default());
         if self.columns.statistics && !self.settings.per_iteration {
-            text.push_str(&comment(STATISTICS));
+            text.push_str(&comment_lines(STATISTICS));
         }
-        text.push_str(&self.columns.head());
+        text.push_str(&self.columns.format_head());
         self.section = SectionTotals { collective: collective.to_owned(), ..SectionTotals::default() };
-        self.write(&text)
+        self.write_text(&text)
     }
 
     /// Takes one placement's measurement. The row is written when both are there, or when the next row
     /// begins, with the wrong elements below.
-    fn measurement(&mut self, measurement: &Measurement) -> io::Result<()> {
+    fn write_measurement(&mut self, measurement: &Measurement) -> io::Result<()> {
         let pending = self.take_pending(measurement.group);
         self.section.measurements += 1;
         if measurement.wrong.is_some() {
             *self.section.failed_checks.get_or_insert(0) += measurement.failed_checks();
         }
         self.section.busbw_sum += measurement.busbw_gbps;
-        self.section.ratios.add(measurement);
-        let mut notes: Vec<String> = wrong("", measurement.placement, &measurement.mismatches).collect();
+        self.section.ratios.add_measurement(measurement);
+        let mut notes: Vec<String> =
+            wrong_lines("", measurement.placement, &measurement.mismatches).collect();
         if let Some(versus) = &measurement.versus {
             let side = self.versus.as_ref().map(|versus| format!("{versus} ")).unwrap_or_default();
-            notes.extend(wrong(&side, measurement.placement, &versus.mismatches));
+            notes.extend(wrong_lines(&side, measurement.placement, &versus.mismatches));
         }
         if measurement.stable == Some(false) {
             notes.push(format!(
                 "NOT STABLE {}: {} round(s) were too few for a median with the precision of --until-stable; \
                  give a longer --budget",
-                measurement.placement.words(),
+                measurement.placement.placement_words(),
                 measurement.rounds_us.len().max(1)
             ));
         }
@@ -179,7 +180,7 @@ impl<W: Write + Debug + Send> Report for TextReport<W> {
         {
             notes.push(format!(
                 "CUT SHORT {}: {} of {all} operations fitted into --budget",
-                measurement.placement.words(),
+                measurement.placement.placement_words(),
                 measurement.operations
             ));
         }
@@ -201,19 +202,19 @@ impl<W: Write + Debug + Send> Report for TextReport<W> {
     }
 
     /// Writes lines as comments, below the last row, once that is finished.
-    fn comment(&mut self, lines: &str) -> io::Result<()> {
+    fn write_comment(&mut self, lines: &str) -> io::Result<()> {
         match self.pending.last_mut() {
             Some(row) => row.notes.push(lines.to_owned()),
-            None => self.write(&comment(lines))?,
+            None => self.write_text(&comment_lines(lines))?,
         }
         Ok(())
     }
 
     /// Ends the section. `memory` is the memory use (`-M`).
-    fn foot(&mut self, memory: Option<MemoryUse>) -> io::Result<()> {
+    fn end_section(&mut self, memory: Option<MemoryUse>) -> io::Result<()> {
         self.end_rows("")?;
         let section = std::mem::take(&mut self.section);
-        let ratios = section.ratios.summary();
+        let ratios = section.ratios.summary_text();
         let foot = Foot {
             collective: &section.collective,
             brief: self.columns.brief,
@@ -223,12 +224,12 @@ impl<W: Write + Debug + Send> Report for TextReport<W> {
             ratios: self.versus.as_deref().zip(ratios.as_deref()),
             memory,
         };
-        self.write(&(foot.failures() + &foot.render()))
+        self.write_text(&(foot.failure_lines() + &foot.render_foot()))
     }
 
     /// Ends the report of an incomplete run with the reason, and omits the foot, which scripts take for
     /// success. An incomplete row becomes a comment, which parsers skip.
-    fn stop(&mut self, why: &str) -> io::Result<()> {
+    fn stop_report(&mut self, why: &str) -> io::Result<()> {
         self.end_rows("# Unfinished row: ")?;
         let wrong = match self.section.failed_checks {
             Some(failed @ 1..) => format!(", and {failed} checks found wrong data"),
@@ -236,19 +237,23 @@ impl<W: Write + Debug + Send> Report for TextReport<W> {
         };
         // A message of several lines stays a comment.
         let why = why.lines().collect::<Vec<_>>().join("\n# ");
-        self.write(&table::failure(&format!("this run is not whole{wrong}: {why}")))
+        self.write_text(&table::failure_line(&format!("this run is not whole{wrong}: {why}")))
     }
 }
 
 /// Turns lines into comments.
-fn comment(lines: &str) -> String {
+fn comment_lines(lines: &str) -> String {
     lines.lines().map(|line| format!("# {line}\n")).collect()
 }
 
 /// Wrong elements, one line per rank: `WRONG out of place: rank 1 has 3 wrong elements; the first: ...`, and
 /// of the baseline `WRONG mpi out of place: ...`.
-fn wrong(side: &str, placement: Placement, mismatches: &[Mismatch]) -> impl Iterator<Item = String> {
-    let placement = placement.words();
+fn wrong_lines(
+    side: &str,
+    placement: Placement,
+    mismatches: &[RankMismatch],
+) -> impl Iterator<Item = String> {
+    let placement = placement.placement_words();
     let named = mismatches.iter().take(NAMED_RANKS).map(move |found| {
         format!(
             "WRONG {side}{placement}: rank {} has {} wrong elements; the first: {}",
@@ -267,16 +272,16 @@ mod tests {
     use record::sample::row as sample;
 
     fn start<W: Write>(out: W, run: &Run) -> io::Result<TextReport<W>> {
-        TextReport::start(out, run, "allreduce", Columns::of(run), TimeZone::UTC)
+        TextReport::start_report(out, run, "allreduce", Columns::of_run(run), TimeZone::UTC)
     }
 
     fn report(out: &mut Vec<u8>) -> TextReport<&mut Vec<u8>> {
-        start(out, &sample::run()).unwrap()
+        start(out, &sample::bare_run()).unwrap()
     }
 
     fn both(collective: &str) -> [Measurement; 2] {
         [Placement::OutOfPlace, Placement::InPlace]
-            .map(|placement| sample::measurement(collective, placement))
+            .map(|placement| sample::bare_measurement(collective, placement))
     }
 
     fn text(out: Vec<u8>) -> String {
@@ -288,12 +293,12 @@ mod tests {
         let mut out = Vec::new();
         let mut report = report(&mut out);
         for (collective, busbw, reduced) in [("allreduce", 75.0, None), ("allgather", 25.0, Some(8))] {
-            report.section(collective, reduced).unwrap();
+            report.begin_section(collective, reduced).unwrap();
             for mut measurement in both(collective) {
                 measurement.busbw_gbps = busbw;
-                report.measurement(&measurement).unwrap();
+                report.write_measurement(&measurement).unwrap();
             }
-            report.foot(None).unwrap();
+            report.end_section(None).unwrap();
         }
         let text = text(out);
         assert_eq!(text.matches("# Using devices\n").count(), 1, "{text}");
@@ -324,7 +329,7 @@ mod tests {
 
     #[test]
     fn a_budget_that_cut_the_operations_is_said_below_the_row() {
-        let mut run = record::sample::full();
+        let mut run = record::sample::full_run();
         (run.settings.until_stable, run.settings.rounds, run.settings.budget_seconds) =
             (None, Some(5), Some(0.1));
         let all = run.settings.count_operations();
@@ -337,9 +342,9 @@ mod tests {
             let mut report = start(&mut out, &run).unwrap();
             let [mut first, second] = both("allreduce");
             (first.operations, first.stable) = (operations, None);
-            report.measurement(&first).unwrap();
-            report.measurement(&Measurement { operations: all, ..second }).unwrap();
-            report.foot(None).unwrap();
+            report.write_measurement(&first).unwrap();
+            report.write_measurement(&Measurement { operations: all, ..second }).unwrap();
+            report.end_section(None).unwrap();
             let note = format!("\n# CUT SHORT out of place: 1 of {all} operations fitted into --budget\n");
             let text = text(out);
             assert_eq!(text.contains(&note), expected, "{budget:?} {operations}: {text}");
@@ -351,17 +356,21 @@ mod tests {
     fn wrong_data_and_comments_go_below_the_row() {
         let mut out = Vec::new();
         let mut report = report(&mut out);
-        report.section("allreduce", None).unwrap();
+        report.begin_section("allreduce", None).unwrap();
         let [mut first, second] = both("allreduce");
         first.wrong = Some(30);
         first.mismatches = (0..10)
-            .map(|rank| Mismatch { rank, wrong: 3, first: format!("element {rank}: expected 1, found 2") })
+            .map(|rank| RankMismatch {
+                rank,
+                wrong: 3,
+                first: format!("element {rank}: expected 1, found 2"),
+            })
             .collect();
-        report.measurement(&first).unwrap();
-        report.comment("one\ntwo").unwrap();
-        report.measurement(&second).unwrap();
-        report.comment("three").unwrap();
-        report.foot(None).unwrap();
+        report.write_measurement(&first).unwrap();
+        report.write_comment("one\ntwo").unwrap();
+        report.write_measurement(&second).unwrap();
+        report.write_comment("three").unwrap();
+        report.end_section(None).unwrap();
         let text = text(out);
         let (_, rows) = text.rsplit_once("         \n").unwrap();
         let lines: Vec<&str> = rows.lines().collect();
@@ -381,9 +390,9 @@ mod tests {
     fn a_row_that_is_not_finished_is_no_row() {
         let mut out = Vec::new();
         let mut report = report(&mut out);
-        report.section("allreduce", None).unwrap();
-        report.measurement(&both("allreduce")[0]).unwrap();
-        report.stop("rank 1 ended:\nit was killed").unwrap();
+        report.begin_section("allreduce", None).unwrap();
+        report.write_measurement(&both("allreduce")[0]).unwrap();
+        report.stop_report("rank 1 ended:\nit was killed").unwrap();
         let text = text(out);
         assert!(text.lines().all(|line| line.starts_with('#')), "{text}");
         let end: Vec<&str> = text.lines().rev().take(3).collect();
@@ -401,12 +410,12 @@ mod tests {
     fn a_placement_that_was_left_out_has_cells_without_numbers() {
         let mut out = Vec::new();
         let mut report = report(&mut out);
-        report.section("allreduce", None).unwrap();
+        report.begin_section("allreduce", None).unwrap();
         let [first, second] = both("allreduce");
-        report.measurement(&first).unwrap();
-        report.measurement(&first).unwrap();
-        report.measurement(&second).unwrap();
-        report.measurement(&second).unwrap();
+        report.write_measurement(&first).unwrap();
+        report.write_measurement(&first).unwrap();
+        report.write_measurement(&second).unwrap();
+        report.write_measurement(&second).unwrap();
         let text = text(out);
         let rows: Vec<Vec<&str>> = text
             .lines()
@@ -419,7 +428,7 @@ mod tests {
 
     #[test]
     fn what_only_this_program_has_follows_the_first_line() {
-        let mut run = sample::run();
+        let mut run = sample::bare_run();
         run.notes.push("element 5 of rank 1 is damaged".to_owned());
         let mut out = Vec::new();
         start(&mut out, &run).unwrap();
@@ -435,9 +444,9 @@ mod tests {
     #[test]
     fn a_closed_pipe_is_an_error() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let mut report = start(ours, &sample::run()).unwrap();
+        let mut report = start(ours, &sample::bare_run()).unwrap();
         drop(theirs);
-        let error = report.section("allreduce", None).unwrap_err();
+        let error = report.begin_section("allreduce", None).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
     }
 }

@@ -10,7 +10,7 @@ use collectives::fabric::{self, Communicator};
 use collectives::world::{self, OnFailure, Options};
 use diagnosis::knowledge::rules::{Origin, Rules};
 use engine::supervision::{Salvage, Watchdog};
-use record::Outcome;
+use record::RunOutcome;
 
 use crate::process::*;
 use crate::tests;
@@ -46,21 +46,21 @@ pub(crate) fn rank(steps: &str) {
     let threads: usize = threads.map_or(1, |count| count.parse().unwrap());
     let rescue = Salvage::default();
     let stuck = steps[0] == "stuck-hook";
-    rescue.set(move |outcome| {
-        let Outcome::Failed { message } = outcome else { panic!("{outcome:?}") };
+    rescue.set_hook(move |outcome| {
+        let RunOutcome::Failed { message } = outcome else { panic!("{outcome:?}") };
         println!("saved: {message}");
         if stuck {
             thread::sleep(Duration::from_secs(600));
         }
     });
-    rescue.watch(&*process);
-    let mut watch = Watchdog::start(&process, Some(Duration::from_secs(2)), &rescue).unwrap();
+    rescue.watch_world(&*process);
+    let mut watch = Watchdog::start_watchdog(&process, Some(Duration::from_secs(2)), &rescue).unwrap();
     watch.begin_step("looking for devices");
     if steps[0] == format!("early@{}", process.rank()) {
         thread::sleep(Duration::from_secs(600));
     }
     let ranks = world::threads(process.clone(), threads).unwrap();
-    let watched = watch.ranks(ranks.iter().map(|rank| rank.rank()));
+    let watched = watch.watch_ranks(ranks.iter().map(|rank| rank.rank()));
     let others = process.size() - 1;
     thread::scope(|scope| {
         for (world, watched) in ranks.into_iter().zip(watched) {
@@ -68,7 +68,8 @@ pub(crate) fn rank(steps: &str) {
             scope.spawn(move || {
                 watched.set_device(format!("GPU {}", world.rank()));
                 let mut communicator = None;
-                let end = |error: &dyn std::fmt::Display| -> ! { rescue.end(&*world, 1, &error.to_string()) };
+                let end =
+                    |error: &dyn std::fmt::Display| -> ! { rescue.end_rank(&*world, 1, &error.to_string()) };
                 for step in steps {
                     let (step, rank) = step.split_once('@').unwrap_or((step, ""));
                     let mine = rank.is_empty() || rank.parse() == Ok(world.rank());
@@ -113,7 +114,7 @@ pub(crate) fn rank(steps: &str) {
         }
     });
     drop(watch);
-    rescue.clear();
+    rescue.remove_hook();
 }
 
 pub(crate) fn this_program(steps: &str) -> Command {

@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use record::Outcome;
+use record::RunOutcome;
 
 use crate::process::*;
 use crate::tests;
@@ -61,7 +61,7 @@ fn a_signal_stops_a_sweep_between_measurements() {
         assert!(!ended.stdout.contains(success), "{ended:?}");
     }
     for file in [json, lines] {
-        assert_interrupted(&record::files::read(&file).unwrap());
+        assert_interrupted(&record::files::read_run(&file).unwrap());
     }
     let text = std::fs::read_to_string(compatible).unwrap();
     assert!(text.contains("SIGINT") && !text.contains("end_time"), "{text}");
@@ -73,7 +73,7 @@ pub(crate) fn not_whole(signal: &str) -> String {
 }
 
 pub(crate) fn assert_interrupted(run: &record::Run) {
-    assert_eq!(run.outcome, Outcome::Interrupted { signal: "SIGINT".to_owned() });
+    assert_eq!(run.outcome, RunOutcome::Interrupted { signal: "SIGINT".to_owned() });
     assert!(!run.measurements.is_empty() && run.ended_at.is_some(), "{run:?}");
 }
 
@@ -88,7 +88,7 @@ fn what_was_measured_before_a_stuck_operation_is_kept() {
     run.signal(libc::SIGINT);
     let ended = run.ended();
     assert_eq!(ended.code, Some(130), "{ended:?}");
-    let kept = record::files::read(&file).unwrap();
+    let kept = record::files::read_run(&file).unwrap();
     assert_interrupted(&kept);
     assert_eq!(kept.measurements.len(), 2, "{kept:?}");
 }
@@ -119,8 +119,8 @@ fn results_are_kept_when_nobody_reads_the_output() {
     let ended = run.ended();
     assert_eq!(ended.code, Some(143), "{ended:?}");
     for file in [json, lines] {
-        let kept = record::files::read(&file).unwrap();
-        assert_eq!(kept.outcome, Outcome::Interrupted { signal: "SIGTERM".to_owned() });
+        let kept = record::files::read_run(&file).unwrap();
+        assert_eq!(kept.outcome, RunOutcome::Interrupted { signal: "SIGTERM".to_owned() });
         assert!(kept.measurements.len() > 100, "{}", kept.measurements.len());
     }
 }
@@ -147,8 +147,8 @@ fn two_signals_at_once_lose_no_results() {
     run.signal(libc::SIGTERM);
     let ended = run.ended();
     assert!(matches!(ended.code, Some(130 | 143)), "{ended:?}");
-    let kept = record::files::read(&file).unwrap();
-    assert!(matches!(kept.outcome, Outcome::Interrupted { .. }), "{kept:?}");
+    let kept = record::files::read_run(&file).unwrap();
+    assert!(matches!(kept.outcome, RunOutcome::Interrupted { .. }), "{kept:?}");
     assert!(!kept.measurements.is_empty(), "{kept:?}");
 }
 
@@ -176,9 +176,9 @@ fn a_signal_that_was_ignored_stays_ignored() {
         run.signal(other);
         let ended = run.ended();
         assert_eq!((ended.code, ended.stderr.as_str()), (Some(128 + other), ""), "{ended:?}");
-        let kept = record::files::read(&file).unwrap();
+        let kept = record::files::read_run(&file).unwrap();
         assert!(
-            matches!(&kept.outcome, Outcome::Interrupted { .. }) && !kept.measurements.is_empty(),
+            matches!(&kept.outcome, RunOutcome::Interrupted { .. }) && !kept.measurements.is_empty(),
             "{kept:?}"
         );
     }

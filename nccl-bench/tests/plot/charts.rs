@@ -1,6 +1,6 @@
 //! Charts: points, lines, axes and colours.
 
-use nccl_bench::command::plot::{self, Metric, NothingToDraw, Options, Placements, Scale, Spread};
+use nccl_bench::command::plot::{self, Metric, NothingToDraw, Placements, PlotOptions, Scale, Spread};
 use record::statistics::Statistics;
 use record::{Placement, Run};
 use roxmltree::Node;
@@ -131,7 +131,7 @@ fn what_is_no_number_interrupts_the_line_and_is_said() {
         assert_eq!(all(document.root_element(), "line").len(), 3);
         assert!(text_of(document.root_element()).contains("3 values are skipped"));
     }
-    let page = plot::html(&named(&[("run", &run)]), &options()).unwrap();
+    let page = plot::render_html(&named(&[("run", &run)]), &options()).unwrap();
     let document = parse(&page);
     let cells = document.descendants().filter(|node| node.tag_name().name() == "td");
     let cells: Vec<String> = cells.map(text_of).collect();
@@ -143,7 +143,7 @@ fn size_zero_is_only_in_the_table() {
     let run = all_gather();
     let zeros = run.measurements.iter().filter(|each| each.bytes == 0).count();
     assert!(zeros > 0);
-    let page = plot::html(&named(&[("run", &run)]), &options()).unwrap();
+    let page = plot::render_html(&named(&[("run", &run)]), &options()).unwrap();
     let document = parse(&page);
     let root = document.root_element();
     let figures: Vec<Node> = root.descendants().filter(|node| node.tag_name().name() == "figure").collect();
@@ -163,7 +163,10 @@ fn size_zero_is_only_in_the_table() {
         measurements: run.measurements.into_iter().filter(|each| each.bytes == 0).collect(),
         ..empty(8)
     };
-    assert_eq!(plot::html(&named(&[("run", &only)]), &options()).unwrap_err(), NothingToDraw::OnlySizeZero);
+    assert_eq!(
+        plot::render_html(&named(&[("run", &only)]), &options()).unwrap_err(),
+        NothingToDraw::OnlySizeZero
+    );
 }
 
 #[test]
@@ -177,24 +180,25 @@ fn a_single_rank_has_no_bus_bandwidth() {
     assert_inside(document.root_element());
     assert!(all(document.root_element(), "point").into_iter().all(|point| place(point).1 == 306.0));
     assert!(text_of(document.root_element()).contains("--metric algbw"));
-    let log = Options { metrics: vec![Metric::Busbw], scale: Scale::Log, ..options() };
-    let error = plot::svg(&named(&[("run", &run)]), &log).unwrap_err();
+    let log = PlotOptions { metrics: vec![Metric::Busbw], scale: Scale::Log, ..options() };
+    let error = plot::render_svg(&named(&[("run", &run)]), &log).unwrap_err();
     assert_eq!(error, NothingToDraw::NoValue);
     assert!(error.to_string().contains("--metric algbw"));
     // Where another chart has something, this one says that it has not.
-    let text = plot::svg(&named(&[("run", &run)]), &Options { scale: Scale::Log, ..options() }).unwrap();
+    let text =
+        plot::render_svg(&named(&[("run", &run)]), &PlotOptions { scale: Scale::Log, ..options() }).unwrap();
     assert!(text_of(parse(&text).root_element()).contains("nothing to draw"));
 }
 
 #[test]
 fn nothing_to_draw_says_what_to_do() {
     let none = named(&[("run", &empty(2))]);
-    assert_eq!(plot::html(&none, &options()).unwrap_err(), NothingToDraw::NoMeasurement);
-    assert_eq!(plot::svg(&[], &options()).unwrap_err(), NothingToDraw::NoMeasurement);
+    assert_eq!(plot::render_html(&none, &options()).unwrap_err(), NothingToDraw::NoMeasurement);
+    assert_eq!(plot::render_svg(&[], &options()).unwrap_err(), NothingToDraw::NoMeasurement);
     let mut run = all_reduce();
     run.measurements.retain(|each| each.placement == Placement::OutOfPlace);
-    let options = Options { placements: Placements::In, ..options() };
-    let error = plot::html(&named(&[("run", &run)]), &options).unwrap_err();
+    let options = PlotOptions { placements: Placements::In, ..options() };
+    let error = plot::render_html(&named(&[("run", &run)]), &options).unwrap_err();
     assert!(error.to_string().contains("--placement both"), "{error}");
 }
 
@@ -203,7 +207,7 @@ fn ten_runs_have_ten_colours_and_a_legend() {
     let base = all_reduce();
     let runs: Vec<(String, Run)> =
         (0..10).map(|index| (format!("run {index}"), slower(&base, 1.0 + 0.15 * f64::from(index)))).collect();
-    let text = plot::svg(&runs, &Options { metrics: vec![Metric::Time], ..options() }).unwrap();
+    let text = plot::render_svg(&runs, &PlotOptions { metrics: vec![Metric::Time], ..options() }).unwrap();
     let document = parse(&text);
     let root = document.root_element();
     assert_inside(root);
@@ -254,7 +258,7 @@ fn lines_lie_in_their_bands() {
     // The single operations were all slower than the mean of those that were timed together.
     for each in &mut run.measurements {
         let times = [1.5, 1.6, 1.7, 1.8, 2.9].map(|factor| factor * each.time_us);
-        each.statistics = Statistics::of(&times);
+        each.statistics = Statistics::from_times(&times);
     }
     for (metric, spread) in
         [(Metric::Time, Spread::P95), (Metric::Busbw, Spread::Max), (Metric::Algbw, Spread::P95)]
@@ -291,12 +295,12 @@ fn lines_lie_in_their_bands() {
     let both = named(&[("a", &run), ("b", &all_reduce())]);
     let alone = named(&[("a", &run)]);
     for (runs, spread) in [(both, Spread::P95), (alone, Spread::None)] {
-        let options = Options { metrics: vec![Metric::Time], spread, ..options() };
-        let text = plot::svg(&runs, &options).unwrap();
+        let options = PlotOptions { metrics: vec![Metric::Time], spread, ..options() };
+        let text = plot::render_svg(&runs, &options).unwrap();
         let document = parse(&text);
         assert!(all(document.root_element(), "band").is_empty());
         assert!(entries(document.root_element()).contains(&"lines: mean of all operations".to_owned()));
-        let plain = plot::svg(&named(&[("a", &all_reduce())]), &options).unwrap();
+        let plain = plot::render_svg(&named(&[("a", &all_reduce())]), &options).unwrap();
         let line = |text: &str| numbers(all(parse(text).root_element(), "line")[0].attribute("d").unwrap());
         assert_eq!(line(&text), line(&plain));
     }

@@ -13,11 +13,11 @@ use crate::runs::*;
 #[derive(clap::Parser)]
 struct Line {
     #[command(flatten)]
-    arguments: plot::Arguments,
+    arguments: plot::PlotArguments,
 }
 
 /// Parses a command line, with paths in a folder.
-fn arguments(folder: &Path, line: &str) -> plot::Arguments {
+fn arguments(folder: &Path, line: &str) -> plot::PlotArguments {
     let mut arguments =
         Line::try_parse_from(["plot"].into_iter().chain(line.split_whitespace())).unwrap().arguments;
     arguments.files.iter_mut().chain([&mut arguments.output]).for_each(|path| *path = folder.join(&path));
@@ -39,20 +39,20 @@ fn read(path: &Path) -> anyhow::Result<Run> {
 fn the_command_writes_pages_and_drawings() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    let written = plot::run(&arguments(folder.path(), "a.json slow.json"), read).unwrap();
+    let written = plot::plot_files(&arguments(folder.path(), "a.json slow.json"), read).unwrap();
     assert_eq!(written, [at("nccl-bench.html")]);
     let page = fs::read_to_string(at("nccl-bench.html")).unwrap();
     assert_eq!(entries(parse(&page).root_element())[..2], ["a", "slow"]);
     let line =
         "a.json slow.json --output x.svg --split --metric busbw,time --metric algbw --label one --label two";
-    let written = plot::run(&arguments(folder.path(), line), read).unwrap();
+    let written = plot::plot_files(&arguments(folder.path(), line), read).unwrap();
     assert_eq!(written, ["busbw", "time", "algbw"].map(|metric| at(&format!("x-allreduce-{metric}.svg"))));
     let drawing = fs::read_to_string(&written[2]).unwrap();
     let document = parse(&drawing);
     assert!(text_of(document.root_element()).contains("allreduce: algorithm bandwidth"));
     assert!(all(document.root_element(), "entry").into_iter().map(text_of).any(|entry| entry == "two"));
     let line = "a.json sub/a.json --output y.SVG --title T&T --placement in --spread max --scale log";
-    assert_eq!(plot::run(&arguments(folder.path(), line), read).unwrap(), [at("y.SVG")]);
+    assert_eq!(plot::plot_files(&arguments(folder.path(), line), read).unwrap(), [at("y.SVG")]);
     let drawing = fs::read_to_string(at("y.SVG")).unwrap();
     let text = text_of(parse(&drawing).root_element());
     assert!(text.contains("T&T") && text.contains("sub/a.json") && text.contains("in-place"), "{text}");
@@ -86,7 +86,7 @@ fn both_sides_of_a_run_are_drawn() {
         Ok(run)
     };
     let drawn = |line: &str| {
-        let written = plot::run(&arguments(folder.path(), line), two_sides).unwrap();
+        let written = plot::plot_files(&arguments(folder.path(), line), two_sides).unwrap();
         text_of(parse(&fs::read_to_string(&written[0]).unwrap()).root_element())
     };
     // By name, and with a number that only the other side has.
@@ -104,7 +104,7 @@ fn both_sides_of_a_run_are_drawn() {
         }
     }
     let line = arguments(folder.path(), "a.json --side other");
-    let error = plot::run(&line, |_| Ok(all_reduce())).unwrap_err();
+    let error = plot::plot_files(&line, |_| Ok(all_reduce())).unwrap_err();
     assert!(format!("{error:#}").contains("a.json has no other side"), "{error:#}");
 }
 
@@ -112,14 +112,15 @@ fn both_sides_of_a_run_are_drawn() {
 fn only_an_earlier_plot_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("out.html");
-    let refused = |line: &str| format!("{:#}", plot::run(&arguments(folder.path(), line), read).unwrap_err());
+    let refused =
+        |line: &str| format!("{:#}", plot::plot_files(&arguments(folder.path(), line), read).unwrap_err());
     fs::write(&target, "<html>mine</html>").unwrap();
     let message = refused("a.json --output out.html");
     assert!(message.contains("is not a plot of nccl-bench") && message.contains("--force"), "{message}");
     assert_eq!(fs::read_to_string(&target).unwrap(), "<html>mine</html>");
-    plot::run(&arguments(folder.path(), "a.json --output out.html --force"), read).unwrap();
+    plot::plot_files(&arguments(folder.path(), "a.json --output out.html --force"), read).unwrap();
     let first = fs::read_to_string(&target).unwrap();
-    plot::run(&arguments(folder.path(), "slow.json --output out.html"), read).unwrap();
+    plot::plot_files(&arguments(folder.path(), "slow.json --output out.html"), read).unwrap();
     assert_ne!(fs::read_to_string(&target).unwrap(), first);
     fs::create_dir(folder.path().join("folder.svg")).unwrap();
     assert!(refused("a.json --output folder.svg --force").contains("is not a file"));
@@ -130,7 +131,7 @@ fn only_an_earlier_plot_is_replaced() {
     {
         let link: PathBuf = folder.path().join("link.html");
         std::os::unix::fs::symlink(&target, &link).unwrap();
-        plot::run(&arguments(folder.path(), "a.json --output link.html"), read).unwrap();
+        plot::plot_files(&arguments(folder.path(), "a.json --output link.html"), read).unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read_to_string(&target).unwrap(), first);
     }
@@ -161,7 +162,7 @@ fn a_picture_has_the_texts_of_the_drawing_without_fonts_of_the_system() {
     let picture = |title: &str| {
         let mut arguments = arguments(folder.path(), "a.json --output out.png");
         arguments.options.title = Some(title.to_owned());
-        plot::run(&arguments, read).unwrap();
+        plot::plot_files(&arguments, read).unwrap();
         fs::read(folder.path().join("out.png")).unwrap()
     };
     let first = picture("first title");
@@ -174,7 +175,7 @@ fn a_picture_has_the_texts_of_the_drawing_without_fonts_of_the_system() {
     // Replaces its own file. Text that is not drawn would leave the picture as it is.
     assert_eq!(picture("first title"), first);
     assert_ne!(picture("other title"), first);
-    let split = plot::run(&arguments(folder.path(), "a.json --output s.png --split"), read).unwrap();
+    let split = plot::plot_files(&arguments(folder.path(), "a.json --output s.png --split"), read).unwrap();
     assert!(split.iter().any(|path| path.ends_with("s-allreduce-time.png")), "{split:?}");
     for path in split {
         chunks(&fs::read(path).unwrap());
@@ -189,11 +190,11 @@ fn a_picture_of_more_pixels_than_programs_show_is_refused() {
         let roots = (0..64).map(|root| Measurement { root: Some(root), ..one.clone() });
         Ok(Run { measurements: roots.collect(), ..empty(2) })
     };
-    let error = plot::run(&arguments(folder.path(), "a.json --output out.png"), of_roots).unwrap_err();
+    let error = plot::plot_files(&arguments(folder.path(), "a.json --output out.png"), of_roots).unwrap_err();
     let text = error.to_string();
     assert!(text.starts_with("the picture is too large, with 2728 x ") && text.contains("--split"), "{text}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
-    plot::run(&arguments(folder.path(), "a.json --output out.svg"), of_roots).unwrap();
+    plot::plot_files(&arguments(folder.path(), "a.json --output out.svg"), of_roots).unwrap();
 }
 
 #[test]
@@ -211,7 +212,7 @@ fn bad_requests_are_refused_with_what_to_do() {
         ("a.json --output out.html --split", "name one, as in --output"),
         ("a.json slow.json --label one", "there are 1 label for 2 files; give one --label per file"),
     ] {
-        let message = format!("{:#}", plot::run(&arguments(folder.path(), line), read).unwrap_err());
+        let message = format!("{:#}", plot::plot_files(&arguments(folder.path(), line), read).unwrap_err());
         assert!(message.contains(expected), "{line}: {message}");
     }
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);

@@ -1,6 +1,6 @@
 //! Access to the elements of a drawing.
 
-use nccl_bench::command::plot::{self, Metric, Options};
+use nccl_bench::command::plot::{self, Metric, PlotOptions};
 use record::Run;
 use roxmltree::{Document, Node, ParsingOptions};
 
@@ -88,8 +88,8 @@ pub(crate) fn assert_inside(chart: Node) {
     }
 }
 
-pub(crate) fn one_chart(run: &Run, metric: Metric, change: impl FnOnce(&mut Options)) -> String {
-    let mut options = Options { metrics: vec![metric], ..options() };
+pub(crate) fn one_chart(run: &Run, metric: Metric, change: impl FnOnce(&mut PlotOptions)) -> String {
+    let mut options = PlotOptions { metrics: vec![metric], ..options() };
     change(&mut options);
-    plot::svg(&named(&[("run", run)]), &options).unwrap()
+    plot::render_svg(&named(&[("run", run)]), &options).unwrap()
 }

@@ -1,7 +1,7 @@
 //! Headlines: peaks, verification, incomplete runs, libraries.
 
 use nccl_bench::command::plot::{self, Metric, Placements};
-use record::{Algorithm, Outcome, Placement, Run};
+use record::{Algorithm, Placement, Run, RunOutcome};
 
 use crate::drawing::*;
 use crate::runs::*;
@@ -11,11 +11,11 @@ fn the_headline_has_the_peak_the_machine_and_the_versions() {
     let run = all_reduce();
     let right = run.measurements.iter().map(|each| each.busbw_gbps).fold(0.0, f64::max);
     let peak = format!("{right:.2} GB/s");
-    let page = plot::html(&named(&[("run", &run)]), &options()).unwrap();
+    let page = plot::render_html(&named(&[("run", &run)]), &options()).unwrap();
     let document = parse(&page);
     let [headline] = all(document.root_element(), "headline")[..] else { panic!("one headline") };
     let headline = text_of(headline);
-    let drawing = plot::svg(&named(&[("run", &run)]), &options()).unwrap();
+    let drawing = plot::render_svg(&named(&[("run", &run)]), &options()).unwrap();
     let drawn = text_of(parse(&drawing).root_element());
     for expected in
         [&*peak, "peak bus bandwidth: allreduce, 8 GiB", "8 x NVIDIA H200 on 1 host", "NCCL 2.28.9"]
@@ -30,7 +30,7 @@ fn the_headline_has_the_peak_the_machine_and_the_versions() {
     assert!(drawn.contains(&format!("Data verified in all {count} measurements: none wrong")));
     let mut partly = run.clone();
     partly.measurements[0].wrong = None;
-    let drawing = plot::svg(&named(&[("run", &partly)]), &options()).unwrap();
+    let drawing = plot::render_svg(&named(&[("run", &partly)]), &options()).unwrap();
     let expected = format!("Data verified in {} of {count} measurements: none wrong there", count - 1);
     assert!(text_of(parse(&drawing).root_element()).contains(&expected));
 }
@@ -44,7 +44,7 @@ fn wrong_data_is_no_peak_and_unverified_data_is_not_called_verified() {
     }
     let text_of_both = |run: &Run| {
         let runs = named(&[("run", run)]);
-        [plot::html(&runs, &options()).unwrap(), plot::svg(&runs, &options()).unwrap()]
+        [plot::render_html(&runs, &options()).unwrap(), plot::render_svg(&runs, &options()).unwrap()]
             .map(|text| text_of(parse(&text).root_element()))
     };
     for text in text_of_both(&run) {
@@ -82,7 +82,7 @@ fn the_peak_is_that_of_a_large_size() {
             "900.00 GB/s peak bus bandwidth below 1 MiB: broadcast, 16 KiB, out-of-place",
         ),
     ] {
-        let drawing = plot::svg(&named(&[("run", &run(measurements))]), &options()).unwrap();
+        let drawing = plot::render_svg(&named(&[("run", &run(measurements))]), &options()).unwrap();
         let document = parse(&drawing);
         let headline = all(document.root_element(), "headline").into_iter().map(text_of).collect::<Vec<_>>();
         assert!(headline.join(" ").starts_with(expected), "{headline:?}");
@@ -93,20 +93,20 @@ fn the_peak_is_that_of_a_large_size() {
 fn drawings_say_that_a_run_is_not_complete() {
     for (outcome, expected) in [
         (
-            Outcome::Interrupted { signal: "SIGINT".to_owned() },
+            RunOutcome::Interrupted { signal: "SIGINT".to_owned() },
             "run was interrupted by SIGINT. This is not a complete run",
         ),
         (
-            Outcome::Failed { message: "rank 3 died".to_owned() },
+            RunOutcome::Failed { message: "rank 3 died".to_owned() },
             "run failed: rank 3 died. This is not a complete run",
         ),
         (
-            Outcome::Running,
+            RunOutcome::Running,
             "run had not ended when its file was written, or was killed. This is not a complete run",
         ),
     ] {
         let run = Run { outcome, ..all_reduce() };
-        let both = plot::svg(&named(&[("run", &run)]), &options()).unwrap();
+        let both = plot::render_svg(&named(&[("run", &run)]), &options()).unwrap();
         let each = plot::svg_each(&named(&[("run", &run)]), &options()).unwrap();
         for text in each.iter().map(|(_, text)| text).chain([&both]) {
             let document = parse(text);
@@ -114,7 +114,7 @@ fn drawings_say_that_a_run_is_not_complete() {
             assert!(alarm.join(" ").starts_with(expected), "{alarm:?}");
         }
     }
-    let text = plot::svg(&named(&[("run", &all_reduce())]), &options()).unwrap();
+    let text = plot::render_svg(&named(&[("run", &all_reduce())]), &options()).unwrap();
     assert!(all(parse(&text).root_element(), "alarm").is_empty());
 }
 
@@ -133,7 +133,7 @@ fn algorithms_are_named_with_the_library_that_chose_them() {
         (named(&[("a", &nccl), ("b", &host)]), "algorithm (NCCL, libfabric):"),
         (named(&[("a", &all_reduce()), ("b", &host)]), "algorithm (libfabric):"),
     ] {
-        let page = plot::html(&runs, &options()).unwrap();
+        let page = plot::render_html(&runs, &options()).unwrap();
         let found = entries(parse(&page).root_element());
         assert!(found.iter().any(|entry| entry == heading), "{found:?}");
     }

@@ -1,7 +1,7 @@
 //! Pages: sections, tables, and their use on a phone and by keyboard.
 
-use nccl_bench::command::plot::{self, Metric, Options, Spread};
-use record::{Measurement, Outcome, Placement, Run};
+use nccl_bench::command::plot::{self, Metric, PlotOptions, Spread};
+use record::{Measurement, Placement, Run, RunOutcome};
 use roxmltree::Node;
 
 use crate::drawing::*;
@@ -16,8 +16,8 @@ fn labels_and_hosts_are_escaped_and_told_apart() {
     let runs = named(&[(label, &run), (label, &run), ("other", &run)]);
     let shown = label.replace('\u{1b}', "\u{fffd}");
     for text in [
-        plot::svg(&runs, &options()).unwrap(),
-        plot::html(&runs, &Options { title: Some("<i>&".to_owned()), ..options() }).unwrap(),
+        plot::render_svg(&runs, &options()).unwrap(),
+        plot::render_html(&runs, &PlotOptions { title: Some("<i>&".to_owned()), ..options() }).unwrap(),
     ] {
         assert!(!text.contains("<script") && !text.contains("<i>"));
         let document = parse(&text);
@@ -25,14 +25,14 @@ fn labels_and_hosts_are_escaped_and_told_apart() {
         assert!(entries.contains(&shown) && entries.contains(&format!("{shown} (2)")), "{entries:?}");
         assert!(text_of(document.root_element()).contains("all<reduce>"));
     }
-    let page = plot::html(&runs, &options()).unwrap();
+    let page = plot::render_html(&runs, &options()).unwrap();
     let text = text_of(parse(&page).root_element());
     assert!(text.contains("NCCL_<X>") && text.contains("node<1>"));
 }
 
 #[test]
 fn the_page_needs_nothing_else() {
-    let page = plot::html(&named(&[("run", &with_everything())]), &options()).unwrap();
+    let page = plot::render_html(&named(&[("run", &with_everything())]), &options()).unwrap();
     assert!(page.starts_with("<!DOCTYPE html>\n<!-- made by nccl-bench plot -->\n<html"));
     let document = parse(&page);
     for node in document.root_element().descendants().filter(Node::is_element) {
@@ -66,7 +66,7 @@ fn sections_are_by_collective_type_operator_and_root() {
     }
     run.measurements.extend(broadcast);
     let runs = named(&[("run", &run)]);
-    let page = plot::html(&runs, &options()).unwrap();
+    let page = plot::render_html(&runs, &options()).unwrap();
     let document = parse(&page);
     let headings: Vec<String> = document
         .descendants()
@@ -86,14 +86,15 @@ fn sections_are_by_collective_type_operator_and_root() {
         ]
     );
     assert_eq!(all(document.root_element(), "wide").len(), 10);
-    let names: Vec<String> = plot::svg_each(&runs, &Options { metrics: vec![Metric::Time; 2], ..options() })
-        .unwrap()
-        .into_iter()
-        .map(|(name, text)| {
-            assert_eq!(all(parse(&text).root_element(), "grid").len(), 1);
-            name
-        })
-        .collect();
+    let names: Vec<String> =
+        plot::svg_each(&runs, &PlotOptions { metrics: vec![Metric::Time; 2], ..options() })
+            .unwrap()
+            .into_iter()
+            .map(|(name, text)| {
+                assert_eq!(all(parse(&text).root_element(), "grid").len(), 1);
+                name
+            })
+            .collect();
     assert_eq!(
         names,
         [
@@ -105,7 +106,7 @@ fn sections_are_by_collective_type_operator_and_root() {
         ]
     );
     // In one file they stand in a row per section and do not overlap.
-    let text = plot::svg(&runs, &options()).unwrap();
+    let text = plot::render_svg(&runs, &options()).unwrap();
     let document = parse(&text);
     let places: Vec<(f64, f64)> = document
         .root_element()
@@ -121,7 +122,7 @@ fn sections_are_by_collective_type_operator_and_root() {
 #[test]
 fn the_table_has_the_numbers_of_all_runs() {
     let (before, after) = (all_reduce(), slower(&all_reduce(), 1.5));
-    let page = plot::html(&named(&[("before", &before), ("after", &after)]), &options()).unwrap();
+    let page = plot::render_html(&named(&[("before", &before), ("after", &after)]), &options()).unwrap();
     let document = parse(&page);
     let [table] = all(document.root_element(), "numbers")[..] else { panic!("one table") };
     let sizes = all(table, "size");
@@ -148,7 +149,7 @@ fn the_table_has_the_numbers_of_all_runs() {
 #[test]
 fn wrong_data_algorithms_and_statistics_are_shown() {
     let run = with_everything();
-    let page = plot::html(&named(&[("run", &run)]), &options()).unwrap();
+    let page = plot::render_html(&named(&[("run", &run)]), &options()).unwrap();
     let document = parse(&page);
     let root = document.root_element();
     let [problems] = all(root, "problems")[..] else { panic!("a list of problems") };
@@ -217,16 +218,16 @@ fn wrong_data_algorithms_and_statistics_are_shown() {
 #[test]
 fn runs_that_did_not_complete_say_so_and_differences_are_marked() {
     let mut other = slower(&all_reduce(), 1.1);
-    other.outcome = Outcome::Interrupted { signal: "SIGINT".to_owned() };
+    other.outcome = RunOutcome::Interrupted { signal: "SIGINT".to_owned() };
     other.provenance.library_version = "2.27.7".to_owned();
     other.provenance.environment.clear();
     other.settings.iterations = 100;
     other.started_at = "2026-11-21T08:30:00.123Z".to_owned();
     let mut failed = all_reduce();
-    failed.outcome = Outcome::Failed { message: "rank 3 on node<1> was killed".to_owned() };
-    let running = Run { outcome: Outcome::Running, ..all_reduce() };
+    failed.outcome = RunOutcome::Failed { message: "rank 3 on node<1> was killed".to_owned() };
+    let running = Run { outcome: RunOutcome::Running, ..all_reduce() };
     let runs = named(&[("good", &all_reduce()), ("stopped", &other), ("broken", &failed), ("on", &running)]);
-    let page = plot::html(&runs, &options()).unwrap();
+    let page = plot::render_html(&runs, &options()).unwrap();
     let document = parse(&page);
     let root = document.root_element();
     let [problems] = all(root, "problems")[..] else { panic!("a list of problems") };
@@ -259,7 +260,7 @@ fn pixels(style: &str, before: &str, unit: &str) -> f64 {
 
 #[test]
 fn text_can_be_read_on_a_phone() {
-    let page = plot::html(&named(&[("run", &with_everything())]), &options()).unwrap();
+    let page = plot::render_html(&named(&[("run", &with_everything())]), &options()).unwrap();
     let document = parse(&page);
     let root = document.root_element();
     let style = text_of(root.descendants().find(|node| node.tag_name().name() == "style").unwrap());
@@ -286,7 +287,7 @@ fn text_can_be_read_on_a_phone() {
 #[test]
 fn numbers_can_be_read_by_touch_and_keyboard() {
     let run = with_everything();
-    let page = plot::html(&named(&[("run", &run)]), &options()).unwrap();
+    let page = plot::render_html(&named(&[("run", &run)]), &options()).unwrap();
     let document = parse(&page);
     let root = document.root_element();
     let groups = all(root, "readings");
@@ -321,10 +322,10 @@ fn numbers_can_be_read_by_touch_and_keyboard() {
 #[test]
 fn several_sections_have_an_overview_with_links() {
     let mut run = all_reduce();
-    let alone = plot::html(&named(&[("run", &run)]), &options()).unwrap();
+    let alone = plot::render_html(&named(&[("run", &run)]), &options()).unwrap();
     assert!(all(parse(&alone).root_element(), "overview").is_empty());
     run.measurements.extend(all_gather().measurements);
-    let page = plot::html(&named(&[("run", &run)]), &options()).unwrap();
+    let page = plot::render_html(&named(&[("run", &run)]), &options()).unwrap();
     let document = parse(&page);
     let root = document.root_element();
     let [overview] = all(root, "overview")[..] else { panic!("one overview") };

@@ -1,19 +1,19 @@
 //! The runs that are drawn.
 
 use clap::Parser as _;
-use nccl_bench::command::plot::Options;
+use nccl_bench::command::plot::PlotOptions;
 use record::statistics::Statistics;
-use record::{Algorithm, Measurement, Mismatch, Placement, Rank, Run};
+use record::{Algorithm, Measurement, Placement, Rank, RankMismatch, Run};
 
 pub(crate) const ALL_REDUCE: &str = include_str!("../data/all_reduce_g8.txt");
 pub(crate) const ALL_GATHER: &str = include_str!("../data/all_gather_mpi.txt");
 
 /// The options without arguments.
-pub(crate) fn options() -> Options {
+pub(crate) fn options() -> PlotOptions {
     #[derive(clap::Parser)]
     struct Line {
         #[command(flatten)]
-        options: Options,
+        options: PlotOptions,
     }
     Line::parse_from(["plot"]).options
 }
@@ -95,7 +95,7 @@ pub(crate) fn with_everything() -> Run {
     let mut run = all_reduce();
     for each in &mut run.measurements {
         let times = [0.93, 0.97, 1.0, 1.0, 1.02, 1.2].map(|factor| factor * each.time_us);
-        each.statistics = Statistics::of(&times);
+        each.statistics = Statistics::from_times(&times);
         let (algorithm, protocol) = match each.bytes {
             ..=0x4000 => ("tree", Some("ll")),
             0x4001..=0x10_0000 => ("ring", Some("ll128")),
@@ -110,7 +110,7 @@ pub(crate) fn with_everything() -> Run {
         if each.bytes == 1 << 20 && each.placement == Placement::InPlace {
             each.wrong = Some(3);
             let first = "element 3: expected 1.5 (0x3fc00000), found NaN (0x7fc00000)".to_owned();
-            each.mismatches = vec![Mismatch { rank: 5, wrong: 3, first }];
+            each.mismatches = vec![RankMismatch { rank: 5, wrong: 3, first }];
         }
     }
     run

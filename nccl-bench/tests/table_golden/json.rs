@@ -1,7 +1,7 @@
 //! Parser of nccl-tests' JSON.
 
 use record::statistics::Statistics;
-use record::{Blocking, Measurement, Outcome, PerIteration, Placement, Rank, Run, Settings};
+use record::{Blocking, Measurement, PerIteration, Placement, Rank, Run, RunOutcome, Settings};
 use serde_json::Value;
 
 use crate::JSON_TEXT;
@@ -15,7 +15,7 @@ pub(crate) fn run_of(json: &str) -> Run {
     run.command = strings(&document["args"]);
     run.started_at = utc(&document["start_time"]);
     run.ended_at = Some(utc(&document["end_time"]));
-    run.outcome = Outcome::Complete;
+    run.outcome = RunOutcome::Complete;
     let code = document["nccl_version"].as_u64().unwrap();
     run.provenance.library_version = format!("{}.{}.{}", code / 10_000, code / 100 % 100, code % 100);
     let variables = strings(&document["env"]);
@@ -102,7 +102,7 @@ fn measurement_of(result: &Value, placement: Placement, name: &str) -> Measureme
         };
         let times_us = times(&iterations["times_us"]);
         let processes = iterations["per_process_max_times_us"].as_array().unwrap();
-        measurement.statistics = Statistics::of(&times_us);
+        measurement.statistics = Statistics::from_times(&times_us);
         measurement.per_iteration =
             Some(PerIteration { skipped: 0, times_us, processes_us: processes.iter().map(times).collect() });
     }

@@ -44,7 +44,7 @@ const JSON_PER_ITERATION_TEXT: &str = include_str!("../data/made_up_per_iteratio
 #[test]
 fn every_collective_has_nccl_tests_name() {
     for (program, collective) in PROGRAMS {
-        assert_eq!(record::nccl_tests::program(collective), program);
+        assert_eq!(record::nccl_tests::program_name(collective), program);
     }
 }
 
@@ -68,7 +68,7 @@ fn every_text_comes_out_byte_for_byte_below_the_version() {
             ratios: None,
             memory: found.memory,
         };
-        let written = written(&found.run, None) + &foot.render();
+        let written = written(&found.run, None) + &foot.render_foot();
         let (version, written) = written.split_once("# Collective test starting").unwrap();
         assert_same_text(name, written, &expected);
         assert_eq!(version, "# nccl-bench version 1.2.3 nccl-library=22809\n", "{name}");
@@ -146,14 +146,14 @@ fn assert_same_text(name: &str, found: &str, expected: &str) {
 fn written(run: &Run, foot: Option<Option<MemoryUse>>) -> String {
     let mut out = Vec::new();
     let collective = &run.measurements[0].collective;
-    let columns = Columns::of(run);
-    let mut report = TextReport::start(&mut out, run, collective, columns, TimeZone::UTC).unwrap();
-    report.section(collective, None).unwrap();
+    let columns = Columns::of_run(run);
+    let mut report = TextReport::start_report(&mut out, run, collective, columns, TimeZone::UTC).unwrap();
+    report.begin_section(collective, None).unwrap();
     for measurement in &run.measurements {
-        report.measurement(measurement).unwrap();
+        report.write_measurement(measurement).unwrap();
     }
     if let Some(memory) = foot {
-        report.foot(memory).unwrap();
+        report.end_section(memory).unwrap();
     }
     let text = String::from_utf8(out).unwrap();
     // nccl-tests does not have these lines.

@@ -6,8 +6,8 @@ use std::str::FromStr;
 use engine::backend::MemoryUse;
 use record::statistics::Statistics;
 use record::{
-    Average, Blocking, Measurement, Outcome, Placement, Provenance, Rank, Registration, Run, SCHEMA_VERSION,
-    Settings,
+    Average, Blocking, Measurement, Placement, Provenance, Rank, Registration, Run, RunOutcome,
+    SCHEMA_VERSION, Settings,
 };
 
 /// nccl-tests' programs, with the names of their collectives.
@@ -118,7 +118,7 @@ pub(crate) fn run(settings: Settings) -> Run {
         command: Vec::new(),
         started_at: "2026-11-20T14:57:55Z".to_owned(),
         ended_at: None,
-        outcome: Outcome::Running,
+        outcome: RunOutcome::Running,
         provenance: Provenance {
             backend: "nccl".to_owned(),
             library_version: "2.28.9".to_owned(),

@@ -3,22 +3,22 @@
 use std::ops::Range;
 use std::ptr;
 
-use super::{Action, Buffer, Location, Pipeline, Round, Schedule, Transfer};
+use super::{Action, BufferKind, Location, Pipeline, Round, Schedule, Transfer};
 use crate::fabric::Error;
 use crate::fabric::calls::of_length;
 use crate::fabric::reduction::Reduction;
-use crate::fabric::transport::{Request, Transport};
+use crate::fabric::transport::{MessageRequest, Transport};
 
 /// The caller's buffers of one operation.
 #[derive(Clone, Copy)]
-pub(crate) struct Memory {
+pub(crate) struct OperationMemory {
     pub(crate) source: *const u8,
     pub(crate) source_len: usize,
     pub(crate) target: *mut u8,
     pub(crate) target_len: usize,
 }
 
-impl Memory {
+impl OperationMemory {
     /// Two buffers.
     pub(crate) fn out_of_place<E>(source: &[E], target: &mut [E]) -> Self {
         Self {
@@ -50,20 +50,20 @@ impl Memory {
 
 /// All the memory of a segment.
 #[derive(Clone, Copy)]
-struct Buffers {
-    memory: Memory,
+struct SlotBuffers {
+    memory: OperationMemory,
     scratch: *mut u8,
     scratch_len: usize,
 }
 
-impl Buffers {
+impl SlotBuffers {
     /// # Safety
     /// `len` bytes from the location on are within the buffer.
-    unsafe fn locate(&self, location: Location, len: usize) -> *mut u8 {
+    unsafe fn locate_bytes(&self, location: Location, len: usize) -> *mut u8 {
         let (base, available) = match location.buffer {
-            Buffer::Source => (self.memory.source.cast_mut(), self.memory.source_len),
-            Buffer::Target => (self.memory.target, self.memory.target_len),
-            Buffer::Scratch => (self.scratch, self.scratch_len),
+            BufferKind::Source => (self.memory.source.cast_mut(), self.memory.source_len),
+            BufferKind::Target => (self.memory.target, self.memory.target_len),
+            BufferKind::Scratch => (self.scratch, self.scratch_len),
         };
         debug_assert!(location.offset + len <= available, "{location:?} + {len} ends after {available}");
         // SAFETY: within the buffer, as the caller promises.
@@ -83,13 +83,13 @@ impl Sequence {
     const PAIR: u64 = 1 << 21;
 
     /// A collective. The signature is the same on every rank.
-    pub(crate) fn collective(signature: u64) -> Self {
+    pub(crate) fn of_collective(signature: u64) -> Self {
         let signature = signature & !Self::PAIR;
         Self { sent: signature, received: signature }
     }
 
     /// Messages between two ranks. Each signature is the same on both.
-    pub(crate) fn pair(sent: u64, received: u64) -> Self {
+    pub(crate) fn of_pair(sent: u64, received: u64) -> Self {
         Self { sent: sent | Self::PAIR, received: received | Self::PAIR }
     }
 }
@@ -97,7 +97,7 @@ impl Sequence {
 /// Parameters of an operation, shared by its segments.
 pub(crate) struct OperationContext<'a> {
     pub(crate) sequence: Sequence,
-    pub(crate) memory: Memory,
+    pub(crate) memory: OperationMemory,
     /// For schedules that combine.
     pub(crate) reduction: Option<&'a Reduction>,
 }
@@ -121,7 +121,7 @@ struct SegmentSlot {
     segment: Option<usize>,
     number: usize,
     round: Round,
-    pending: Vec<Request>,
+    pending: Vec<MessageRequest>,
 }
 
 /// Runs `schedule`. After an error requests may be in flight: the transport must be closed before any of the
@@ -130,7 +130,7 @@ struct SegmentSlot {
 /// # Safety
 /// The memory is as large as the schedule says and aligned for the element type of the reduction; nothing
 /// else uses it until this returns, and, after an error or a panic, until the transport has been closed.
-pub(crate) unsafe fn run<T: Transport, P>(
+pub(crate) unsafe fn run_schedule<T: Transport, P>(
     transport: &mut T,
     workspace: &mut Workspace,
     schedule: &Schedule<P>,
@@ -148,7 +148,7 @@ pub(crate) unsafe fn run<T: Transport, P>(
         workspace.slots.resize_with(in_flight, SegmentSlot::default);
     }
     let scratch = workspace.scratch.as_mut_ptr();
-    let buffers = |index: usize| Buffers {
+    let buffers = |index: usize| SlotBuffers {
         memory: operation.memory,
         // SAFETY: the scratch memory has `lines` lines for each slot.
         scratch: unsafe { scratch.add(index * lines) }.cast::<u8>(),
@@ -184,7 +184,7 @@ pub(crate) unsafe fn run<T: Transport, P>(
                 if next < rounds {
                     slot.number = next;
                     // SAFETY: as the caller promises; the scratch memory is the slot's own.
-                    unsafe { slot.post(transport, schedule, operation, buffers(index))? };
+                    unsafe { slot.post_round(transport, schedule, operation, buffers(index))? };
                     continue;
                 }
                 slot.segment = None;
@@ -198,11 +198,11 @@ pub(crate) unsafe fn run<T: Transport, P>(
                 let slot = &mut slots[index];
                 (slot.segment, slot.number) = (Some(segment), 0);
                 // SAFETY: as the caller promises; the scratch memory is the slot's own.
-                unsafe { slot.post(transport, schedule, operation, buffers(index))? };
+                unsafe { slot.post_round(transport, schedule, operation, buffers(index))? };
             }
         }
         if !progressed {
-            transport.wait()?;
+            transport.wait_for_completion()?;
         }
     }
     Ok(())
@@ -222,7 +222,7 @@ struct RoundOrder {
 
 impl RoundOrder {
     /// Staggers the segments, to keep those in flight in different rounds.
-    fn key(self, (segment, number): (usize, usize)) -> (usize, usize) {
+    fn order_key(self, (segment, number): (usize, usize)) -> (usize, usize) {
         (segment * self.rounds + number * self.stagger, segment)
     }
 }
@@ -236,31 +236,31 @@ fn may_begin(
 ) -> bool {
     let Some(order) = order else { return true };
     let next = slots.iter().filter_map(|slot| Some((slot.segment?, slot.number + 1)));
-    let key = order.key(entry);
+    let key = order.order_key(entry);
     next.filter(|(_, number)| *number < order.rounds)
         .chain(waiting.map(|segment| (segment, 0)))
-        .all(|other| key <= order.key(other))
+        .all(|other| key <= order.order_key(other))
 }
 
 impl SegmentSlot {
     /// Posts the messages of the current round and runs its overlapped action.
     ///
     /// # Safety
-    /// As [`run`]; the scratch memory is the slot's own.
-    unsafe fn post<T: Transport, P>(
+    /// As [`run_schedule`]; the scratch memory is the slot's own.
+    unsafe fn post_round<T: Transport, P>(
         &mut self,
         transport: &mut T,
         schedule: &Schedule<P>,
         operation: &OperationContext<'_>,
-        buffers: Buffers,
+        buffers: SlotBuffers,
     ) -> Result<(), Error> {
         let Some(segment) = self.segment else { return Ok(()) };
-        self.round.clear();
-        schedule.fill(segment, self.number, &mut self.round);
+        self.round.clear_all();
+        schedule.fill_round(segment, self.number, &mut self.round);
         // A receive does not match a segment of a message of another length. The transport mixes in the
         // segment's own length; the same hash of the whole length would cancel it.
         let tag = |sequence: u64, transfer: &Transfer| {
-            tag(
+            message_tag(
                 sequence ^ of_length(transfer.whole.wrapping_mul(3)) << 5,
                 segment,
                 transfer.part,
@@ -271,7 +271,7 @@ impl SegmentSlot {
             // SAFETY: the schedule stays within the buffers and receives into each byte once; nothing touches
             // it before the request is done, or, if this fails, before the caller has closed the transport.
             let request = unsafe {
-                let data = buffers.locate(transfer.location, transfer.len);
+                let data = buffers.locate_bytes(transfer.location, transfer.len);
                 let tag = tag(operation.sequence.received, transfer);
                 transport.post_receive(transfer.peer, tag, data, transfer.len)?
             };
@@ -280,7 +280,7 @@ impl SegmentSlot {
         for transfer in &self.round.sends {
             // SAFETY: as above; the schedule changes nothing that it sends before the round is complete.
             let request = unsafe {
-                let data = buffers.locate(transfer.location, transfer.len).cast_const();
+                let data = buffers.locate_bytes(transfer.location, transfer.len).cast_const();
                 let tag = tag(operation.sequence.sent, transfer);
                 transport.post_send(transfer.peer, tag, data, transfer.len)?
             };
@@ -302,36 +302,41 @@ impl SegmentSlot {
 /// Tag of a message between two ranks: 22 bits of the sequence, 14 of the segment, 10 of the message's index
 /// within a round and 16 of the round; two bits remain for the transport. Each number wraps around: messages
 /// in flight are never that far apart, and messages with one tag match in the order of the sends.
-fn tag(sequence: u64, segment: usize, part: usize, number: usize) -> u64 {
+fn message_tag(sequence: u64, segment: usize, part: usize, number: usize) -> u64 {
     let within = (segment as u64 & 0x3fff) << 26 | (part as u64 & 0x3ff) << 16 | number as u64 & 0xffff;
     (sequence & 0x3f_ffff) << 40 | within
 }
 
 /// # Safety
-/// Requires what [`run`] does, and no message in flight to memory touched by the action, or from memory it
-/// writes.
-unsafe fn run_action(action: &Action, operation: &OperationContext<'_>, ranks: usize, buffers: Buffers) {
+/// Requires what [`run_schedule`] does, and no message in flight to memory touched by the action, or from
+/// memory it writes.
+unsafe fn run_action(action: &Action, operation: &OperationContext<'_>, ranks: usize, buffers: SlotBuffers) {
     match *action {
         Action::Combine { out, a, b, len } => {
             if let Some(reduction) = operation.reduction {
-                // SAFETY: the schedule stays within its buffers and meets the requirements of `combine`.
+                // SAFETY: the schedule stays within its buffers and meets the requirements of
+                // `combine_elements`.
                 unsafe {
-                    let (out, a, b) =
-                        (buffers.locate(out, len), buffers.locate(a, len), buffers.locate(b, len));
-                    reduction.combine(out, a.cast_const(), b.cast_const(), len);
+                    let (out, a, b) = (
+                        buffers.locate_bytes(out, len),
+                        buffers.locate_bytes(a, len),
+                        buffers.locate_bytes(b, len),
+                    );
+                    reduction.combine_elements(out, a.cast_const(), b.cast_const(), len);
                 }
             }
         }
         Action::Finish { data, len } => {
             if let Some(reduction) = operation.reduction {
-                // SAFETY: the schedule stays within its buffers and meets the requirements of `finish`.
-                unsafe { reduction.finish(buffers.locate(data, len), len, ranks) }
+                // SAFETY: the schedule stays within its buffers and meets the requirements of
+                // `finish_average`.
+                unsafe { reduction.finish_average(buffers.locate_bytes(data, len), len, ranks) }
             }
         }
         Action::Copy { from, to, len } => {
             // SAFETY: the schedule stays within its buffers.
             unsafe {
-                let (from, to) = (buffers.locate(from, len), buffers.locate(to, len));
+                let (from, to) = (buffers.locate_bytes(from, len), buffers.locate_bytes(to, len));
                 if from != to {
                     ptr::copy(from.cast_const(), to, len);
                 }
@@ -342,16 +347,16 @@ unsafe fn run_action(action: &Action, operation: &OperationContext<'_>, ranks: u
 
 #[cfg(test)]
 mod tests {
-    use super::{Sequence, tag};
+    use super::{Sequence, message_tag};
 
     #[test]
     fn tags_differ_and_leave_two_bits() {
-        assert_eq!(tag(u64::MAX, usize::MAX, usize::MAX, usize::MAX), u64::MAX >> 2);
+        assert_eq!(message_tag(u64::MAX, usize::MAX, usize::MAX, usize::MAX), u64::MAX >> 2);
         let mut tags: Vec<u64> = Vec::new();
         for sequence in [1, 2, 1 << 21] {
             for segment in [0, 1, 1 << 13] {
                 for part in [0, 1, 1 << 9] {
-                    tags.extend([0, 1, 1 << 15].map(|number| tag(sequence, segment, part, number)));
+                    tags.extend([0, 1, 1 << 15].map(|number| message_tag(sequence, segment, part, number)));
                 }
             }
         }
@@ -363,16 +368,16 @@ mod tests {
     #[test]
     fn messages_of_a_pair_never_have_a_tag_of_a_collective() {
         for sequence in [0, 1, 1 << 20, 1 << 21, u64::MAX] {
-            let pair = Sequence::pair(sequence, 5);
+            let pair = Sequence::of_pair(sequence, 5);
             for other in [0, 1, 1 << 20, 1 << 21, u64::MAX] {
-                let collective = Sequence::collective(other);
+                let collective = Sequence::of_collective(other);
                 assert_eq!(collective.sent, collective.received);
                 for tags in [pair.sent, pair.received] {
-                    assert_ne!(tag(tags, 0, 0, 0), tag(collective.sent, 0, 0, 0));
+                    assert_ne!(message_tag(tags, 0, 0, 0), message_tag(collective.sent, 0, 0, 0));
                 }
             }
         }
-        let (first, second) = (Sequence::pair(1, 2), Sequence::pair(2, 1));
+        let (first, second) = (Sequence::of_pair(1, 2), Sequence::of_pair(2, 1));
         assert_eq!(first.sent, second.received);
         assert_ne!(first.sent, second.sent);
     }

@@ -31,7 +31,7 @@ mod scatter;
 mod spec;
 mod split;
 
-pub(crate) use position::Position;
+pub(crate) use position::RankPosition;
 pub(crate) use spec::Spec;
 pub(crate) use split::Split;
 
@@ -39,7 +39,7 @@ use crate::fabric::selection::{Algorithm, Collective};
 
 /// A buffer of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Buffer {
+pub(crate) enum BufferKind {
     /// This rank's input. In place it is part or all of `Target`, or `Target` is part of it.
     Source,
     /// The result.
@@ -51,20 +51,20 @@ pub(crate) enum Buffer {
 /// A position in a buffer, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Location {
-    pub(crate) buffer: Buffer,
+    pub(crate) buffer: BufferKind,
     pub(crate) offset: usize,
 }
 
-pub(crate) const fn source(offset: usize) -> Location {
-    Location { buffer: Buffer::Source, offset }
+pub(crate) const fn source_at(offset: usize) -> Location {
+    Location { buffer: BufferKind::Source, offset }
 }
 
-pub(crate) const fn target(offset: usize) -> Location {
-    Location { buffer: Buffer::Target, offset }
+pub(crate) const fn target_at(offset: usize) -> Location {
+    Location { buffer: BufferKind::Target, offset }
 }
 
-pub(crate) const fn scratch(offset: usize) -> Location {
-    Location { buffer: Buffer::Scratch, offset }
+pub(crate) const fn scratch_at(offset: usize) -> Location {
+    Location { buffer: BufferKind::Scratch, offset }
 }
 
 /// A message to or from a peer.
@@ -102,18 +102,18 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    fn clear(&mut self) {
+    fn clear_all(&mut self) {
         self.receives.clear();
         self.sends.clear();
         self.meanwhile = None;
         self.then.clear();
     }
 
-    fn receive(&mut self, peer: usize, location: Location, len: usize) {
+    fn receive_message(&mut self, peer: usize, location: Location, len: usize) {
         self.receive_part(peer, 0, location, len);
     }
 
-    fn send(&mut self, peer: usize, location: Location, len: usize) {
+    fn send_message(&mut self, peer: usize, location: Location, len: usize) {
         self.send_part(peer, 0, location, len);
     }
 
@@ -145,7 +145,7 @@ impl Round {
         }
     }
 
-    fn copy(&mut self, from: Location, to: Location, len: usize) {
+    fn copy_after(&mut self, from: Location, to: Location, len: usize) {
         if len > 0 {
             self.then.push(Action::Copy { from, to, len });
         }
@@ -158,7 +158,7 @@ impl Round {
         }
     }
 
-    fn combine(&mut self, out: Location, a: Location, b: Location, len: usize) {
+    fn combine_after(&mut self, out: Location, a: Location, b: Location, len: usize) {
         if len > 0 {
             self.then.push(Action::Combine { out, a, b, len });
         }
@@ -174,15 +174,15 @@ impl Round {
     ) {
         let mut before = own;
         for location in arrived {
-            self.combine(out, before, location, len);
+            self.combine_after(out, before, location, len);
             before = out;
         }
         if before == own {
-            self.copy(own, out, len);
+            self.copy_after(own, out, len);
         }
     }
 
-    fn finish(&mut self, data: Location, len: usize) {
+    fn finish_after(&mut self, data: Location, len: usize) {
         if len > 0 {
             self.then.push(Action::Finish { data, len });
         }
@@ -191,26 +191,26 @@ impl Round {
     /// Sends every other rank its part of the source, receives this rank's part from all of them, and reduces
     /// it to `out`. `part` returns the start and the length of a rank's part in the source, in bytes.
     /// Received parts lie one after the other in scratch memory; `out` may be the place of the first.
-    fn reduce_own(&mut self, at: Position, part: impl Fn(usize) -> (usize, usize), out: Location) {
+    fn reduce_own(&mut self, at: RankPosition, part: impl Fn(usize) -> (usize, usize), out: Location) {
         let (mine, len) = part(at.rank);
         for distance in 1..at.ranks {
-            let to = at.above(distance);
+            let to = at.rank_above(distance);
             let (start, theirs) = part(to);
-            let arrived = scratch((distance - 1) * len);
-            self.receive(at.below(distance), arrived, len);
-            self.send(to, source(start), theirs);
+            let arrived = scratch_at((distance - 1) * len);
+            self.receive_message(at.rank_below(distance), arrived, len);
+            self.send_message(to, source_at(start), theirs);
             match distance {
-                1 if out == arrived => self.combine(out, out, source(mine), len),
-                1 => self.combine(out, source(mine), arrived, len),
-                _ => self.combine(out, out, arrived, len),
+                1 if out == arrived => self.combine_after(out, out, source_at(mine), len),
+                1 => self.combine_after(out, source_at(mine), arrived, len),
+                _ => self.combine_after(out, out, arrived, len),
             }
         }
-        self.finish(out, len);
+        self.finish_after(out, len);
     }
 
     /// Maps the ranks and locations of another schedule's round, written for some of the ranks and a part of
     /// the buffers.
-    fn translate(&mut self, rank: impl Fn(usize) -> usize, location: impl Fn(Location) -> Location) {
+    fn translate_all(&mut self, rank: impl Fn(usize) -> usize, location: impl Fn(Location) -> Location) {
         for transfer in self.receives.iter_mut().chain(&mut self.sends) {
             transfer.peer = rank(transfer.peer);
             transfer.location = location(transfer.location);
@@ -273,27 +273,27 @@ impl<P> Schedule<P> {
         Self { parameters, pipeline, rounds, is_ordered: false, scratch_len, round }
     }
 
-    fn ordered(self) -> Self {
+    fn into_ordered(self) -> Self {
         Self { is_ordered: true, ..self }
     }
 
     /// Fills `round`, empty before, with this rank's messages and actions in round `number` of a segment.
-    fn fill(&self, segment: usize, number: usize, round: &mut Round) {
+    fn fill_round(&self, segment: usize, number: usize, round: &mut Round) {
         (self.round)(&self.parameters, segment, number, round);
     }
 }
 
 /// Returns the schedule of an algorithm without hierarchy, for all collectives except those in
 /// [`all_to_all`].
-pub(crate) fn schedule(collective: Collective, algorithm: Algorithm, spec: Spec) -> Schedule<Spec> {
+pub(crate) fn build_schedule(collective: Collective, algorithm: Algorithm, spec: Spec) -> Schedule<Spec> {
     match collective {
-        Collective::AllReduce => all_reduce::schedule(algorithm, spec),
-        Collective::ReduceScatter => reduce_scatter::schedule(algorithm, spec),
-        Collective::Broadcast => broadcast::schedule(algorithm, spec),
-        Collective::Reduce => reduce::schedule(algorithm, spec),
-        Collective::Gather => gather::schedule(algorithm, spec),
-        Collective::Scatter => scatter::schedule(algorithm, spec),
-        Collective::AllGather => all_gather::schedule(algorithm, spec),
+        Collective::AllReduce => all_reduce::build_schedule(algorithm, spec),
+        Collective::ReduceScatter => reduce_scatter::build_schedule(algorithm, spec),
+        Collective::Broadcast => broadcast::build_schedule(algorithm, spec),
+        Collective::Reduce => reduce::build_schedule(algorithm, spec),
+        Collective::Gather => gather::build_schedule(algorithm, spec),
+        Collective::Scatter => scatter::build_schedule(algorithm, spec),
+        Collective::AllGather => all_gather::build_schedule(algorithm, spec),
         Collective::AllToAll | Collective::AllToAllV => unreachable!("{collective} has schedules of its own"),
     }
 }

@@ -27,42 +27,42 @@ impl Split {
     }
 
     /// Number of parts.
-    pub(crate) fn parts(&self) -> usize {
+    pub(crate) fn part_count(&self) -> usize {
         self.parts
     }
 
     /// Start of part `index`; for `parts`, end of the last one.
-    pub(crate) fn start(&self, index: usize) -> usize {
+    pub(crate) fn part_start(&self, index: usize) -> usize {
         self.offset + (index * self.base + index.min(self.extra)) * self.element_size
     }
 
     /// Bytes of the parts `first..end` together.
-    pub(crate) fn len(&self, first: usize, end: usize) -> usize {
-        self.start(end) - self.start(first)
+    pub(crate) fn parts_len(&self, first: usize, end: usize) -> usize {
+        self.part_start(end) - self.part_start(first)
     }
 
     /// Start of part `index`, and its bytes.
-    pub(crate) fn span(&self, index: usize) -> (usize, usize) {
-        (self.start(index), self.len(index, index + 1))
+    pub(crate) fn part_span(&self, index: usize) -> (usize, usize) {
+        (self.part_start(index), self.parts_len(index, index + 1))
     }
 
     /// All parts: start and bytes.
-    pub(crate) fn spans(self) -> impl Iterator<Item = (usize, usize)> {
-        (0..self.parts).map(move |index| self.span(index))
+    pub(crate) fn part_spans(self) -> impl Iterator<Item = (usize, usize)> {
+        (0..self.parts).map(move |index| self.part_span(index))
     }
 
     /// Elements of part `index`.
-    pub(crate) fn count(&self, index: usize) -> usize {
+    pub(crate) fn element_count(&self, index: usize) -> usize {
         self.base + usize::from(index < self.extra)
     }
 
     /// Bytes of the largest part.
-    pub(crate) fn largest(&self) -> usize {
-        self.count(0) * self.element_size
+    pub(crate) fn largest_len(&self) -> usize {
+        self.element_count(0) * self.element_size
     }
 
     /// Part `index`, cut again.
-    pub(crate) fn part(&self, index: usize, parts: usize) -> Self {
-        Self::new(self.start(index), self.count(index), parts, self.element_size)
+    pub(crate) fn split_part(&self, index: usize, parts: usize) -> Self {
+        Self::new(self.part_start(index), self.element_count(index), parts, self.element_size)
     }
 }

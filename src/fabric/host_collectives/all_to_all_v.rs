@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::HostCollectives;
 use crate::Element;
 use crate::fabric::Error;
-use crate::fabric::algorithm::all_to_all::{self, Message, Parts};
-use crate::fabric::algorithm::engine::Memory;
+use crate::fabric::algorithm::all_to_all::{self, AllToAllSpec, Parts};
+use crate::fabric::algorithm::engine::OperationMemory;
 use crate::fabric::calls::{CallRecord, CallSignature};
 use crate::fabric::selection::{Collective, Plan};
 use crate::fabric::transport::Transport;
@@ -24,7 +24,7 @@ impl<T: Transport> HostCollectives<T> {
             receive[receive_parts[0].clone()].copy_from_slice(&send[send_parts[0].clone()]);
             return Ok(());
         }
-        let memory = Memory::out_of_place(send, receive);
+        let memory = OperationMemory::out_of_place(send, receive);
         // SAFETY: two buffers with all these parts, borrowed until this returns.
         unsafe { self.all_to_all_v_memory::<E>(memory, send_parts, receive_parts, false) }
     }
@@ -41,7 +41,7 @@ impl<T: Transport> HostCollectives<T> {
             return Ok(());
         }
         let len = data.len();
-        let memory = Memory::in_place(data, 0..len, 0..len);
+        let memory = OperationMemory::in_place(data, 0..len, 0..len);
         // SAFETY: a buffer with all these parts, borrowed until this returns.
         unsafe { self.all_to_all_v_memory::<E>(memory, send_parts, receive_parts, true) }
     }
@@ -51,31 +51,31 @@ impl<T: Transport> HostCollectives<T> {
     /// otherwise disjoint, and borrowed while this runs.
     unsafe fn all_to_all_v_memory<E: Element>(
         &mut self,
-        memory: Memory,
+        memory: OperationMemory,
         send_parts: &[Range<usize>],
         receive_parts: &[Range<usize>],
         in_place: bool,
     ) -> Result<(), Error> {
         let collective = Collective::AllToAllV;
         self.record_parts::<E>(send_parts, receive_parts);
-        let Plan { algorithm, segment, in_flight, .. } = self.plan(collective, 0);
+        let Plan { algorithm, segment, in_flight, .. } = self.plan_for(collective, 0);
         let parts = |ranges| Parts::Ranges { ranges, element_size: size_of::<E>() };
         let (sent, received) = (parts(send_parts), parts(receive_parts));
-        let message = Message { at: self.position(0), sent, received, segment, in_flight };
-        let schedule = all_to_all::schedule(algorithm, message, in_place);
+        let message = AllToAllSpec { at: self.rank_position(0), sent, received, segment, in_flight };
+        let schedule = all_to_all::build_schedule(algorithm, message, in_place);
         // SAFETY: the schedule is made for these parts.
-        unsafe { self.run(collective.name(), &schedule, memory, None) }
+        unsafe { self.run_schedule(collective.name(), &schedule, memory, None) }
     }
 
     /// Records the calls of an all_to_all_v: one for each part, known to two ranks only.
     fn record_parts<E: Element>(&mut self, send: &[Range<usize>], receive: &[Range<usize>]) {
-        self.call = CallSignature::of::<E>(Collective::AllToAllV, 0);
+        self.call = CallSignature::of_collective::<E>(Collective::AllToAllV, 0);
         let Some(transport) = &mut self.transport else { return };
         let (own, number) = (self.rank, self.sequence + 1);
-        let call = |part: &Range<usize>| CallSignature::part(E::DATA_TYPE, part.len());
+        let call = |part: &Range<usize>| CallSignature::of_part(E::DATA_TYPE, part.len());
         for peer in (0..self.ranks).filter(|&peer| peer != own) {
-            transport.record(CallRecord::part(own, peer, number, call(&send[peer])));
-            transport.record(CallRecord::part(peer, own, number, call(&receive[peer])));
+            transport.record_call(CallRecord::for_part(own, peer, number, call(&send[peer])));
+            transport.record_call(CallRecord::for_part(peer, own, number, call(&receive[peer])));
         }
     }
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::fabric::Error;
-use crate::fabric::algorithm::all_to_all::{self, Message, Parts};
-use crate::fabric::algorithm::engine::{self, Memory, OperationContext, Sequence, Workspace};
+use crate::fabric::algorithm::all_to_all::{self, AllToAllSpec, Parts};
+use crate::fabric::algorithm::engine::{self, OperationContext, OperationMemory, Sequence, Workspace};
 use crate::fabric::algorithm::hierarchical::{self, Hierarchical};
-use crate::fabric::algorithm::{Position, Schedule, Spec, barrier, schedule};
+use crate::fabric::algorithm::{RankPosition, Schedule, Spec, barrier, build_schedule};
 use crate::fabric::calls::{CallHash, CallRecord, CallSignature};
 use crate::fabric::hosts::{HostPosition, Hosts};
 use crate::fabric::reduction::Reduction;
@@ -57,11 +57,12 @@ pub(crate) struct HostCollectives<T> {
     hosts: Arc<Hosts>,
     /// Scratch memory for checking parts for overlaps.
     sorted_ranks: Vec<usize>,
-    /// True after [`leave`](Self::leave).
+    /// True after [`record_leave`](Self::record_leave).
     has_left: bool,
 }
 
-/// Largest number of ranks for which [`HostCollectives::leave`] also informs peers without earlier messages.
+/// Largest number of ranks for which [`HostCollectives::record_leave`] also informs peers without earlier
+/// messages.
 const MAX_ANNOUNCED_PAIRS: usize = 64;
 
 /// Messages to a peer, and from it.
@@ -80,10 +81,10 @@ struct MessageHistory {
 
 impl MessageHistory {
     /// Adds a message, and returns the signature for its tag.
-    fn add(&mut self, call: CallSignature) -> u64 {
+    fn add_message(&mut self, call: CallSignature) -> u64 {
         self.count += 1;
-        self.calls.add(call);
-        self.calls.signature(self.count)
+        self.calls.add_call(call);
+        self.calls.tag_signature(self.count)
     }
 }
 
@@ -102,12 +103,12 @@ impl<T: Transport> HostCollectives<T> {
         mut options: SelectionOptions,
     ) -> Result<Self, Error> {
         let (rank, ranks) = (transport.rank(), transport.size());
-        let hosts = Arc::new(transport.hosts());
+        let hosts = Arc::new(transport.rank_hosts());
         if options.medium == Medium::Network && hosts.is_hierarchical() {
             options.medium = Medium::Hosts;
         }
         let topology =
-            Topology { medium: options.medium, ranks, hosts: hosts.count(), shared: shared.is_some() };
+            Topology { medium: options.medium, ranks, hosts: hosts.host_count(), shared: shared.is_some() };
         for collective in Collective::ALL {
             let can = |algorithm: &Algorithm| {
                 let is_idle = *algorithm == Algorithm::Board && ranks == 1;
@@ -115,7 +116,7 @@ impl<T: Transport> HostCollectives<T> {
             };
             let wanted = options.algorithms[collective as usize];
             if let Some(algorithm) = wanted.filter(|algorithm| !can(algorithm)) {
-                let choices = selection::names(Algorithm::ALL.into_iter().filter(can));
+                let choices = selection::join_names(Algorithm::ALL.into_iter().filter(can));
                 return Err(Error::Algorithm { collective, algorithm, ranks, choices });
             }
         }
@@ -148,24 +149,34 @@ impl<T: Transport> HostCollectives<T> {
         })
     }
 
-    pub(crate) fn rank(&self) -> usize {
+    pub(crate) fn own_rank(&self) -> usize {
         self.rank
     }
 
     /// Records the end of this rank's calls, and compares calls: otherwise a rank waiting for it in another
     /// operation would wait forever.
-    pub(crate) fn leave(&mut self) {
+    pub(crate) fn record_leave(&mut self) {
         let Some(transport) = self.transport.as_mut().filter(|_| !self.has_left) else { return };
         self.has_left = true;
-        transport.record(CallRecord::collective(self.sequence + 1, CallSignature::LEFT, None));
+        transport.record_call(CallRecord::for_collective(self.sequence + 1, CallSignature::LEFT, None));
         for (peer, &PeerMessages { sent, received }) in self.pairs.iter().enumerate() {
             let (sent, received) = (sent.count, received.count);
             if peer != self.rank && (self.ranks <= MAX_ANNOUNCED_PAIRS || sent + received > 0) {
-                transport.record(CallRecord::message(self.rank, peer, sent + 1, CallSignature::LEFT));
-                transport.record(CallRecord::message(peer, self.rank, received + 1, CallSignature::LEFT));
+                transport.record_call(CallRecord::for_message(
+                    self.rank,
+                    peer,
+                    sent + 1,
+                    CallSignature::LEFT,
+                ));
+                transport.record_call(CallRecord::for_message(
+                    peer,
+                    self.rank,
+                    received + 1,
+                    CallSignature::LEFT,
+                ));
             }
         }
-        transport.compare();
+        transport.compare_calls();
     }
 
     /// Sets the longest wait of an operation; without a limit it waits forever.
@@ -175,16 +186,16 @@ impl<T: Transport> HostCollectives<T> {
         }
     }
 
-    pub(crate) fn size(&self) -> usize {
+    pub(crate) fn rank_count(&self) -> usize {
         self.ranks
     }
 
-    pub(crate) fn plan(&self, collective: Collective, bytes: usize) -> Plan {
+    pub(crate) fn plan_for(&self, collective: Collective, bytes: usize) -> Plan {
         self.plans.of(collective, bytes)
     }
 
-    fn position(&self, root: usize) -> Position {
-        Position { rank: self.rank, ranks: self.ranks, root }
+    fn rank_position(&self, root: usize) -> RankPosition {
+        RankPosition { rank: self.rank, ranks: self.ranks, root }
     }
 
     /// True for an open communicator of a single rank.
@@ -230,7 +241,7 @@ impl<T: Transport> HostCollectives<T> {
         Err(Error::Length { operation: collective.name(), problem })
     }
 
-    pub(crate) fn barrier(&mut self) -> Result<(), Error> {
+    pub(crate) fn run_barrier(&mut self) -> Result<(), Error> {
         if self.is_single_rank() {
             return Ok(());
         }
@@ -238,15 +249,15 @@ impl<T: Transport> HostCollectives<T> {
         if self.shared.is_some() {
             return self.barrier_in_shared_memory();
         }
-        let memory = Memory::out_of_place::<u8>(&[], &mut []);
+        let memory = OperationMemory::out_of_place::<u8>(&[], &mut []);
         // SAFETY: the barriers use scratch memory only.
         unsafe {
             if self.medium == Medium::Hosts {
                 let hosts = Arc::clone(&self.hosts);
-                let schedule = hierarchical::barrier::schedule(HostPosition::new(&hosts, self.rank));
-                return self.run("barrier", &schedule, memory, None);
+                let schedule = hierarchical::barrier::build_schedule(HostPosition::new(&hosts, self.rank));
+                return self.run_schedule("barrier", &schedule, memory, None);
             }
-            self.run("barrier", &barrier::schedule(self.position(0)), memory, None)
+            self.run_schedule("barrier", &barrier::build_schedule(self.rank_position(0)), memory, None)
         }
     }
 
@@ -260,10 +271,10 @@ impl<T: Transport> HostCollectives<T> {
     /// borrowed while this runs.
     // Compiled for each collective, without these matches: they take 3 % of a short all_reduce.
     #[inline(always)]
-    unsafe fn collective<E: Element>(
+    unsafe fn run_collective<E: Element>(
         &mut self,
         collective: Collective,
-        memory: Memory,
+        memory: OperationMemory,
         count: usize,
         op: Option<ReduceOp>,
         root: Option<usize>,
@@ -273,13 +284,13 @@ impl<T: Transport> HostCollectives<T> {
             unsafe { shared_memory::copy_own(memory.source, memory.target, memory.target_len) };
             return Ok(());
         }
-        self.call = CallSignature::of::<E>(collective, count).with(op, root);
+        self.call = CallSignature::of_collective::<E>(collective, count).with_arguments(op, root);
         let block = count * size_of::<E>();
         let has_all_blocks =
             matches!(collective, Collective::ReduceScatter | Collective::AllToAll | Collective::Scatter);
         let bytes = if has_all_blocks { block.saturating_mul(self.ranks) } else { block };
-        let Plan { algorithm, between, segment, in_flight } = self.plan(collective, bytes);
-        let at = self.position(root.unwrap_or(0));
+        let Plan { algorithm, between, segment, in_flight } = self.plan_for(collective, bytes);
+        let at = self.rank_position(root.unwrap_or(0));
         let spec = Spec { at, count, element_size: size_of::<E>(), segment, in_flight };
         let reduction = op.map(|op| Reduction::new(E::DATA_TYPE, op));
         let (name, reduction) = (collective.name(), reduction.as_ref());
@@ -291,16 +302,16 @@ impl<T: Transport> HostCollectives<T> {
                     let hosts = Arc::clone(&self.hosts);
                     let here = HostPosition::new(&hosts, self.rank);
                     let between = between.unwrap_or(Algorithm::Ring);
-                    let schedule = Hierarchical { collective, here, between, spec }.schedule();
-                    self.run(name, &schedule, memory, reduction)
+                    let schedule = Hierarchical { collective, here, between, spec }.build_schedule();
+                    self.run_schedule(name, &schedule, memory, reduction)
                 }
                 (_, Collective::AllToAll) => {
                     let parts = Parts::Equal(block);
-                    let message = Message { at, sent: parts, received: parts, segment, in_flight };
-                    let schedule = all_to_all::schedule(algorithm, message, memory.is_in_place());
-                    self.run(name, &schedule, memory, None)
+                    let message = AllToAllSpec { at, sent: parts, received: parts, segment, in_flight };
+                    let schedule = all_to_all::build_schedule(algorithm, message, memory.is_in_place());
+                    self.run_schedule(name, &schedule, memory, None)
                 }
-                _ => self.run(name, &schedule(collective, algorithm, spec), memory, reduction),
+                _ => self.run_schedule(name, &build_schedule(collective, algorithm, spec), memory, reduction),
             }
         }
     }
@@ -317,22 +328,27 @@ impl<T: Transport> HostCollectives<T> {
     fn record_call(&mut self) {
         if let Some(transport) = &mut self.transport {
             self.sequence += 1;
-            self.history.add(self.call);
-            transport.record(CallRecord::collective(self.sequence, self.call, self.purpose));
+            self.history.add_call(self.call);
+            transport.record_call(CallRecord::for_collective(self.sequence, self.call, self.purpose));
         }
     }
 
     /// Calls of other ranks awaited by the current operation.
-    fn awaited(&self) -> Vec<Awaited> {
+    fn awaited_calls(&self) -> Vec<Awaited> {
         let (own, call) = (self.rank, self.call);
         let MessagePeers { to, from } = self.peers;
-        let sent = to.map(|to| CallRecord::message(own, to, self.pairs[to].sent.count, call).of(to));
-        let received =
-            from.map(|from| CallRecord::message(from, own, self.pairs[from].received.count, call).of(from));
+        let sent =
+            to.map(|to| CallRecord::for_message(own, to, self.pairs[to].sent.count, call).awaited_from(to));
+        let received = from.map(|from| {
+            CallRecord::for_message(from, own, self.pairs[from].received.count, call).awaited_from(from)
+        });
         let messages: Vec<_> = sent.into_iter().chain(received).collect();
         if messages.is_empty() {
-            let record = CallRecord::collective(self.sequence, call, self.purpose);
-            return (0..self.ranks).filter(|&rank| rank != own).map(|rank| record.of(rank)).collect();
+            let record = CallRecord::for_collective(self.sequence, call, self.purpose);
+            return (0..self.ranks)
+                .filter(|&rank| rank != own)
+                .map(|rank| record.awaited_from(rank))
+                .collect();
         }
         messages
     }
@@ -373,9 +389,9 @@ impl<T: Transport> HostCollectives<T> {
             // The other ranks know it.
             Error::World(_) => {}
             Error::TimedOut { limit, .. } => {
-                return transport.time_out(&format!("{name}{purpose}"), *limit, self.awaited());
+                return transport.time_out(&format!("{name}{purpose}"), *limit, self.awaited_calls());
             }
-            _ => transport.fail(error.to_reason(name)),
+            _ => transport.report_failure(error.to_reason(name)),
         }
         error
     }
@@ -383,26 +399,26 @@ impl<T: Transport> HostCollectives<T> {
     /// # Safety
     /// The memory is as large as the schedule says, aligned for the reduction's element type, and borrowed
     /// while this runs.
-    unsafe fn run<P>(
+    unsafe fn run_schedule<P>(
         &mut self,
         name: &'static str,
         schedule: &Schedule<P>,
-        memory: Memory,
+        memory: OperationMemory,
         reduction: Option<&Reduction>,
     ) -> Result<(), Error> {
         self.record_call();
         if let Some(shared) = self.shared.as_mut().filter(|_| self.transport.is_some()) {
             shared.skip(self.call);
         }
-        let sequence = Sequence::collective(self.history.signature(self.sequence));
+        let sequence = Sequence::of_collective(self.history.tag_signature(self.sequence));
         let operation = OperationContext { sequence, memory, reduction };
         // SAFETY: passed on to the caller.
-        unsafe { self.execute(name, schedule, &operation) }
+        unsafe { self.execute_schedule(name, schedule, &operation) }
     }
 
     /// # Safety
-    /// As [`HostCollectives::run`].
-    unsafe fn execute<P>(
+    /// As [`HostCollectives::run_schedule`].
+    unsafe fn execute_schedule<P>(
         &mut self,
         name: &'static str,
         schedule: &Schedule<P>,
@@ -415,7 +431,8 @@ impl<T: Transport> HostCollectives<T> {
         // SAFETY: the buffers are as the caller promises. The workspace is used by nothing else. After an
         // error or a panic the transport, owned by this function, is dropped and thereby closed before
         // anything else.
-        let result = unsafe { engine::run(&mut *transport, &mut self.workspace, schedule, operation) };
+        let result =
+            unsafe { engine::run_schedule(&mut *transport, &mut self.workspace, schedule, operation) };
         mem::forget(running);
         let result = match &self.shared {
             Some(shared) if result.is_ok() && shared.others_failed() => {
@@ -443,7 +460,7 @@ impl Drop for RunningOperation<'_> {
 fn other_rank_failure(operation: &'static str, transport: &mut impl Transport) -> Error {
     let since = Instant::now();
     while since.elapsed() < COMPARE_TIMEOUT {
-        if let Err(error) = transport.wait() {
+        if let Err(error) = transport.wait_for_completion() {
             return error;
         }
     }

@@ -3,25 +3,25 @@
 use super::{HostCollectives, MessagePeers};
 use crate::Element;
 use crate::fabric::Error;
-use crate::fabric::algorithm::engine::{Memory, OperationContext, Sequence};
-use crate::fabric::algorithm::exchange::Exchange;
+use crate::fabric::algorithm::engine::{OperationContext, OperationMemory, Sequence};
+use crate::fabric::algorithm::exchange::PairExchange;
 use crate::fabric::calls::{CallRecord, CallSignature};
 use crate::fabric::transport::Transport;
 
 impl<T: Transport> HostCollectives<T> {
-    pub(crate) fn send<E: Element>(&mut self, data: &[E], to: usize) -> Result<(), Error> {
-        let memory = Memory::out_of_place(data, &mut []);
+    pub(crate) fn send_elements<E: Element>(&mut self, data: &[E], to: usize) -> Result<(), Error> {
+        let memory = OperationMemory::out_of_place(data, &mut []);
         // SAFETY: a buffer of this many elements, borrowed until this returns.
         unsafe { self.exchange_memory::<E>("send", memory, Some(to), None) }
     }
 
-    pub(crate) fn recv<E: Element>(&mut self, data: &mut [E], from: usize) -> Result<(), Error> {
-        let memory = Memory::out_of_place(&[], data);
+    pub(crate) fn receive_elements<E: Element>(&mut self, data: &mut [E], from: usize) -> Result<(), Error> {
+        let memory = OperationMemory::out_of_place(&[], data);
         // SAFETY: a buffer of this many elements, borrowed until this returns.
         unsafe { self.exchange_memory::<E>("recv", memory, None, Some(from)) }
     }
 
-    pub(crate) fn exchange<E: Element>(
+    pub(crate) fn exchange_elements<E: Element>(
         &mut self,
         send: &[E],
         to: usize,
@@ -34,7 +34,7 @@ impl<T: Transport> HostCollectives<T> {
             receive.copy_from_slice(send);
             return Ok(());
         }
-        let memory = Memory::out_of_place(send, receive);
+        let memory = OperationMemory::out_of_place(send, receive);
         // SAFETY: two buffers, borrowed until this returns.
         unsafe { self.exchange_memory::<E>(operation, memory, Some(to), Some(from)) }
     }
@@ -48,7 +48,7 @@ impl<T: Transport> HostCollectives<T> {
         if self.rank == to && self.rank == from && self.transport.is_some() {
             return Ok(());
         }
-        let memory = Memory::in_place(data, 0..data.len(), 0..data.len());
+        let memory = OperationMemory::in_place(data, 0..data.len(), 0..data.len());
         // SAFETY: a buffer, borrowed until this returns.
         unsafe { self.exchange_memory::<E>("exchange", memory, Some(to), Some(from)) }
     }
@@ -59,7 +59,7 @@ impl<T: Transport> HostCollectives<T> {
     unsafe fn exchange_memory<E: Element>(
         &mut self,
         operation: &'static str,
-        memory: Memory,
+        memory: OperationMemory,
         to: Option<usize>,
         from: Option<usize>,
     ) -> Result<(), Error> {
@@ -80,27 +80,27 @@ impl<T: Transport> HostCollectives<T> {
         self.peers = peers;
         let (mut sent, mut received) = (0, 0);
         if let Some(transport) = &mut self.transport {
-            let call = |len| CallSignature::message(E::DATA_TYPE, len / size_of::<E>());
+            let call = |len| CallSignature::of_message(E::DATA_TYPE, len / size_of::<E>());
             if let Some(to) = peers.to {
                 let (call, history) = (call(memory.source_len), &mut self.pairs[to].sent);
-                sent = history.add(call);
-                transport.record(CallRecord::message(self.rank, to, history.count, call));
+                sent = history.add_message(call);
+                transport.record_call(CallRecord::for_message(self.rank, to, history.count, call));
             }
             if let Some(from) = peers.from {
                 let (call, history) = (call(memory.target_len), &mut self.pairs[from].received);
-                received = history.add(call);
-                transport.record(CallRecord::message(from, self.rank, history.count, call));
+                received = history.add_message(call);
+                transport.record_call(CallRecord::for_message(from, self.rank, history.count, call));
             }
         }
-        let exchange = Exchange {
+        let exchange = PairExchange {
             send: to.map(|to| (to, memory.source_len)),
             receive: from.map(|from| (from, memory.target_len)),
             in_place: memory.is_in_place(),
         };
-        let sequence = Sequence::pair(sent, received);
+        let sequence = Sequence::of_pair(sent, received);
         let operation_of = OperationContext { sequence, memory, reduction: None };
         // SAFETY: the schedule is made for buffers of this size.
-        let result = unsafe { self.execute(operation, &exchange.schedule(), &operation_of) };
+        let result = unsafe { self.execute_schedule(operation, &exchange.build_schedule(), &operation_of) };
         self.peers = MessagePeers::default();
         result
     }

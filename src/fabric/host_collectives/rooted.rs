@@ -4,13 +4,13 @@ use std::ops::Range;
 
 use super::{HostCollectives, check_equal};
 use crate::fabric::Error;
-use crate::fabric::algorithm::engine::Memory;
+use crate::fabric::algorithm::engine::OperationMemory;
 use crate::fabric::selection::Collective;
 use crate::fabric::transport::Transport;
 use crate::{Element, ReduceOp};
 
 impl<T: Transport> HostCollectives<T> {
-    pub(crate) fn broadcast<E: Element>(
+    pub(crate) fn broadcast_from_root<E: Element>(
         &mut self,
         send: Option<&[E]>,
         receive: &mut [E],
@@ -20,9 +20,9 @@ impl<T: Transport> HostCollectives<T> {
         if self.rank == root {
             check_equal(Collective::Broadcast.name(), send.len(), receive.len())?;
         }
-        let (memory, count) = (Memory::out_of_place(send, receive), receive.len());
+        let (memory, count) = (OperationMemory::out_of_place(send, receive), receive.len());
         // SAFETY: a buffer of this many elements, and the root's as long, borrowed until this returns.
-        unsafe { self.collective::<E>(Collective::Broadcast, memory, count, None, Some(root)) }
+        unsafe { self.run_collective::<E>(Collective::Broadcast, memory, count, None, Some(root)) }
     }
 
     pub(crate) fn broadcast_in_place<E: Element>(
@@ -32,12 +32,12 @@ impl<T: Transport> HostCollectives<T> {
     ) -> Result<(), Error> {
         self.check_rank(Collective::Broadcast.name(), "root", root)?;
         let count = data.len();
-        let memory = Memory::in_place(data, self.at_root(root, count), 0..count);
+        let memory = OperationMemory::in_place(data, self.at_root(root, count), 0..count);
         // SAFETY: a buffer of this many elements, borrowed until this returns.
-        unsafe { self.collective::<E>(Collective::Broadcast, memory, count, None, Some(root)) }
+        unsafe { self.run_collective::<E>(Collective::Broadcast, memory, count, None, Some(root)) }
     }
 
-    pub(crate) fn reduce<E: Element>(
+    pub(crate) fn reduce_to_root<E: Element>(
         &mut self,
         send: &[E],
         receive: Option<&mut [E]>,
@@ -48,9 +48,9 @@ impl<T: Transport> HostCollectives<T> {
         if self.rank == root {
             check_equal(Collective::Reduce.name(), send.len(), receive.len())?;
         }
-        let memory = Memory::out_of_place(send, receive);
+        let memory = OperationMemory::out_of_place(send, receive);
         // SAFETY: a buffer of this many elements, and the root's as long, borrowed until this returns.
-        unsafe { self.collective::<E>(Collective::Reduce, memory, send.len(), Some(op), Some(root)) }
+        unsafe { self.run_collective::<E>(Collective::Reduce, memory, send.len(), Some(op), Some(root)) }
     }
 
     pub(crate) fn reduce_in_place<E: Element>(
@@ -61,12 +61,12 @@ impl<T: Transport> HostCollectives<T> {
     ) -> Result<(), Error> {
         self.check_rank(Collective::Reduce.name(), "root", root)?;
         let count = data.len();
-        let memory = Memory::in_place(data, 0..count, self.at_root(root, count));
+        let memory = OperationMemory::in_place(data, 0..count, self.at_root(root, count));
         // SAFETY: a buffer of this many elements, borrowed until this returns.
-        unsafe { self.collective::<E>(Collective::Reduce, memory, count, Some(op), Some(root)) }
+        unsafe { self.run_collective::<E>(Collective::Reduce, memory, count, Some(op), Some(root)) }
     }
 
-    pub(crate) fn gather<E: Element>(
+    pub(crate) fn gather_to_root<E: Element>(
         &mut self,
         send: &[E],
         receive: Option<&mut [E]>,
@@ -76,21 +76,21 @@ impl<T: Transport> HostCollectives<T> {
         if self.rank == root {
             self.check_parts(Collective::Gather, ("receive", receive.len()), ("send", send.len()))?;
         }
-        let memory = Memory::out_of_place(send, receive);
+        let memory = OperationMemory::out_of_place(send, receive);
         // SAFETY: a block, and on the root one for each rank, borrowed until this returns.
-        unsafe { self.collective::<E>(Collective::Gather, memory, send.len(), None, Some(root)) }
+        unsafe { self.run_collective::<E>(Collective::Gather, memory, send.len(), None, Some(root)) }
     }
 
     pub(crate) fn gather_in_place<E: Element>(&mut self, data: &mut [E], root: usize) -> Result<(), Error> {
         self.check_rank(Collective::Gather.name(), "root", root)?;
         let own = self.own_part(Collective::Gather, data.len())?;
         let target = self.at_root(root, data.len());
-        let memory = Memory::in_place(data, own.clone(), target);
+        let memory = OperationMemory::in_place(data, own.clone(), target);
         // SAFETY: a block for each rank, borrowed until this returns, with this rank's own for a source.
-        unsafe { self.collective::<E>(Collective::Gather, memory, own.len(), None, Some(root)) }
+        unsafe { self.run_collective::<E>(Collective::Gather, memory, own.len(), None, Some(root)) }
     }
 
-    pub(crate) fn scatter<E: Element>(
+    pub(crate) fn scatter_from_root<E: Element>(
         &mut self,
         send: Option<&[E]>,
         receive: &mut [E],
@@ -100,18 +100,18 @@ impl<T: Transport> HostCollectives<T> {
         if self.rank == root {
             self.check_parts(Collective::Scatter, ("send", send.len()), ("receive", receive.len()))?;
         }
-        let (memory, count) = (Memory::out_of_place(send, receive), receive.len());
+        let (memory, count) = (OperationMemory::out_of_place(send, receive), receive.len());
         // SAFETY: a block, and on the root one for each rank, borrowed until this returns.
-        unsafe { self.collective::<E>(Collective::Scatter, memory, count, None, Some(root)) }
+        unsafe { self.run_collective::<E>(Collective::Scatter, memory, count, None, Some(root)) }
     }
 
     pub(crate) fn scatter_in_place<E: Element>(&mut self, data: &mut [E], root: usize) -> Result<(), Error> {
         self.check_rank(Collective::Scatter.name(), "root", root)?;
         let own = self.own_part(Collective::Scatter, data.len())?;
         let source = self.at_root(root, data.len());
-        let memory = Memory::in_place(data, source, own.clone());
+        let memory = OperationMemory::in_place(data, source, own.clone());
         // SAFETY: a block for each rank, borrowed until this returns, with this rank's own for a target.
-        unsafe { self.collective::<E>(Collective::Scatter, memory, own.len(), None, Some(root)) }
+        unsafe { self.run_collective::<E>(Collective::Scatter, memory, own.len(), None, Some(root)) }
     }
 
     /// All elements on the root, none on the other ranks: the range of a buffer used only by the root.

@@ -10,10 +10,10 @@ use std::ptr;
 use super::{HostCollectives, RunningOperation};
 use crate::fabric::Error;
 use crate::fabric::algorithm::Split;
-use crate::fabric::algorithm::engine::Memory;
+use crate::fabric::algorithm::engine::OperationMemory;
 use crate::fabric::reduction::Reduction;
 use crate::fabric::selection::Collective;
-use crate::fabric::shared_memory::segment::{CAPACITY, Progress, SharedSegment, Waiting};
+use crate::fabric::shared_memory::segment::{CAPACITY, ProgressCall, SharedSegment, Waiting};
 use crate::fabric::transport::Transport;
 
 /// Maximum bytes of a part for copying all parts together, this rank's own included.
@@ -31,14 +31,14 @@ impl<T: Transport> HostCollectives<T> {
     /// Runs a collective (but all_to_all_v) in pieces of at most `segment` bytes.
     ///
     /// # Safety
-    /// The contract of [`collective`](Self::collective); `reduction` fits the elements; none if nothing is
-    /// reduced.
-    // As `collective`, its caller.
+    /// The contract of [`run_collective`](Self::run_collective); `reduction` fits the elements; none if
+    /// nothing is reduced.
+    // As `run_collective`, its caller.
     #[inline(always)]
     pub(super) unsafe fn run_on_board(
         &mut self,
         collective: Collective,
-        memory: Memory,
+        memory: OperationMemory,
         reduction: Option<&Reduction>,
         root: Option<usize>,
         segment: usize,
@@ -66,15 +66,15 @@ impl<T: Transport> HostCollectives<T> {
     /// receivers read the block of one sender, or the blocks of all in rank order.
     ///
     /// # Safety
-    /// The contract of [`collective`](Self::collective).
+    /// The contract of [`run_collective`](Self::run_collective).
     unsafe fn move_in_shared_memory(
         &mut self,
         collective: Collective,
-        memory: Memory,
+        memory: OperationMemory,
         root: Option<usize>,
         segment: usize,
     ) -> Result<(), Error> {
-        let Memory { source, source_len, target, target_len } = memory;
+        let OperationMemory { source, source_len, target, target_len } = memory;
         let (own, ranks) = (self.rank, self.ranks);
         let has_parts = matches!(collective, Collective::Scatter | Collective::AllToAll);
         let from_root = matches!(collective, Collective::Broadcast | Collective::Scatter);
@@ -94,9 +94,9 @@ impl<T: Transport> HostCollectives<T> {
             (false, true) => (own + 1..ranks, 0..own),
             _ => (0..0, 0..0),
         };
-        let pieces = pieces(block, if has_parts { share_per_rank(segment, ranks) } else { segment });
+        let pieces = message_pieces(block, if has_parts { share_per_rank(segment, ranks) } else { segment });
         self.run_in_shared_memory(collective.name(), |shared, progress| {
-            for (start, len) in pieces.spans() {
+            for (start, len) in pieces.part_spans() {
                 let message_offset = if has_parts { own * len } else { 0 };
                 // SAFETY: pieces lie within their blocks, as promised by the caller, and the pieces of one
                 // write fit in a message. Data overwritten in place is in the shared segment by then.
@@ -125,19 +125,19 @@ impl<T: Transport> HostCollectives<T> {
     /// Reduces all sources in rank order, on ranks with `receives`.
     ///
     /// # Safety
-    /// The contract of [`collective`](Self::collective), with a target on receiving ranks.
+    /// The contract of [`run_collective`](Self::run_collective), with a target on receiving ranks.
     unsafe fn reduce_in_shared_memory(
         &mut self,
         name: &'static str,
-        memory: Memory,
+        memory: OperationMemory,
         reduction: &Reduction,
         receives: bool,
         segment: usize,
     ) -> Result<(), Error> {
-        let Memory { source, source_len, target, .. } = memory;
+        let OperationMemory { source, source_len, target, .. } = memory;
         let pieces = pieces_of_elements(source_len, reduction, segment);
         self.run_in_shared_memory(name, |shared, progress| {
-            for (start, len) in pieces.spans() {
+            for (start, len) in pieces.part_spans() {
                 // SAFETY: pieces lie within the source, and fit in a message.
                 unsafe { shared.write(source.add(start), len, progress)? };
                 if !receives {
@@ -151,29 +151,29 @@ impl<T: Transport> HostCollectives<T> {
                     let before = if rank == 1 { first } else { target.cast_const() };
                     // SAFETY: messages in the segment are aligned and have this many bytes, unchanged before
                     // the next operation; the target is disjoint from them.
-                    unsafe { reduction.combine(target, before, message, len) };
+                    unsafe { reduction.combine_elements(target, before, message, len) };
                 }
                 // SAFETY: the target is borrowed by this operation.
-                unsafe { reduction.finish(target, len, shared.ranks()) };
+                unsafe { reduction.finish_average(target, len, shared.ranks()) };
             }
             Ok(())
         })
     }
 
     /// # Safety
-    /// The contract of [`collective`](Self::collective).
+    /// The contract of [`run_collective`](Self::run_collective).
     unsafe fn reduce_scatter_in_shared_memory(
         &mut self,
         name: &'static str,
-        memory: Memory,
+        memory: OperationMemory,
         reduction: &Reduction,
         segment: usize,
     ) -> Result<(), Error> {
-        let Memory { source, target, target_len: block, .. } = memory;
+        let OperationMemory { source, target, target_len: block, .. } = memory;
         let own = self.rank;
         let pieces = pieces_of_elements(block, reduction, share_per_rank(segment, self.ranks));
         self.run_in_shared_memory(name, |shared, progress| {
-            for (start, len) in pieces.spans() {
+            for (start, len) in pieces.part_spans() {
                 // SAFETY: pieces lie within their blocks, as promised by the caller, and the pieces of all
                 // ranks fit in a message.
                 unsafe {
@@ -181,7 +181,7 @@ impl<T: Transport> HostCollectives<T> {
                     write_parts(shared, own, source, block, len, progress)?;
                     let window =
                         PartialReduction { target, own: source.add(own * block), offset: own * len, len };
-                    window.reduce(shared, own, reduction, progress)?;
+                    window.reduce_part(shared, own, reduction, progress)?;
                 }
             }
             Ok(())
@@ -193,15 +193,15 @@ impl<T: Transport> HostCollectives<T> {
     /// after the next piece is written.
     ///
     /// # Safety
-    /// The contract of [`collective`](Self::collective).
+    /// The contract of [`run_collective`](Self::run_collective).
     unsafe fn all_reduce_in_shared_memory(
         &mut self,
         name: &'static str,
-        memory: Memory,
+        memory: OperationMemory,
         reduction: &Reduction,
         segment: usize,
     ) -> Result<(), Error> {
-        let Memory { source, source_len, target, .. } = memory;
+        let OperationMemory { source, source_len, target, .. } = memory;
         if source_len <= CAPACITY && segment > CAPACITY {
             // SAFETY: as promised by the caller.
             return unsafe { self.reduce_in_shared_memory(name, memory, reduction, true, segment) };
@@ -209,27 +209,27 @@ impl<T: Transport> HostCollectives<T> {
         let (own, ranks) = (self.rank, self.ranks);
         let pieces = pieces_of_elements(source_len, reduction, segment);
         self.run_in_shared_memory(name, |shared, progress| {
-            for piece in 0..=pieces.parts() {
-                if piece < pieces.parts() {
-                    let (start, len) = pieces.span(piece);
-                    let (place, window_len) = pieces.part(piece, ranks).span(own);
+            for piece in 0..=pieces.part_count() {
+                if piece < pieces.part_count() {
+                    let (start, len) = pieces.part_span(piece);
+                    let (place, window_len) = pieces.split_part(piece, ranks).part_span(own);
                     // SAFETY: pieces, and their windows, lie within the buffers, and pieces fit in a message.
                     unsafe {
                         shared.write(source.add(start), len, progress)?;
                         let (target, source) = (target.add(place), source.add(place));
                         let window =
                             PartialReduction { target, own: source, offset: place - start, len: window_len };
-                        window.reduce(shared, own, reduction, progress)?;
+                        window.reduce_part(shared, own, reduction, progress)?;
                     }
                 }
                 if let Some(reduced) = piece.checked_sub(1) {
-                    let windows = pieces.part(reduced, ranks);
-                    let (place, len) = windows.span(own);
+                    let windows = pieces.split_part(reduced, ranks);
+                    let (place, len) = windows.part_span(own);
                     // SAFETY: as above; of the piece before, all sources are in the shared segment.
                     unsafe {
                         shared.write(target.add(place), len, progress)?;
-                        for rank in others(own, ranks) {
-                            let (place, len) = windows.span(rank);
+                        for rank in other_ranks(own, ranks) {
+                            let (place, len) = windows.part_span(rank);
                             target.add(place).copy_from_nonoverlapping(shared.read(rank, progress)?, len);
                         }
                     }
@@ -243,7 +243,7 @@ impl<T: Transport> HostCollectives<T> {
     fn run_in_shared_memory(
         &mut self,
         name: &'static str,
-        operation: impl FnOnce(&mut SharedSegment, Progress<'_>) -> Result<(), Error>,
+        operation: impl FnOnce(&mut SharedSegment, ProgressCall<'_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let before = self.history;
         self.record_call();
@@ -253,8 +253,8 @@ impl<T: Transport> HostCollectives<T> {
         shared.begin_call(self.call, before);
         let running = RunningOperation(shared);
         let result = operation(&mut *running.0, &mut |waiting| {
-            transport.progress()?;
-            if waiting == Waiting::Sleeping { transport.check() } else { Ok(()) }
+            transport.make_progress()?;
+            if waiting == Waiting::Sleeping { transport.check_ranks() } else { Ok(()) }
         });
         mem::forget(running);
         self.finish_operation(name, transport, result)
@@ -277,24 +277,24 @@ impl PartialReduction {
     /// # Safety
     /// The addresses have `len` bytes each, aligned for the reduction's elements, as is the offset; every
     /// message of the operation contains the range.
-    unsafe fn reduce(
+    unsafe fn reduce_part(
         self,
         shared: &mut SharedSegment,
         rank: usize,
         reduction: &Reduction,
-        progress: Progress<'_>,
+        progress: ProgressCall<'_>,
     ) -> Result<(), Error> {
         let Self { target, own, offset, len } = self;
         let mut before = own;
-        for other in others(rank, shared.ranks()) {
+        for other in other_ranks(rank, shared.ranks()) {
             let message = shared.read(other, progress)?;
             // SAFETY: messages in the segment are aligned, and they do not change before the next operation;
             // they are apart from this rank's memory.
-            unsafe { reduction.combine(target, before, message.add(offset), len) };
+            unsafe { reduction.combine_elements(target, before, message.add(offset), len) };
             before = target.cast_const();
         }
         // SAFETY: as promised by the caller.
-        unsafe { reduction.finish(target, len, shared.ranks()) };
+        unsafe { reduction.finish_average(target, len, shared.ranks()) };
         Ok(())
     }
 }
@@ -310,7 +310,7 @@ unsafe fn write_parts(
     source: *const u8,
     stride: usize,
     len: usize,
-    progress: Progress<'_>,
+    progress: ProgressCall<'_>,
 ) -> Result<(), Error> {
     let ranks = shared.ranks();
     let fill = |message: *mut u8| {
@@ -320,7 +320,7 @@ unsafe fn write_parts(
                 message.copy_from_nonoverlapping(source, ranks * len);
                 return;
             }
-            for rank in others(own, ranks) {
+            for rank in other_ranks(own, ranks) {
                 message.add(rank * len).copy_from_nonoverlapping(source.add(rank * stride), len);
             }
         }
@@ -341,7 +341,7 @@ pub(super) unsafe fn copy_own(source: *const u8, target: *mut u8, len: usize) {
 }
 
 /// The other ranks, from the next one on.
-fn others(own: usize, ranks: usize) -> impl Iterator<Item = usize> {
+fn other_ranks(own: usize, ranks: usize) -> impl Iterator<Item = usize> {
     (own + 1..ranks).chain(0..own)
 }
 
@@ -351,7 +351,7 @@ fn share_per_rank(segment: usize, ranks: usize) -> usize {
 }
 
 /// Pieces of at most `segment` bytes that fit in a message.
-fn pieces(len: usize, segment: usize) -> Split {
+fn message_pieces(len: usize, segment: usize) -> Split {
     Split::into_segments(len, 1, segment.clamp(1, CAPACITY))
 }
 

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 use fabric_sys::{Fabric, Version, fi_info, fi_type, fid_nic};
 
 use crate::fabric::error::{Error, Failure};
-use crate::fabric::libfabric::provider::{InfoList, InfoQuery, set_string, text};
+use crate::fabric::libfabric::provider::{InfoList, InfoQuery, copy_text, set_string};
 
 mod capability;
 mod info;
@@ -31,14 +31,15 @@ pub fn discover(library: &'static Fabric, hints: &Hints) -> Result<Vec<Info>, Er
     };
     let (node, service) = (bytes(&hints.node)?, bytes(&hints.service)?);
     let question = InfoQuery { provider, node: node.as_deref(), service: service.as_deref(), flags: 0 };
-    let list = InfoList::query(library, &question, |entry| {
-        // SAFETY: `query` passes an entry with all its attributes and null names; nothing else uses it.
+    let list = InfoList::query_with_hints(library, &question, |entry| {
+        // SAFETY: `query_with_hints` passes an entry with all its attributes and null names; nothing else
+        // uses it.
         unsafe {
             (*entry).caps = hints.capabilities.iter().fold(0, |bits, capability| bits | capability.bit);
             (*entry).mode = !0;
             (*(*entry).domain_attr).mr_mode = EVERY_REGISTRATION;
             if let Some(kind) = hints.endpoint {
-                (*(*entry).ep_attr).type_ = kind.raw();
+                (*(*entry).ep_attr).type_ = kind.raw_type();
             }
             if let Some(name) = &hints.fabric {
                 set_string(&raw mut (*(*entry).fabric_attr).name, name)?;
@@ -56,9 +57,13 @@ pub fn discover(library: &'static Fabric, hints: &Hints) -> Result<Vec<Info>, Er
     let elsewhere = hints.node.as_deref().is_some_and(|node| !is_this_host(node));
     Ok(list
         .iter()
-        .filter(|entry| !(elsewhere && entry.provider().split(';').any(|part| SHARED_MEMORY.contains(&part))))
+        .filter(|entry| {
+            !(elsewhere && entry.provider_name().split(';').any(|part| SHARED_MEMORY.contains(&part)))
+        })
         // Some providers ignore the hints for domain and fabric; shm does.
-        .filter(|entry| named(&hints.domain, &entry.domain()) && named(&hints.fabric, &entry.fabric_name()))
+        .filter(|entry| {
+            named(&hints.domain, &entry.domain_name()) && named(&hints.fabric, &entry.fabric_name())
+        })
         // SAFETY: an entry of the list, live meanwhile.
         .map(|entry| unsafe { entry_info(library, entry.as_ptr()) })
         .collect())
@@ -74,10 +79,10 @@ pub fn discover(library: &'static Fabric, hints: &Hints) -> Result<Vec<Info>, Er
 pub fn registered(library: &'static Fabric) -> Result<Vec<Registered>, Error> {
     let question = InfoQuery { flags: fabric_sys::FI_PROV_ATTR_ONLY, ..InfoQuery::default() };
     let mut providers: Vec<Registered> = Vec::new();
-    for entry in InfoList::query(library, &question, |_| Ok(()))?.iter() {
+    for entry in InfoList::query_with_hints(library, &question, |_| Ok(()))?.iter() {
         // SAFETY: the entry is live and its fabric's attributes are there.
         let version = unsafe { Version::from_raw((*(*entry.as_ptr()).fabric_attr).prov_version) };
-        let provider = Registered { name: entry.provider(), version };
+        let provider = Registered { name: entry.provider_name(), version };
         if !providers.contains(&provider) {
             providers.push(provider);
         }
@@ -109,15 +114,15 @@ unsafe fn entry_info(library: &Fabric, entry: *const fi_info) -> Info {
         let name = |value: *const c_void, kind| value_name(library, value, kind);
         let names = |value: *const u64, kind| flag_names(&value_name(library, value.cast(), kind));
         Info {
-            provider: text((*fabric).prov_name),
+            provider: copy_text((*fabric).prov_name),
             provider_version: Version::from_raw((*fabric).prov_version).to_string(),
-            fabric: text((*fabric).name),
-            domain: text((*domain).name),
+            fabric: copy_text((*fabric).name),
+            domain: copy_text((*domain).name),
             endpoint: name((&raw const (*endpoint).type_).cast(), fabric_sys::FI_TYPE_EP_TYPE),
             protocol: name((&raw const (*endpoint).protocol).cast(), fabric_sys::FI_TYPE_PROTOCOL),
             protocol_version: (*endpoint).protocol_version,
             address_format: name((&raw const (*entry).addr_format).cast(), fabric_sys::FI_TYPE_ADDR_FORMAT),
-            address: address((*entry).addr_format, (*entry).src_addr, (*entry).src_addrlen),
+            address: endpoint_address((*entry).addr_format, (*entry).src_addr, (*entry).src_addrlen),
             capabilities: names(&raw const (*entry).caps, fabric_sys::FI_TYPE_CAPS),
             mode: names(&raw const (*entry).mode, fabric_sys::FI_TYPE_MODE),
             mr_mode: flag_names(&name((&raw const (*domain).mr_mode).cast(), fabric_sys::FI_TYPE_MR_MODE)),
@@ -152,7 +157,7 @@ unsafe fn nic_info(nic: *const fid_nic) -> Nic {
     // SAFETY: the caller guarantees the device; its attributes are null or live, and their names null or
     // texts. The location is a PCI address if its type says so.
     unsafe {
-        let named = |pointer| Some(text(pointer)).filter(|text| !text.is_empty());
+        let named = |pointer| Some(copy_text(pointer)).filter(|text| !text.is_empty());
         let device = (*nic).device_attr;
         if !device.is_null() {
             found.device = named((*device).name);
@@ -207,7 +212,7 @@ fn flag_names(text: &str) -> BTreeSet<String> {
 ///
 /// # Safety
 /// `address` must be null or point to `length` bytes.
-unsafe fn address(format: u32, address: *const c_void, length: usize) -> Option<String> {
+unsafe fn endpoint_address(format: u32, address: *const c_void, length: usize) -> Option<String> {
     if address.is_null() {
         return None;
     }

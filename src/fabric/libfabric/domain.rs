@@ -27,8 +27,8 @@ unsafe impl Send for Domain {}
 unsafe impl Sync for Domain {}
 
 impl Domain {
-    pub(crate) fn open(library: &'static Fabric, info: InfoEntry<'_>) -> Result<Arc<Self>, Error> {
-        let provider = info.provider();
+    pub(crate) fn open_domain(library: &'static Fabric, info: InfoEntry<'_>) -> Result<Arc<Self>, Error> {
+        let provider = info.provider_name();
         let check = error_checker(library, &provider);
         if provider == "shm" {
             shm::remove_leftovers();
@@ -60,7 +60,7 @@ impl Drop for Domain {
         // SAFETY: each pointer is null or an open object, closed once, after its children: each of them holds
         // an `Arc` of this.
         let closed = unsafe {
-            close([
+            close_objects([
                 (!self.domain.is_null()).then(|| &raw mut (*self.domain).fid),
                 (!self.fabric.is_null()).then(|| &raw mut (*self.fabric).fid),
             ])
@@ -74,7 +74,7 @@ impl Drop for Domain {
 ///
 /// # Safety
 /// They must be open, and unused afterwards.
-pub(super) unsafe fn close(objects: impl IntoIterator<Item = Option<*mut fid>>) -> Result<(), c_int> {
+pub(super) unsafe fn close_objects(objects: impl IntoIterator<Item = Option<*mut fid>>) -> Result<(), c_int> {
     for fid in objects.into_iter().flatten() {
         // SAFETY: the caller guarantees it.
         let result = unsafe { fabric_sys::fi_close(fid) };

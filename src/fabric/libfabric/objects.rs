@@ -14,7 +14,7 @@ use fabric_sys::{
 use libc::iovec;
 
 use crate::fabric::error::Error;
-use crate::fabric::libfabric::domain::{Domain, close, error_checker, warn_of_open_object};
+use crate::fabric::libfabric::domain::{Domain, close_objects, error_checker, warn_of_open_object};
 use crate::fabric::libfabric::provider::{self, InfoEntry};
 use crate::fabric::shared_memory::shm;
 use crate::world::process_exit;
@@ -27,7 +27,7 @@ const MAX_PEERS: usize = 1 << 16;
 
 /// Returns an address, padded with zeros: providers derive its length from its format, or for a text from its
 /// terminator, and the padding keeps it in bounds.
-fn padded(address: &[u8]) -> Vec<u8> {
+fn pad_address(address: &[u8]) -> Vec<u8> {
     let mut padded = address.to_vec();
     padded.resize(address.len() + MAX_ADDRESS_LEN, 0);
     padded
@@ -75,11 +75,11 @@ pub(crate) struct EndpointObjects {
 impl Drop for EndpointObjects {
     fn drop(&mut self) {
         if self.leaked {
-            return self.leak();
+            return self.leak_memory();
         }
         let setup = provider::setup_lock();
         // SAFETY: null, or an open object, closed once; it has no children.
-        let closed = unsafe { close([(!self.ep.is_null()).then(|| &raw mut (*self.ep).fid)]) };
+        let closed = unsafe { close_objects([(!self.ep.is_null()).then(|| &raw mut (*self.ep).fid)]) };
         if let Err(result) = closed {
             // Other code that ends the process may need the lock.
             drop(setup);
@@ -92,7 +92,7 @@ impl Drop for EndpointObjects {
                 (!self.cq.is_null()).then(|| &raw mut (*self.cq).fid),
                 (!self.av.is_null()).then(|| &raw mut (*self.av).fid),
             ];
-            close(regions.chain(rest))
+            close_objects(regions.chain(rest))
         };
         if self.named {
             // Killed peers leave their files.
@@ -101,7 +101,7 @@ impl Drop for EndpointObjects {
         drop(setup);
         if closed.is_err() {
             // An object left open may be a region.
-            self.leak();
+            self.leak_memory();
         }
         warn_of_open_object(closed);
     }
@@ -110,13 +110,13 @@ impl Drop for EndpointObjects {
 impl EndpointObjects {
     /// Opens an address vector, a completion queue for tagged messages (`FI_CQ_FORMAT_TAGGED`), and an
     /// endpoint with both; returns also the endpoint's address.
-    pub(crate) fn open(
+    pub(crate) fn open_objects(
         domain: Arc<Domain>,
         library: &'static Fabric,
         info: InfoEntry<'_>,
         settings: EndpointSettings,
     ) -> Result<(Self, Vec<u8>), Error> {
-        let provider = info.provider();
+        let provider = info.provider_name();
         let mut objects = Self {
             av: ptr::null_mut(),
             cq: ptr::null_mut(),
@@ -126,7 +126,7 @@ impl EndpointObjects {
             regions: Vec::new(),
             named: provider == "shm",
             tcp: provider == "tcp",
-            uring: provider::switches().uses_uring,
+            uring: provider::read_switches().uses_uring,
             version: library.version(),
             blocking: settings.blocking,
             leaked: false,
@@ -242,7 +242,7 @@ impl EndpointObjects {
 
     /// Keeps memory that may still be registered, and the domain, whose children may still be open, until the
     /// process ends.
-    fn leak(&mut self) {
+    fn leak_memory(&mut self) {
         std::mem::forget(Arc::clone(&self.domain));
         std::mem::forget(std::mem::take(&mut self.memories));
     }
@@ -252,7 +252,7 @@ impl EndpointObjects {
     /// be gone.
     ///
     /// Moves no data, as the buffers of operations in flight may be gone.
-    pub(crate) fn discard(&mut self) {
+    pub(crate) fn discard_messages(&mut self) {
         if !self.named || self.version < Version::new(1, 19) {
             return;
         }
@@ -290,7 +290,7 @@ impl EndpointObjects {
     /// # Safety
     /// The memory must live as long as these objects, and may be accessed by peers at any time; `device` must
     /// fit `interface`. Device memory must be the device's alone.
-    pub(crate) unsafe fn register(
+    pub(crate) unsafe fn register_memory(
         &mut self,
         start: *const u8,
         len: usize,
@@ -322,9 +322,9 @@ impl EndpointObjects {
     }
 
     /// Inserts an address into the address vector. An error is libfabric's number.
-    pub(crate) fn insert(&mut self, address: &[u8]) -> Result<fi_addr_t, c_int> {
+    pub(crate) fn insert_address(&mut self, address: &[u8]) -> Result<fi_addr_t, c_int> {
         let mut inserted = fabric_sys::FI_ADDR_NOTAVAIL;
-        let padded = padded(address);
+        let padded = pad_address(address);
         // SAFETY: the address vector is open, the address is padded and ends in zeros, the result is
         // writable.
         let count = unsafe {
@@ -345,7 +345,7 @@ impl EndpointObjects {
 
     /// The endpoint's own address in the provider's notation: `fi_sockaddr_in://127.0.0.1:40123`.
     pub(crate) fn address_text(&self, address: &[u8]) -> String {
-        let padded = padded(address);
+        let padded = pad_address(address);
         let mut buffer = [0_u8; MAX_ADDRESS_LEN];
         let mut length = buffer.len();
         // SAFETY: the address is padded; the buffer's length is passed along.
@@ -391,7 +391,7 @@ impl EndpointObjects {
 /// Ends the process after a failure to close an endpoint, with the library's return value: the library may
 /// continue to write into buffers, and their borrows are about to end.
 fn end_process(result: c_int) -> ! {
-    process_exit::claim();
+    process_exit::claim_end();
     process_exit::report_once(&format!(
         "libfabric could not close an endpoint (fi_close returned {result}); ending the process, since it \
          may still write into buffers"

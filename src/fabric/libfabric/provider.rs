@@ -17,8 +17,8 @@ use crate::fabric::error::{Error, Failure};
 /// [`Error::Library`] without a libfabric.
 pub fn providers() -> Result<Vec<String>, Error> {
     let mut providers: Vec<String> = Vec::new();
-    for info in InfoList::get(Fabric::load()?, None, None)?.iter() {
-        let name = info.provider();
+    for info in InfoList::query_tagged(Fabric::load()?, None, None)?.iter() {
+        let name = info.provider_name();
         if !providers.contains(&name) {
             providers.push(name);
         }
@@ -83,14 +83,14 @@ impl InfoList {
     /// Queries reliable endpoints for tagged messages, driven by one thread.
     ///
     /// `provider` is the library's name of one; `source` is the address to bind to.
-    pub(crate) fn get(
+    pub(crate) fn query_tagged(
         fabric: &'static Fabric,
         provider: Option<&str>,
         source: Option<&CStr>,
     ) -> Result<Self, Error> {
         let flags = source.map_or(0, |_| fabric_sys::FI_SOURCE);
-        Self::query(fabric, &InfoQuery { provider, node: source, service: None, flags }, |hints| {
-            // SAFETY: `query` passes an entry with all its attributes; nothing else uses it.
+        Self::query_with_hints(fabric, &InfoQuery { provider, node: source, service: None, flags }, |hints| {
+            // SAFETY: `query_with_hints` passes an entry with all its attributes; nothing else uses it.
             unsafe {
                 ask_for_tagged_messages(hints, fabric_sys::FI_THREAD_DOMAIN);
                 (*(*hints).tx_attr).msg_order = fabric_sys::FI_ORDER_SAS;
@@ -102,13 +102,13 @@ impl InfoList {
 
     /// Queries with hints completed by `fill`; `question.provider` is set already. An error of `fill` is
     /// libfabric's number.
-    pub(crate) fn query(
+    pub(crate) fn query_with_hints(
         fabric: &'static Fabric,
         question: &InfoQuery<'_>,
         fill: impl FnOnce(*mut fi_info) -> Result<(), i32>,
     ) -> Result<Self, Error> {
         // libfabric reads its variables in the first call.
-        switches();
+        read_switches();
         let failure = |code: i32| {
             let provider = question.provider.unwrap_or("any provider");
             Failure::of_call(fabric, provider, "fi_getinfo", None, code, None)
@@ -201,19 +201,19 @@ impl InfoEntry<'_> {
         self.entry
     }
 
-    pub(crate) fn provider(self) -> String {
+    pub(crate) fn provider_name(self) -> String {
         // SAFETY: the entry is live and its attributes are there; the name is null or a text.
-        unsafe { text((*(*self.entry).fabric_attr).prov_name) }
+        unsafe { copy_text((*(*self.entry).fabric_attr).prov_name) }
     }
 
     pub(crate) fn fabric_name(self) -> String {
-        // SAFETY: as for `provider`.
-        unsafe { text((*(*self.entry).fabric_attr).name) }
+        // SAFETY: as for `provider_name`.
+        unsafe { copy_text((*(*self.entry).fabric_attr).name) }
     }
 
-    pub(crate) fn domain(self) -> String {
-        // SAFETY: as for `provider`.
-        unsafe { text((*(*self.entry).domain_attr).name) }
+    pub(crate) fn domain_name(self) -> String {
+        // SAFETY: as for `provider_name`.
+        unsafe { copy_text((*(*self.entry).domain_attr).name) }
     }
 
     pub(crate) fn longest_message(self) -> usize {
@@ -258,7 +258,7 @@ pub(crate) unsafe fn set_string(place: *mut *mut c_char, text: &str) -> Result<(
 
 /// # Safety
 /// `pointer` must be null or a text.
-pub(crate) unsafe fn text(pointer: *const c_char) -> String {
+pub(crate) unsafe fn copy_text(pointer: *const c_char) -> String {
     if pointer.is_null() {
         return String::new();
     }
@@ -292,7 +292,7 @@ pub(crate) struct Switches {
 
 /// The variables as libfabric has read them: once per process, before its first `fi_getinfo`. The program may
 /// change them later.
-pub(crate) fn switches() -> Switches {
+pub(crate) fn read_switches() -> Switches {
     static SWITCHES: LazyLock<Switches> = LazyLock::new(|| {
         let is_true = |variable| env::var(variable).is_ok_and(|value| is_yes(&value));
         Switches { uses_uring: is_true("FI_TCP_IO_URING"), forbids_cma: is_true("FI_SHM_DISABLE_CMA") }

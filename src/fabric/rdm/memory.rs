@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU8;
 
 use fabric_sys::fi_hmem_iface;
 
-use super::region::describe;
+use super::region::describe_region;
 use super::{Endpoint, RemoteRegion};
 use crate::fabric::Error;
 
@@ -78,19 +78,19 @@ pub(super) struct Block {
 }
 
 impl Source<'_> {
-    pub(super) fn block(self, endpoint: &Endpoint, operation: &'static str) -> Result<Block, Error> {
+    pub(super) fn source_block(self, endpoint: &Endpoint, operation: &'static str) -> Result<Block, Error> {
         match self {
             Self::Host(data) => Ok(Block::of_host(data.as_ptr(), data.len())),
-            Self::Device(range) => range.block(endpoint, operation),
+            Self::Device(range) => range.device_block(endpoint, operation),
         }
     }
 }
 
 impl Destination<'_> {
-    pub(super) fn block(self, endpoint: &Endpoint, operation: &'static str) -> Result<Block, Error> {
+    pub(super) fn target_block(self, endpoint: &Endpoint, operation: &'static str) -> Result<Block, Error> {
         match self {
             Self::Host(data) => Ok(Block::of_host(data.as_ptr().cast(), data.len())),
-            Self::Device(range) => range.block(endpoint, operation),
+            Self::Device(range) => range.device_block(endpoint, operation),
         }
     }
 }
@@ -141,7 +141,7 @@ pub struct DeviceRange {
 }
 
 impl DeviceRange {
-    fn block(self, endpoint: &Endpoint, operation: &'static str) -> Result<Block, Error> {
+    fn device_block(self, endpoint: &Endpoint, operation: &'static str) -> Result<Block, Error> {
         let Self { memory, start, end } = self;
         if memory.endpoint != endpoint.id {
             let problem = "the memory is registered with another endpoint";
@@ -206,7 +206,7 @@ impl Endpoint {
         }
         let start = ptr::with_exposed_provenance::<u8>(address as usize);
         // SAFETY: the caller guarantees the memory; no reference is ever made to it.
-        let registered = unsafe { self.objects_mut(NAME)?.register(start, len, access, device) };
+        let registered = unsafe { self.objects_mut(NAME)?.register_memory(start, len, access, device) };
         let (key, descriptor) = registered.map_err(|code| match code {
             fabric_sys::FI_ENOSYS => {
                 let (version, path) = (self.library.version(), self.library.path().display());
@@ -216,10 +216,10 @@ impl Endpoint {
                 );
                 self.endpoint_error(NAME, problem)
             }
-            code => self.failure(NAME, code, None),
+            code => self.call_failure(NAME, code, None),
         })?;
         let base = if self.virtual_addresses { address } else { 0 };
-        let description = describe(base, key, len as u64);
+        let description = describe_region(base, key, len as u64);
         Ok(DeviceMemory { endpoint: self.id, start, len, descriptor, description })
     }
 

@@ -191,7 +191,7 @@ pub struct Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        self.close();
+        self.close_endpoint();
     }
 }
 
@@ -255,8 +255,8 @@ impl Endpoint {
             let problem = "over shm, this is not an address of an endpoint of this library";
             return Err(self.endpoint_error("fi_av_insert", problem.to_owned()));
         }
-        let inserted = self.objects_mut("fi_av_insert")?.insert(address);
-        let address = inserted.map_err(|code| self.failure("fi_av_insert", code, None))?;
+        let inserted = self.objects_mut("fi_av_insert")?.insert_address(address);
+        let address = inserted.map_err(|code| self.call_failure("fi_av_insert", code, None))?;
         Ok(Peer { address, endpoint: id })
     }
 
@@ -303,7 +303,7 @@ impl Endpoint {
 
     /// Makes the library release all buffers. If closing could crash after the loss of a peer, the objects
     /// are left open and never polled again.
-    fn close(&mut self) {
+    fn close_endpoint(&mut self) {
         let Some(mut objects) = self.objects.take() else { return };
         // A rank may have ended in the middle of an unexpected message.
         let gone = || self.options.world.as_ref().is_some_and(|world| world.check().is_err());
@@ -316,12 +316,12 @@ impl Endpoint {
     fn objects_mut(&mut self, operation: &'static str) -> Result<&mut EndpointObjects, Error> {
         match &mut self.objects {
             Some(objects) => Ok(objects),
-            None => Err(closed(operation, &self.provider)),
+            None => Err(closed_error(operation, &self.provider)),
         }
     }
 
     #[cold]
-    fn failure(&self, operation: &'static str, code: c_int, own: Option<String>) -> Error {
+    fn call_failure(&self, operation: &'static str, code: c_int, own: Option<String>) -> Error {
         Failure::of_call(self.library, &self.provider, operation, None, code, own)
     }
 
@@ -345,7 +345,7 @@ impl Endpoint {
 }
 
 #[cold]
-fn closed(operation: &'static str, provider: &str) -> Error {
+fn closed_error(operation: &'static str, provider: &str) -> Error {
     Error::Endpoint {
         operation,
         provider: provider.to_owned(),

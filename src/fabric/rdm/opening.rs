@@ -72,7 +72,7 @@ impl Options {
     pub fn check(&self) -> Result<(), Error> {
         let library = Fabric::load()?;
         let threading = fabric_sys::FI_THREAD_DOMAIN;
-        let list = query(library, &provider::name_in(library, &self.provider), self, threading)?;
+        let list = query_entries(library, &provider::name_in(library, &self.provider), self, threading)?;
         choose_entry(&list, library, self, threading).map(drop)
     }
 }
@@ -85,7 +85,7 @@ impl Endpoint {
     /// [`Error::Library`] without libfabric; [`Error::Provider`] when the provider has no such endpoint here;
     /// [`Error::Call`] when a call of libfabric fails.
     pub fn open(options: &Options) -> Result<Self, Error> {
-        Ok(open(options, fabric_sys::FI_THREAD_DOMAIN, 1)?.remove(0))
+        Ok(open_endpoints(options, fabric_sys::FI_THREAD_DOMAIN, 1)?.remove(0))
     }
 
     /// Opens `count` endpoints for messages on one domain. They share the device's resources for it, and the
@@ -103,22 +103,22 @@ impl Endpoint {
                     .to_owned(),
             });
         }
-        open(options, fabric_sys::FI_THREAD_SAFE, count)
+        open_endpoints(options, fabric_sys::FI_THREAD_SAFE, count)
     }
 }
 
 /// Opens a domain as the options ask, and endpoints in it.
-fn open(options: &Options, threading: fi_threading, count: usize) -> Result<Vec<Endpoint>, Error> {
+fn open_endpoints(options: &Options, threading: fi_threading, count: usize) -> Result<Vec<Endpoint>, Error> {
     let library = Fabric::load()?;
-    let options = &Options { world: options.world.clone().map(world::guarded), ..options.clone() };
-    let list = query(library, &provider::name_in(library, &options.provider), options, threading)?;
+    let options = &Options { world: options.world.clone().map(world::guard_world), ..options.clone() };
+    let list = query_entries(library, &provider::name_in(library, &options.provider), options, threading)?;
     let info = choose_entry(&list, library, options, threading)?;
     let check_room = |shortage: Option<String>| match shortage.filter(|_| options.provider == "shm") {
         Some(problem) => Err(refuse_provider(options, problem)),
         None => Ok(()),
     };
     check_room(shm::shortage_before_open(count))?;
-    let domain = Domain::open(library, info)?;
+    let domain = Domain::open_domain(library, info)?;
     let endpoints = (0..count).map(|_| {
         let endpoint = open_endpoint(library, &domain, info, options)?;
         check_room(shm::shortage_after_open(count, endpoint.address()))?;
@@ -141,11 +141,11 @@ fn choose_entry<'a>(
     let name = provider::name_in(library, &options.provider);
     // Some providers ignore the domain's name.
     let wanted = |info: &InfoEntry<'_>| {
-        let domain = options.domain.as_ref().is_none_or(|domain| *domain == info.domain());
-        domain && info.provider() == name && info.fabric_name() != "efa-direct"
+        let domain = options.domain.as_ref().is_none_or(|domain| *domain == info.domain_name());
+        domain && info.provider_name() == name && info.fabric_name() != "efa-direct"
     };
     let info = list.iter().find(wanted);
-    info.ok_or_else(|| refuse_provider(options, unavailable(library, &name, options, threading)))
+    info.ok_or_else(|| refuse_provider(options, describe_unavailable(library, &name, options, threading)))
 }
 
 fn open_endpoint(
@@ -155,14 +155,14 @@ fn open_endpoint(
     options: &Options,
 ) -> Result<Endpoint, Error> {
     static NEXT_ID: AtomicU64 = AtomicU64::new(0);
-    let name = info.provider();
+    let name = info.provider_name();
     let settings = EndpointSettings {
         peers: options.peers,
         blocking: options.blocking,
         descriptor: false,
         devices: options.cuda,
     };
-    let opened = EndpointObjects::open(Arc::clone(domain), library, info, settings);
+    let opened = EndpointObjects::open_objects(Arc::clone(domain), library, info, settings);
     let (objects, address) = opened.map_err(|error| match error {
         Error::Call(failure) if options.blocking && failure.operation == "fi_cq_open" => {
             let problem = format!(
@@ -189,7 +189,7 @@ fn open_endpoint(
         // For the alignment of the header: see `transport::endpoint::operations`.
         completion_data: matches!(&name[..], "tcp" | "net"),
         virtual_addresses: info.memory_mode() & fabric_sys::FI_MR_VIRT_ADDR as c_int != 0,
-        domain: info.domain(),
+        domain: info.domain_name(),
         provider: provider::name_as_asked(Some(&options.provider), &name).to_owned(),
         id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
         in_flight: 0,
@@ -201,10 +201,15 @@ fn open_endpoint(
 }
 
 /// Returns the reason why no entry matches the options.
-fn unavailable(library: &'static Fabric, name: &str, options: &Options, threading: fi_threading) -> String {
+fn describe_unavailable(
+    library: &'static Fabric,
+    name: &str,
+    options: &Options,
+    threading: fi_threading,
+) -> String {
     let finds = |options: &Options| {
-        let found = query(library, name, options, threading);
-        found.is_ok_and(|list| list.iter().any(|info| info.provider() == name))
+        let found = query_entries(library, name, options, threading);
+        found.is_ok_and(|list| list.iter().any(|info| info.provider_name() == name))
     };
     if options.source.is_some() {
         let anywhere = Options { domain: None, cuda: false, ..options.clone() };
@@ -214,8 +219,8 @@ fn unavailable(library: &'static Fabric, name: &str, options: &Options, threadin
     }
     if let Some(domain) = &options.domain {
         let others = Options { domain: None, ..options.clone() };
-        let mut there: Vec<String> = query(library, name, &others, threading)
-            .map(|list| list.iter().map(InfoEntry::domain).collect())
+        let mut there: Vec<String> = query_entries(library, name, &others, threading)
+            .map(|list| list.iter().map(InfoEntry::domain_name).collect())
             .unwrap_or_default();
         there.sort_unstable();
         there.dedup();
@@ -237,7 +242,7 @@ fn unavailable(library: &'static Fabric, name: &str, options: &Options, threadin
         "libfabric {} ({}) offers no reliable endpoint for {what} with this provider here; see `{}`{}",
         library.version(),
         library.path().display(),
-        command(name),
+        info_command(name),
         provider::chosen_by_variable()
     )
 }
@@ -248,17 +253,17 @@ fn no_address(name: &str, options: &Options) -> String {
     format!(
         "it has no local address '{source}' to bind to; choose an address from the output of `{} -v`, or \
          none",
-        command(name)
+        info_command(name)
     )
 }
 
 /// Returns the command that shows a provider's endpoints.
-fn command(name: &str) -> String {
+fn info_command(name: &str) -> String {
     let quote = if name.contains([';', '^']) { "'" } else { "" };
     format!("nccl-bench fabric info -p {quote}{name}{quote} -t rdm")
 }
 
-fn query(
+fn query_entries(
     library: &'static Fabric,
     name: &str,
     options: &Options,
@@ -273,8 +278,8 @@ fn query(
     };
     let flags = if source.is_some() { fabric_sys::FI_SOURCE } else { 0 };
     let question = InfoQuery { provider: Some(name), node: source.as_deref(), service: None, flags };
-    InfoList::query(library, &question, |hints| {
-        // SAFETY: `query` passes an entry with all its attributes; nothing else uses it.
+    InfoList::query_with_hints(library, &question, |hints| {
+        // SAFETY: `query_with_hints` passes an entry with all its attributes; nothing else uses it.
         unsafe {
             provider::ask_for_tagged_messages(hints, threading);
             if options.untagged {

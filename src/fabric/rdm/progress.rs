@@ -31,11 +31,11 @@ impl Endpoint {
         if self.in_flight == 0 {
             self.idle_since = None;
         }
-        self.poll()
+        self.poll_queue()
     }
 
     /// Polls the queue once, on behalf of a wait.
-    pub(super) fn poll(&mut self) -> Result<bool, Error> {
+    pub(super) fn poll_queue(&mut self) -> Result<bool, Error> {
         let mut entries = [const { MaybeUninit::<fi_cq_tagged_entry>::uninit() }; BATCH];
         let queue = self.objects_mut("fi_cq_read")?.cq;
         // SAFETY: the queue is open and of this format; the count is the array's.
@@ -52,11 +52,11 @@ impl Endpoint {
                     std::hint::spin_loop();
                 }
             }
-            return self.poll().map(drop);
+            return self.poll_queue().map(drop);
         }
         let mut entries = [const { MaybeUninit::<fi_cq_tagged_entry>::uninit() }; BATCH];
         let queue = self.objects_mut("fi_cq_sread")?.cq;
-        // SAFETY: as in `poll`; the queue was opened for it.
+        // SAFETY: as in `poll_queue`; the queue was opened for it.
         let count = unsafe {
             fabric_sys::fi_cq_sread(queue, entries.as_mut_ptr().cast(), BATCH, ptr::null(), LONGEST_SLEEP_MS)
         };
@@ -77,7 +77,7 @@ impl Endpoint {
                 // SAFETY: the library has written this many.
                 let entry = unsafe { entry.assume_init_ref() };
                 let received = entry.flags & fabric_sys::FI_RECV != 0;
-                self.complete(entry.op_context, |len| {
+                self.complete_operation(entry.op_context, |len| {
                     OperationState::Done(Completion {
                         len: if received { entry.len } else { len },
                         tag: entry.tag,
@@ -92,18 +92,18 @@ impl Endpoint {
             code if code == fabric_sys::FI_EAVAIL as c_int => self.read_error().map(|()| true),
             code => {
                 self.peer_lost = true;
-                Err(self.failure("fi_cq_read", code, None))
+                Err(self.call_failure("fi_cq_read", code, None))
             }
         }
     }
 
     /// Records the end of the operation with this context.
-    fn complete(&mut self, context: *mut c_void, state: impl FnOnce(usize) -> OperationState) {
+    fn complete_operation(&mut self, context: *mut c_void, state: impl FnOnce(usize) -> OperationState) {
         if context.is_null() {
             return;
         }
-        // SAFETY: the library returns the pointer from `start`: the context at the beginning of a slot in
-        // flight.
+        // SAFETY: the library returns the pointer from `start_operation`: the context at the beginning of a
+        // slot in flight.
         let slot = unsafe { &mut *context.cast::<OperationSlot>() };
         slot.state = state(slot.len);
         self.in_flight -= 1;
@@ -114,16 +114,16 @@ impl Endpoint {
         self.peer_lost = true;
         let failed = self.objects_mut("fi_cq_readerr")?.read_error();
         let FailedOperation { context, code, text, .. } =
-            failed.map_err(|code| self.failure("fi_cq_readerr", code, None))?;
+            failed.map_err(|code| self.call_failure("fi_cq_readerr", code, None))?;
         if context.is_null() {
-            return Err(self.failure("an injected operation", code, text));
+            return Err(self.call_failure("an injected operation", code, text));
         }
-        // SAFETY: as in `complete`.
+        // SAFETY: as in `complete_operation`.
         let name = unsafe { (*context.cast::<OperationSlot>()).name };
-        if let Error::Call(failure) = self.failure(name, code, text) {
+        if let Error::Call(failure) = self.call_failure(name, code, text) {
             self.last_failure = Some(failure);
         }
-        self.complete(context, |_| OperationState::Failed(code));
+        self.complete_operation(context, |_| OperationState::Failed(code));
         Ok(())
     }
 
@@ -161,18 +161,18 @@ impl Endpoint {
     }
 
     /// Starts an operation: retries until the library has space for it.
-    pub(super) fn start(
+    pub(super) fn start_operation(
         &mut self,
         name: &'static str,
         len: usize,
         peer: Option<Peer>,
         call: impl Fn(&EndpointObjects, fi_addr_t, *mut c_void) -> isize,
     ) -> Result<Operation, Error> {
-        let slot = self.slots.take(name, len);
+        let slot = self.slots.take_slot(name, len);
         if let Err(error) =
-            self.submit(name, len, peer, |objects, address| call(objects, address, slot.cast()))
+            self.submit_call(name, len, peer, |objects, address| call(objects, address, slot.cast()))
         {
-            self.slots.release(slot);
+            self.slots.release_slot(slot);
             return Err(error);
         }
         self.in_flight += 1;
@@ -182,7 +182,7 @@ impl Endpoint {
     }
 
     /// Injects: the operation is complete when the call returns.
-    pub(super) fn inject(
+    pub(super) fn inject_message(
         &mut self,
         name: &'static str,
         len: usize,
@@ -196,10 +196,10 @@ impl Endpoint {
             );
             return Err(self.endpoint_error(name, problem));
         }
-        self.submit(name, len, Some(peer), call)
+        self.submit_call(name, len, Some(peer), call)
     }
 
-    fn submit(
+    fn submit_call(
         &mut self,
         name: &'static str,
         len: usize,
@@ -210,7 +210,7 @@ impl Endpoint {
             return Err(self.endpoint_error(name, "the peer belongs to another endpoint".to_owned()));
         }
         if len > self.longest_message {
-            return Err(self.failure(name, fabric_sys::FI_EMSGSIZE, None));
+            return Err(self.call_failure(name, fabric_sys::FI_EMSGSIZE, None));
         }
         let address = peer.map_or(fabric_sys::FI_ADDR_UNSPEC, |peer| peer.address);
         loop {
@@ -222,13 +222,13 @@ impl Endpoint {
             let code = -result as c_int;
             if code != fabric_sys::FI_EAGAIN {
                 self.peer_lost = true;
-                return Err(self.failure(name, code, None));
+                return Err(self.call_failure(name, code, None));
             }
-            self.poll()?;
+            self.poll_queue()?;
         }
     }
 
-    pub(super) fn wait(&mut self, operation: &Operation) -> Result<Completion, Error> {
+    pub(super) fn wait_for(&mut self, operation: &Operation) -> Result<Completion, Error> {
         if operation.endpoint != self.id {
             return Err(
                 self.endpoint_error("waiting", "the operation belongs to another endpoint".to_owned())
@@ -247,14 +247,14 @@ impl Endpoint {
             match state {
                 OperationState::InFlight => self.wait_once()?,
                 OperationState::Done(completion) => {
-                    self.slots.release(slot);
+                    self.slots.release_slot(slot);
                     return Ok(completion);
                 }
                 OperationState::Failed(code) => {
-                    self.slots.release(slot);
+                    self.slots.release_slot(slot);
                     return Err(match &self.last_failure {
                         Some(failure) if failure.code == code => Error::Call(failure.clone()),
-                        _ => self.failure(name, code, None),
+                        _ => self.call_failure(name, code, None),
                     });
                 }
                 OperationState::Free => {
@@ -280,14 +280,14 @@ impl Endpoint {
                 OperationState::Failed(code) => {
                     // SAFETY: as above.
                     failed = failed.or(Some((unsafe { (*slot).name }, code)));
-                    self.slots.release(slot);
+                    self.slots.release_slot(slot);
                 }
-                OperationState::InFlight | OperationState::Done(_) => self.slots.release(slot),
+                OperationState::InFlight | OperationState::Done(_) => self.slots.release_slot(slot),
             }
         }
         match failed {
             None => Ok(()),
-            Some((name, code)) => Err(self.failure(name, code, None)),
+            Some((name, code)) => Err(self.call_failure(name, code, None)),
         }
     }
 }

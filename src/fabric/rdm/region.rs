@@ -20,7 +20,7 @@ const PAGE: usize = 64 << 10;
 static REUSABLE: Mutex<Vec<RegionMemory>> = Mutex::new(Vec::new());
 
 /// Takes memory with this layout from [`REUSABLE`].
-fn reuse(layout: Layout) -> Option<RegionMemory> {
+fn reuse_memory(layout: Layout) -> Option<RegionMemory> {
     let mut blocks = REUSABLE.lock().unwrap_or_else(PoisonError::into_inner);
     let index = blocks.iter().position(|block| block.layout == layout)?;
     Some(blocks.swap_remove(index))
@@ -43,14 +43,14 @@ unsafe impl Sync for RegionMemory {}
 impl RegionMemory {
     /// `reusable`: peers may write late, so the memory is kept for other regions. Memory of [`LARGE_PAGE`] or
     /// more is aligned to large pages.
-    fn zeroed(len: usize, reusable: bool) -> Option<Self> {
+    fn zeroed_memory(len: usize, reusable: bool) -> Option<Self> {
         // A power of two, if enough memory is available.
         let sizes =
             [if reusable { len.max(PAGE).checked_next_power_of_two() } else { None }, Some(len.max(1))];
         let mut memory = sizes.into_iter().flatten().find_map(|size| {
             let alignment = if size < LARGE_PAGE { PAGE } else { LARGE_PAGE };
             let layout = Layout::from_size_align(size, alignment).ok()?;
-            let reuse = if reusable { reuse(layout) } else { None };
+            let reuse = if reusable { reuse_memory(layout) } else { None };
             // SAFETY: the layout is not empty.
             let new = || NonNull::new(unsafe { alloc::alloc(layout) });
             reuse.or_else(|| new().map(|start| Self { start, layout, len, reusable }))
@@ -62,7 +62,7 @@ impl RegionMemory {
         Some(memory)
     }
 
-    fn start(&self) -> *const u8 {
+    fn start_pointer(&self) -> *const u8 {
         self.start.as_ptr()
     }
 }
@@ -73,7 +73,7 @@ impl Drop for RegionMemory {
             let block = Self { ..*self };
             return REUSABLE.lock().unwrap_or_else(PoisonError::into_inner).push(block);
         }
-        // SAFETY: allocated in `zeroed` with this layout.
+        // SAFETY: allocated in `zeroed_memory` with this layout.
         unsafe { alloc::dealloc(self.start.as_ptr(), self.layout) };
     }
 }
@@ -89,7 +89,7 @@ impl Endpoint {
     pub fn region(&mut self, len: usize) -> Result<Region, Error> {
         const NAME: &str = "fi_mr_regattr";
         self.require_option(self.options.remote_memory, NAME, "remote_memory")?;
-        let memory = RegionMemory::zeroed(len, self.provider == "shm").map(Arc::new);
+        let memory = RegionMemory::zeroed_memory(len, self.provider == "shm").map(Arc::new);
         let memory = memory
             .ok_or_else(|| self.endpoint_error(NAME, format!("{len} bytes of memory cannot be allocated")))?;
         let access = fabric_sys::FI_REMOTE_READ | fabric_sys::FI_REMOTE_WRITE;
@@ -99,10 +99,10 @@ impl Endpoint {
         objects.keep_alive(Arc::clone(&memory) as Arc<_>);
         // SAFETY: the memory lives longer than the objects, and nothing but atomic accesses is made to it
         // from here.
-        let registered = unsafe { objects.register(memory.start(), len, access, host) };
-        let (key, _) = registered.map_err(|code| self.failure(NAME, code, None))?;
-        let base = if self.virtual_addresses { memory.start() as u64 } else { 0 };
-        Ok(Region { memory, description: describe(base, key, len as u64) })
+        let registered = unsafe { objects.register_memory(memory.start_pointer(), len, access, host) };
+        let (key, _) = registered.map_err(|code| self.call_failure(NAME, code, None))?;
+        let base = if self.virtual_addresses { memory.start_pointer() as u64 } else { 0 };
+        Ok(Region { memory, description: describe_region(base, key, len as u64) })
     }
 }
 
@@ -186,7 +186,7 @@ impl RemoteRegion {
 }
 
 /// The description of a region in this process, for [`RemoteRegion::from_bytes`].
-pub(super) fn describe(base: u64, key: u64, len: u64) -> [u8; RemoteRegion::BYTES] {
+pub(super) fn describe_region(base: u64, key: u64, len: u64) -> [u8; RemoteRegion::BYTES] {
     let mut bytes = [0; RemoteRegion::BYTES];
     for (place, number) in bytes.chunks_exact_mut(8).zip([base, key, len]) {
         place.copy_from_slice(&number.to_le_bytes());
@@ -205,23 +205,23 @@ mod tests {
         // No other test has regions of this size.
         let len = 5 << 20;
         let region = |len, reusable| {
-            let memory = Arc::new(RegionMemory::zeroed(len, reusable).unwrap());
-            Region { memory, description: describe(0, 0, len as u64) }
+            let memory = Arc::new(RegionMemory::zeroed_memory(len, reusable).unwrap());
+            Region { memory, description: describe_region(0, 0, len as u64) }
         };
         let first = region(len, true);
-        let start = first.memory.start();
+        let start = first.memory.start_pointer();
         assert!(start.addr().is_multiple_of(LARGE_PAGE));
         first.bytes().iter().for_each(|byte| byte.store(7, Ordering::Relaxed));
         drop(first);
         // Others do not get it.
         let others = [region(len, false), region(2 * len, true), region(len / 4, true)];
-        assert!(others.iter().all(|other| other.memory.start() != start));
+        assert!(others.iter().all(|other| other.memory.start_pointer() != start));
         let reuse = region(len - 100, true);
-        assert_eq!((reuse.memory.start(), reuse.bytes().len()), (start, len - 100));
+        assert_eq!((reuse.memory.start_pointer(), reuse.bytes().len()), (start, len - 100));
         assert!(reuse.bytes().iter().all(|byte| byte.load(Ordering::Relaxed) == 0));
         let beside = region(len, true);
-        assert_ne!(beside.memory.start(), start);
-        assert!(RegionMemory::zeroed(usize::MAX, true).is_none());
+        assert_ne!(beside.memory.start_pointer(), start);
+        assert!(RegionMemory::zeroed_memory(usize::MAX, true).is_none());
     }
 
     #[test]
@@ -230,10 +230,10 @@ mod tests {
             [(0, false), (1, false), (100_000, false), (1, true), (PAGE + 1, true), (5 << 20, false)]
         {
             // Two at a time: by chance, one may begin at a page without being aligned, but hardly both.
-            let both = [0; 2].map(|_| RegionMemory::zeroed(len, reusable).unwrap());
+            let both = [0; 2].map(|_| RegionMemory::zeroed_memory(len, reusable).unwrap());
             for memory in &both {
                 let alignment = if len > LARGE_PAGE { LARGE_PAGE } else { PAGE };
-                assert!(memory.start().addr().is_multiple_of(alignment), "{len} bytes");
+                assert!(memory.start_pointer().addr().is_multiple_of(alignment), "{len} bytes");
                 assert!(memory.layout.size() >= if reusable { len.max(PAGE) } else { len });
             }
         }

@@ -42,8 +42,8 @@ impl<'env> Scope<'env> {
             Some(_) => "fi_tsend",
         };
         self.check_tag(name, tag)?;
-        let Block { start, len, descriptor } = data.into().block(self.endpoint, name)?;
-        self.endpoint.start(name, len, Some(peer), |objects, address, context| {
+        let Block { start, len, descriptor } = data.into().source_block(self.endpoint, name)?;
+        self.endpoint.start_operation(name, len, Some(peer), |objects, address, context| {
             // SAFETY: the endpoint is open, the address is one of its own, the data is borrowed, or
             // registered with the endpoint, until the operation is complete or the endpoint closed, and so
             // lives the context.
@@ -72,7 +72,7 @@ impl<'env> Scope<'env> {
         let name = if tag.is_some() { "fi_tinject" } else { "fi_inject" };
         self.check_tag(name, tag)?;
         let (start, len) = (data.as_ptr().cast::<c_void>(), data.len());
-        self.endpoint.inject(name, len, peer, |objects, address| {
+        self.endpoint.inject_message(name, len, peer, |objects, address| {
             // SAFETY: the endpoint is open, the address is one of its own, and the data is there during the
             // call.
             unsafe {
@@ -104,8 +104,8 @@ impl<'env> Scope<'env> {
         let tag = tag.into();
         let (name, from) = if tag.is_some() { ("fi_trecv", Some(peer)) } else { ("fi_recv", None) };
         self.check_tag(name, tag)?;
-        let Block { start, len, descriptor } = data.into().block(self.endpoint, name)?;
-        self.endpoint.start(name, len, from, |objects, address, context| {
+        let Block { start, len, descriptor } = data.into().target_block(self.endpoint, name)?;
+        self.endpoint.start_operation(name, len, from, |objects, address, context| {
             // SAFETY: the endpoint is open; host memory may be written through shared references while any
             // thread reads it, and no reference to device memory exists. It is borrowed, or registered with
             // the endpoint, until the operation is complete or the endpoint closed, and so lives the context.
@@ -134,9 +134,9 @@ impl<'env> Scope<'env> {
         offset: u64,
     ) -> Result<Operation, Error> {
         const NAME: &str = "fi_write";
-        let Block { start, len, descriptor } = data.into().block(self.endpoint, NAME)?;
+        let Block { start, len, descriptor } = data.into().source_block(self.endpoint, NAME)?;
         let (to, key) = self.remote_address(NAME, region, offset, len)?;
-        self.endpoint.start(NAME, len, Some(region.peer), |objects, address, context| {
+        self.endpoint.start_operation(NAME, len, Some(region.peer), |objects, address, context| {
             // SAFETY: as in `send`.
             unsafe { fabric_sys::fi_write(objects.ep, start, len, descriptor, address, to, key, context) }
         })
@@ -151,7 +151,7 @@ impl<'env> Scope<'env> {
         const NAME: &str = "fi_inject_write";
         let (start, len) = (data.as_ptr().cast::<c_void>(), data.len());
         let (to, key) = self.remote_address(NAME, region, offset, len)?;
-        self.endpoint.inject(NAME, len, region.peer, |objects, address| {
+        self.endpoint.inject_message(NAME, len, region.peer, |objects, address| {
             // SAFETY: as in `inject`.
             unsafe { fabric_sys::fi_inject_write(objects.ep, start, len, address, to, key) }
         })
@@ -168,9 +168,9 @@ impl<'env> Scope<'env> {
         offset: u64,
     ) -> Result<Operation, Error> {
         const NAME: &str = "fi_read";
-        let Block { start, len, descriptor } = data.into().block(self.endpoint, NAME)?;
+        let Block { start, len, descriptor } = data.into().target_block(self.endpoint, NAME)?;
         let (from, key) = self.remote_address(NAME, region, offset, len)?;
-        self.endpoint.start(NAME, len, Some(region.peer), |objects, address, context| {
+        self.endpoint.start_operation(NAME, len, Some(region.peer), |objects, address, context| {
             // SAFETY: as in `receive`.
             unsafe { fabric_sys::fi_read(objects.ep, start, len, descriptor, address, from, key, context) }
         })
@@ -181,7 +181,7 @@ impl<'env> Scope<'env> {
     /// # Errors
     /// The errors of [`Endpoint::scope`].
     pub fn wait(&mut self, operation: Operation) -> Result<Completion, Error> {
-        self.endpoint.wait(&operation)
+        self.endpoint.wait_for(&operation)
     }
 
     /// Waits for all operations.
@@ -229,7 +229,7 @@ impl Drop for Scope<'_> {
     /// The borrows end here: closes the endpoint if the library still uses buffers.
     fn drop(&mut self) {
         if self.endpoint.in_flight > 0 {
-            self.endpoint.close();
+            self.endpoint.close_endpoint();
             self.endpoint.in_flight = 0;
         }
         // The errors were reported, or not waited for.

@@ -35,14 +35,14 @@ pub(super) struct OperationSlots {
 impl Drop for OperationSlots {
     fn drop(&mut self) {
         for slot in &self.all {
-            // SAFETY: made of a box in `take`, and not shared: the endpoint is closed before.
+            // SAFETY: made of a box in `take_slot`, and not shared: the endpoint is closed before.
             drop(unsafe { Box::from_raw(slot.as_ptr()) });
         }
     }
 }
 
 impl OperationSlots {
-    pub(super) fn take(&mut self, name: &'static str, len: usize) -> *mut OperationSlot {
+    pub(super) fn take_slot(&mut self, name: &'static str, len: usize) -> *mut OperationSlot {
         let pointer = match self.free.pop() {
             Some(index) => self.all[index as usize].as_ptr(),
             None => {
@@ -70,8 +70,8 @@ impl OperationSlots {
         pointer
     }
 
-    pub(super) fn release(&mut self, slot: *mut OperationSlot) {
-        // SAFETY: as in `take`; the library has forgotten it.
+    pub(super) fn release_slot(&mut self, slot: *mut OperationSlot) {
+        // SAFETY: as in `take_slot`; the library has forgotten it.
         unsafe {
             (*slot).state = OperationState::Free;
             (*slot).generation = (*slot).generation.wrapping_add(1);

@@ -32,18 +32,18 @@ impl Reduction {
     /// Chooses the loops.
     pub(crate) fn new(data_type: DataType, op: ReduceOp) -> Self {
         match data_type {
-            DataType::Int8 => choose::<i8>(op),
-            DataType::Uint8 => choose::<u8>(op),
-            DataType::Int32 => choose::<i32>(op),
-            DataType::Uint32 => choose::<u32>(op),
-            DataType::Int64 => choose::<i64>(op),
-            DataType::Uint64 => choose::<u64>(op),
-            DataType::Float16 => choose::<f16>(op),
-            DataType::Float32 => choose::<f32>(op),
-            DataType::Float64 => choose::<f64>(op),
-            DataType::Bfloat16 => choose::<bf16>(op),
-            DataType::Float8E4M3 => choose::<F8E4M3>(op),
-            DataType::Float8E5M2 => choose::<F8E5M2>(op),
+            DataType::Int8 => choose_reduction::<i8>(op),
+            DataType::Uint8 => choose_reduction::<u8>(op),
+            DataType::Int32 => choose_reduction::<i32>(op),
+            DataType::Uint32 => choose_reduction::<u32>(op),
+            DataType::Int64 => choose_reduction::<i64>(op),
+            DataType::Uint64 => choose_reduction::<u64>(op),
+            DataType::Float16 => choose_reduction::<f16>(op),
+            DataType::Float32 => choose_reduction::<f32>(op),
+            DataType::Float64 => choose_reduction::<f64>(op),
+            DataType::Bfloat16 => choose_reduction::<bf16>(op),
+            DataType::Float8E4M3 => choose_reduction::<F8E4M3>(op),
+            DataType::Float8E5M2 => choose_reduction::<F8E5M2>(op),
         }
     }
 
@@ -58,7 +58,7 @@ impl Reduction {
     /// The pointers are aligned for the element type; `a` and `b` are readable and `out` writable for `len`
     /// bytes; nothing else writes any of them meanwhile; `b` overlaps neither of the others, `a` is `out` or
     /// does not overlap it.
-    pub(crate) unsafe fn combine(&self, out: *mut u8, a: *const u8, b: *const u8, len: usize) {
+    pub(crate) unsafe fn combine_elements(&self, out: *mut u8, a: *const u8, b: *const u8, len: usize) {
         let count = len / self.element_size;
         if a == out.cast_const() {
             // SAFETY: as promised by the caller.
@@ -74,7 +74,7 @@ impl Reduction {
     /// # Safety
     /// `data` is aligned for the element type, readable and writable for `len` bytes, and used by nothing
     /// else.
-    pub(crate) unsafe fn finish(&self, data: *mut u8, len: usize, ranks: usize) {
+    pub(crate) unsafe fn finish_average(&self, data: *mut u8, len: usize, ranks: usize) {
         if let Some(divide) = self.divide {
             // SAFETY: as promised by the caller.
             unsafe { divide(data, len / self.element_size, ranks) }
@@ -101,26 +101,26 @@ macro_rules! operators {
 
 operators!(Sum: add, Product: multiply, Maximum: larger, Minimum: smaller);
 
-fn choose<T: Operand>(op: ReduceOp) -> Reduction {
+fn choose_reduction<T: Operand>(op: ReduceOp) -> Reduction {
     let (assign, into) = match op {
-        ReduceOp::Sum | ReduceOp::Avg => loops::<T, Sum>(),
-        ReduceOp::Prod => loops::<T, Product>(),
-        ReduceOp::Max => loops::<T, Maximum>(),
-        ReduceOp::Min => loops::<T, Minimum>(),
+        ReduceOp::Sum | ReduceOp::Avg => choose_loops::<T, Sum>(),
+        ReduceOp::Prod => choose_loops::<T, Product>(),
+        ReduceOp::Max => choose_loops::<T, Maximum>(),
+        ReduceOp::Min => choose_loops::<T, Minimum>(),
     };
-    let divide = (op == ReduceOp::Avg).then(division::<T>);
+    let divide = (op == ReduceOp::Avg).then(choose_division::<T>);
     Reduction { element_size: size_of::<T>(), assign, into, divide }
 }
 
-fn division<T: Operand>() -> Divide {
+fn choose_division<T: Operand>() -> Divide {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") {
-        return x86_64::avx2::divide::<T>;
+        return x86_64::avx2::divide_elements::<T>;
     }
-    divide::<T>
+    divide_elements::<T>
 }
 
-fn loops<T: Operand, O: Operator>() -> (Assign, Into) {
+fn choose_loops<T: Operand, O: Operator>() -> (Assign, Into) {
     if let Some(special) = T::special::<O>() {
         return special;
     }
@@ -135,7 +135,7 @@ fn loops<T: Operand, O: Operator>() -> (Assign, Into) {
 /// present in every processor.
 ///
 /// # Safety
-/// As [`Reduction::combine`], with a count of elements and `a` being `out`.
+/// As [`Reduction::combine_elements`], with a count of elements and `a` being `out`.
 #[inline(always)]
 unsafe fn assign<T: Operand, O: Operator>(out: *mut u8, b: *const u8, count: usize) {
     // SAFETY: aligned, valid for `count` elements and disjoint, as the caller promises; any bits are a
@@ -149,7 +149,7 @@ unsafe fn assign<T: Operand, O: Operator>(out: *mut u8, b: *const u8, count: usi
 }
 
 /// # Safety
-/// As [`Reduction::combine`], with a count of elements and `a` not being `out`.
+/// As [`Reduction::combine_elements`], with a count of elements and `a` not being `out`.
 #[inline(always)]
 unsafe fn into<T: Operand, O: Operator>(out: *mut u8, a: *const u8, b: *const u8, count: usize) {
     // SAFETY: aligned, valid for `count` elements and disjoint, as the caller promises; any bits are a
@@ -167,9 +167,9 @@ unsafe fn into<T: Operand, O: Operator>(out: *mut u8, a: *const u8, b: *const u8
 }
 
 /// # Safety
-/// As [`Reduction::finish`], with a count of elements.
+/// As [`Reduction::finish_average`], with a count of elements.
 #[inline(always)]
-unsafe fn divide<T: Operand>(data: *mut u8, count: usize, ranks: usize) {
+unsafe fn divide_elements<T: Operand>(data: *mut u8, count: usize, ranks: usize) {
     // SAFETY: aligned, valid for `count` elements and used by nothing else, as the caller promises.
     let data = unsafe { slice::from_raw_parts_mut(data.cast::<T>(), count) };
     for value in data {

@@ -255,7 +255,7 @@ fn check<T: Reference>() {
                 .map(|&value| if op == ReduceOp::Avg { value.divided(ranks) } else { value })
                 .collect();
             // SAFETY: a buffer of this length.
-            unsafe { chosen.finish(data.as_mut_ptr().cast(), size_of_val(&data[..]), ranks) };
+            unsafe { chosen.finish_average(data.as_mut_ptr().cast(), size_of_val(&data[..]), ranks) };
             assert_same(&data, &expected, &format!("{what} of {ranks}"));
         }
     }

@@ -26,11 +26,11 @@ pub(super) mod avx2 {
     }
 
     /// # Safety
-    /// `divide` of the portable implementation, on a processor with AVX2.
+    /// `divide_elements` of the portable implementation, on a processor with AVX2.
     #[target_feature(enable = "avx2")]
-    pub(in super::super) unsafe fn divide<T: Operand>(data: *mut u8, count: usize, ranks: usize) {
+    pub(in super::super) unsafe fn divide_elements<T: Operand>(data: *mut u8, count: usize, ranks: usize) {
         // SAFETY: as promised by the caller.
-        unsafe { portable::divide::<T>(data, count, ranks) }
+        unsafe { portable::divide_elements::<T>(data, count, ranks) }
     }
 }
 
@@ -50,7 +50,7 @@ pub(super) mod f16c {
     #[target_feature(enable = "avx2,f16c")]
     pub(in super::super) unsafe fn assign<O: Operator>(out: *mut u8, b: *const u8, count: usize) {
         // SAFETY: as promised by the caller; the loop reads each element of `a` before it writes it to `out`.
-        unsafe { combine::<O>(out.cast(), out.cast_const().cast(), b.cast(), count) }
+        unsafe { combine_halves::<O>(out.cast(), out.cast_const().cast(), b.cast(), count) }
     }
 
     /// # Safety
@@ -58,18 +58,18 @@ pub(super) mod f16c {
     #[target_feature(enable = "avx2,f16c")]
     pub(in super::super) unsafe fn into<O: Operator>(out: *mut u8, a: *const u8, b: *const u8, count: usize) {
         // SAFETY: as promised by the caller.
-        unsafe { combine::<O>(out.cast(), a.cast(), b.cast(), count) }
+        unsafe { combine_halves::<O>(out.cast(), a.cast(), b.cast(), count) }
     }
 
     /// # Safety
     /// `a` and `b` are readable and `out` writable for `count` elements; `a` may be `out`, no other overlap.
     #[target_feature(enable = "avx2,f16c")]
     #[inline]
-    unsafe fn combine<O: Operator>(out: *mut u16, a: *const u16, b: *const u16, count: usize) {
+    unsafe fn combine_halves<O: Operator>(out: *mut u16, a: *const u16, b: *const u16, count: usize) {
         let whole = count - count % LANES;
         for start in (0..whole).step_by(LANES) {
             // SAFETY: `start + LANES <= count`.
-            unsafe { lanes::<O>(out.add(start), a.add(start), b.add(start)) }
+            unsafe { combine_lanes::<O>(out.add(start), a.add(start), b.add(start)) }
         }
         let rest = count - whole;
         if rest > 0 {
@@ -78,7 +78,7 @@ pub(super) mod f16c {
             unsafe {
                 tail_a.as_mut_ptr().copy_from_nonoverlapping(a.add(whole), rest);
                 tail_b.as_mut_ptr().copy_from_nonoverlapping(b.add(whole), rest);
-                lanes::<O>(tail_out.as_mut_ptr(), tail_a.as_ptr(), tail_b.as_ptr());
+                combine_lanes::<O>(tail_out.as_mut_ptr(), tail_a.as_ptr(), tail_b.as_ptr());
                 out.add(whole).copy_from_nonoverlapping(tail_out.as_ptr(), rest);
             }
         }
@@ -88,7 +88,7 @@ pub(super) mod f16c {
     /// `a` and `b` are readable and `out` writable for LANES elements.
     #[target_feature(enable = "avx2,f16c")]
     #[inline]
-    unsafe fn lanes<O: Operator>(out: *mut u16, a: *const u16, b: *const u16) {
+    unsafe fn combine_lanes<O: Operator>(out: *mut u16, a: *const u16, b: *const u16) {
         let (mut left, mut right) = ([0f32; LANES], [0f32; LANES]);
         // SAFETY: unaligned loads of 16 bytes within `a` and `b`, and stores of 32 bytes into local arrays.
         unsafe {

@@ -118,6 +118,6 @@ impl Algorithm {
 }
 
 /// The names of algorithms, separated by commas.
-pub(crate) fn names(algorithms: impl IntoIterator<Item = Algorithm>) -> String {
+pub(crate) fn join_names(algorithms: impl IntoIterator<Item = Algorithm>) -> String {
     algorithms.into_iter().map(Algorithm::name).collect::<Vec<_>>().join(", ")
 }

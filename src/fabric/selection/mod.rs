@@ -10,7 +10,7 @@ mod rules;
 mod tests;
 
 pub use algorithm::Algorithm;
-pub(crate) use algorithm::names;
+pub(crate) use algorithm::join_names;
 pub use collective::Collective;
 pub use medium::Medium;
 pub use rules::RULES;

@@ -91,7 +91,7 @@ pub(crate) enum Waiting {
 
 /// Function called by a waiting rank: makes progress elsewhere, and checks the other ranks, from time to time
 /// when polling, and every time when sleeping.
-pub(crate) type Progress<'a> = &'a mut dyn FnMut(Waiting) -> Result<(), Error>;
+pub(crate) type ProgressCall<'a> = &'a mut dyn FnMut(Waiting) -> Result<(), Error>;
 
 /// One rank's view of the segment.
 pub(crate) struct SharedSegment {
@@ -124,19 +124,23 @@ impl SharedSegment {
     ///
     /// # Errors
     /// The errors of the world; [`world::Error::Mismatch`] if another rank has this rank's number.
-    pub(crate) fn create(world: &dyn World, oversubscribed: bool) -> Result<Option<Self>, world::Error> {
+    pub(crate) fn create_segment(
+        world: &dyn World,
+        oversubscribed: bool,
+    ) -> Result<Option<Self>, world::Error> {
         let (rank, ranks) = (world.rank(), world.size());
         if !(2..=MAX_RANKS).contains(&ranks) {
             return Ok(None);
         }
-        let made = if rank == 0 { file::create(ranks).ok() } else { None };
+        let made = if rank == 0 { file::create_file(ranks).ok() } else { None };
         let name = made.as_ref().map_or("", |(name, _)| name);
         let met = world.all_gather(name.as_bytes()).and_then(|names| {
             let mapped = match &made {
-                Some((name, file)) => Self::map(name, file, rank, ranks, oversubscribed),
+                Some((name, file)) => Self::map_file(name, file, rank, ranks, oversubscribed),
                 None => {
                     let name = names.first().map(|name| String::from_utf8_lossy(name)).unwrap_or_default();
-                    file::open(&name).and_then(|file| Self::map(&name, &file, rank, ranks, oversubscribed))
+                    file::open_file(&name)
+                        .and_then(|file| Self::map_file(&name, &file, rank, ranks, oversubscribed))
                 }
             };
             let result = match &mapped {
@@ -156,7 +160,7 @@ impl SharedSegment {
         });
         if let Some((name, _)) = made {
             // All have it open, or do without it. Leftover names are removed by `shm::remove_leftovers`.
-            file::remove(&name);
+            file::remove_name(&name);
         }
         met
     }
@@ -164,7 +168,13 @@ impl SharedSegment {
     /// Maps the file of a segment, and claims this rank's area in it. Any program can implement `World`, so
     /// its answers are checked: the rank, the file's name and length, and that no other rank has the area
     /// ([`AlreadyExists`](io::ErrorKind::AlreadyExists)).
-    fn map(name: &str, file: &File, rank: usize, ranks: usize, oversubscribed: bool) -> io::Result<Self> {
+    fn map_file(
+        name: &str,
+        file: &File,
+        rank: usize,
+        ranks: usize,
+        oversubscribed: bool,
+    ) -> io::Result<Self> {
         let number = file::number_in(name)?;
         if rank >= ranks || file.metadata()?.len() != segment_len(ranks) as u64 {
             return Err(io::ErrorKind::InvalidData.into());
@@ -209,7 +219,7 @@ impl SharedSegment {
     pub(crate) fn skip(&mut self, call: CallSignature) {
         self.skipped += 1;
         let own = &self.area(self.rank).state;
-        own.call.store(call.word(), Ordering::Relaxed);
+        own.call.store(call.signature_word(), Ordering::Relaxed);
         own.skipped.store(self.skipped, Ordering::Release);
         own.sleepers.wake();
     }
@@ -242,7 +252,7 @@ impl SharedSegment {
         &mut self,
         data: *const u8,
         len: usize,
-        progress: Progress<'_>,
+        progress: ProgressCall<'_>,
     ) -> Result<(), Error> {
         // SAFETY: `len` bytes are readable, as the caller promises, and writable there.
         let fill = |message| unsafe { ptr::copy_nonoverlapping(non_null(data), message, len) };
@@ -258,7 +268,7 @@ impl SharedSegment {
         &mut self,
         len: usize,
         fill: impl FnOnce(*mut u8),
-        progress: Progress<'_>,
+        progress: ProgressCall<'_>,
     ) -> Result<(), Error> {
         debug_assert!(len <= CAPACITY);
         let operation = self.sequence + 1;
@@ -282,8 +292,8 @@ impl SharedSegment {
         );
         // No other rank reads this: see the head of this file.
         fill(message);
-        slot.call.store(self.call.word(), Ordering::Relaxed);
-        slot.history.store(self.history.word(), Ordering::Relaxed);
+        slot.call.store(self.call.signature_word(), Ordering::Relaxed);
+        slot.history.store(self.history.hash_word(), Ordering::Relaxed);
         slot.long_buffer.store(long_buffer.unwrap_or(LONG_BUFFERS) as u64, Ordering::Relaxed);
         slot.sequence.store(operation, Ordering::Release);
         // Also ranks waiting for the start of this operation.
@@ -294,7 +304,7 @@ impl SharedSegment {
     /// Waits for a rank's message in the current operation, and calls `progress` meanwhile. The message has
     /// the length implied by the call, stays unchanged until this rank begins the next operation, and is
     /// aligned to 16 bytes.
-    pub(crate) fn read(&mut self, rank: usize, progress: Progress<'_>) -> Result<*const u8, Error> {
+    pub(crate) fn read(&mut self, rank: usize, progress: ProgressCall<'_>) -> Result<*const u8, Error> {
         self.wait_for(
             rank,
             self.sequence,
@@ -303,15 +313,15 @@ impl SharedSegment {
         )?;
         let slot = self.slot(rank, self.sequence);
         let (call, history) = (slot.call.load(Ordering::Relaxed), slot.history.load(Ordering::Relaxed));
-        if (call, history) != (self.call.word(), self.history.word()) {
-            return Err(self.mismatch(rank, call, history, progress));
+        if (call, history) != (self.call.signature_word(), self.history.hash_word()) {
+            return Err(self.mismatch_error(rank, call, history, progress));
         }
         let long_buffer = self.area(rank).long_buffers.get(slot.long_buffer.load(Ordering::Relaxed) as usize);
         Ok(long_buffer.map_or_else(|| slot.message.read_ptr(), |long_buffer| long_buffer.0.read_ptr()))
     }
 
     /// Waits until all other ranks have begun an operation.
-    fn wait_for_all(&mut self, operation: u64, progress: Progress<'_>) -> Result<(), Error> {
+    fn wait_for_all(&mut self, operation: u64, progress: ProgressCall<'_>) -> Result<(), Error> {
         if self.started >= operation {
             return Ok(());
         }
@@ -333,7 +343,7 @@ impl SharedSegment {
         rank: usize,
         operation: u64,
         reached: impl Fn(&RankArea, usize) -> u64,
-        progress: Progress<'_>,
+        progress: ProgressCall<'_>,
     ) -> Result<u64, Error> {
         let (area, slot) = (self.area(rank), (operation % SLOTS) as usize);
         let reached = || reached(area, slot);
@@ -348,7 +358,7 @@ impl SharedSegment {
         rank: usize,
         operation: u64,
         reached: &dyn Fn() -> u64,
-        progress: Progress<'_>,
+        progress: ProgressCall<'_>,
     ) -> Result<u64, Error> {
         let most = if self.oversubscribed { POLLS_OVERSUBSCRIBED } else { POLLS };
         let mut polls: u32 = 0;
@@ -363,7 +373,7 @@ impl SharedSegment {
                 polls = 0;
                 progress(Waiting::Polling)?;
                 self.check_skipped(rank, operation, reached)?;
-                match spin.next() {
+                match spin.next_step() {
                     Next::Poll => {}
                     Next::Yield => std::thread::yield_now(),
                     Next::Sleep => return self.sleep_until(rank, operation, reached, progress),
@@ -380,7 +390,7 @@ impl SharedSegment {
         rank: usize,
         operation: u64,
         reached: &dyn Fn() -> u64,
-        progress: Progress<'_>,
+        progress: ProgressCall<'_>,
     ) -> Result<u64, Error> {
         let state = &self.area(rank).state;
         let sleeper = state.sleepers.enter();
@@ -410,8 +420,8 @@ impl SharedSegment {
     /// Returns the error for a rank with different current or earlier calls. Different earlier calls are
     /// found by comparing calls; this takes time.
     #[cold]
-    fn mismatch(&self, peer: usize, call: u64, history: u64, progress: Progress<'_>) -> Error {
-        if history == self.history.word() {
+    fn mismatch_error(&self, peer: usize, call: u64, history: u64, progress: ProgressCall<'_>) -> Error {
+        if history == self.history.hash_word() {
             return self.mismatch_with(peer, Some(CallSignature::of_word(call)));
         }
         let since = Instant::now();
@@ -449,9 +459,9 @@ pub(crate) use model::shared_segments;
 #[cfg(not(loom))]
 #[cfg(test)]
 pub(crate) fn shared_segments(ranks: usize) -> Vec<SharedSegment> {
-    let (name, file) = file::create(ranks).unwrap();
-    file::remove(&name);
-    (0..ranks).map(|rank| SharedSegment::map(&name, &file, rank, ranks, true).unwrap()).collect()
+    let (name, file) = file::create_file(ranks).unwrap();
+    file::remove_name(&name);
+    (0..ranks).map(|rank| SharedSegment::map_file(&name, &file, rank, ranks, true).unwrap()).collect()
 }
 
 #[cfg(not(loom))]

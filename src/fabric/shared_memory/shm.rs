@@ -58,7 +58,7 @@ fn file_of(address: &[u8]) -> Option<PathBuf> {
 
 /// Returns the files of endpoints with these addresses that this process has not mapped. Its own endpoints
 /// are skipped: they need no mapping.
-pub(crate) fn unmapped(addresses: &[Vec<u8>]) -> Vec<PathBuf> {
+pub(crate) fn unmapped_files(addresses: &[Vec<u8>]) -> Vec<PathBuf> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     // The kernel marks files with removed names.
     let file =
@@ -69,7 +69,7 @@ pub(crate) fn unmapped(addresses: &[Vec<u8>]) -> Vec<PathBuf> {
 }
 
 /// Removes the name of the endpoint with this address. Its memory stays until no process has mapped it.
-pub(crate) fn unlink(address: &[u8]) {
+pub(crate) fn unlink_name(address: &[u8]) {
     if let Some(file) = file_of(address) {
         let _ = fs::remove_file(file);
     }
@@ -107,8 +107,8 @@ pub fn shm_shortage() -> Option<String> {
     // SAFETY: the function has no preconditions.
     let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
     let needed = WHOLE * u64::try_from(processors).unwrap_or(1);
-    shortage(
-        &format!("libfabric's shm needs up to {} for the processors of this host", mebibytes(needed)),
+    describe_shortage(
+        &format!("libfabric's shm needs up to {} for the processors of this host", mebibyte_text(needed)),
         needed,
     )
 }
@@ -127,15 +127,15 @@ pub(crate) fn shortage_after_open(ranks: usize, address: &[u8]) -> Option<String
 
 /// Explains a lack of space for one more endpoint; none if there is enough.
 pub(crate) fn shortage_of_endpoint() -> Option<String> {
-    shortage(&format!("an endpoint of shm needs up to {}", mebibytes(WHOLE)), WHOLE)
+    describe_shortage(&format!("an endpoint of shm needs up to {}", mebibyte_text(WHOLE)), WHOLE)
 }
 
 fn shortage_of_ranks(ranks: usize, each: u64) -> Option<String> {
     let needed = each.saturating_mul(ranks as u64);
-    shortage(&format!("the {ranks} ranks of this host may need {}", mebibytes(needed)), needed)
+    describe_shortage(&format!("the {ranks} ranks of this host may need {}", mebibyte_text(needed)), needed)
 }
 
-fn shortage(who: &str, needed: u64) -> Option<String> {
+fn describe_shortage(who: &str, needed: u64) -> Option<String> {
     // SAFETY: the struct consists of numbers, zero is a value of them; the call fills it; the path is a text.
     let room = unsafe {
         let mut room: libc::statvfs = std::mem::zeroed();
@@ -146,13 +146,13 @@ fn shortage(who: &str, needed: u64) -> Option<String> {
         format!(
             "{DIRECTORY} has {} free of {}, and {who}; make room there (containers: a larger --shm-size), or \
              choose tcp",
-            mebibytes(free),
-            mebibytes(all)
+            mebibyte_text(free),
+            mebibyte_text(all)
         )
     })
 }
 
-fn mebibytes(bytes: u64) -> String {
+fn mebibyte_text(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 

@@ -17,7 +17,7 @@ use crate::fabric::transport::endpoint::TaggedEndpoint;
 use crate::lock::lock;
 use crate::world;
 
-/// Stage of an endpoint during its connection. See [`TaggedEndpoint::announce`].
+/// Stage of an endpoint during its connection. See [`TaggedEndpoint::announce_to`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub(crate) enum Stage {
     Opened,
@@ -38,7 +38,7 @@ pub(crate) struct DeferredClose {
 
 impl Drop for DeferredClose {
     fn drop(&mut self) {
-        lock(&self.left).iter_mut().for_each(TaggedEndpoint::discard);
+        lock(&self.left).iter_mut().for_each(TaggedEndpoint::discard_messages);
     }
 }
 
@@ -58,13 +58,13 @@ impl DeferredClose {
     }
 
     /// Sets the stage of an endpoint. Its rank must hold this handle.
-    pub(crate) fn register(&self, address: &[u8], stage: Stage) {
+    pub(crate) fn register_stage(&self, address: &[u8], stage: Stage) {
         lock(&self.stages).insert(address.to_vec(), stage);
     }
 
     /// Checks an address: if it is of this process, its endpoint must be closed together with the caller's,
     /// and must have reached `stage`.
-    pub(crate) fn check(&self, address: &[u8], stage: Stage) -> Result<(), Error> {
+    pub(crate) fn check_address(&self, address: &[u8], stage: Stage) -> Result<(), Error> {
         if !shm::is_address(address) {
             let problem = "a world has gathered an address over shm that is not one of this library";
             return Err(world::Error::Mismatch(problem.to_owned()).into());
@@ -80,7 +80,7 @@ impl DeferredClose {
         Err(world::Error::Mismatch(problem.to_owned()).into())
     }
 
-    pub(crate) fn add(&self, endpoint: TaggedEndpoint) {
+    pub(crate) fn add_endpoint(&self, endpoint: TaggedEndpoint) {
         lock(&self.left).push(endpoint);
     }
 }
@@ -93,15 +93,15 @@ mod tests {
     fn an_endpoint_of_this_process_is_used_from_its_stage_on() {
         let closing = DeferredClose::default();
         let address = shm::new_address().unwrap().into_bytes();
-        closing.check(b"fi_shm://collectives-1-1-0123456789abcdef", Stage::Connected).unwrap();
-        let foreign = closing.check(b"fi_shm://any-file", Stage::Opened).unwrap_err().to_string();
+        closing.check_address(b"fi_shm://collectives-1-1-0123456789abcdef", Stage::Connected).unwrap();
+        let foreign = closing.check_address(b"fi_shm://any-file", Stage::Opened).unwrap_err().to_string();
         assert!(foreign.contains("not one of this library"), "{foreign}");
-        let unknown = closing.check(&address, Stage::Opened).unwrap_err().to_string();
+        let unknown = closing.check_address(&address, Stage::Opened).unwrap_err().to_string();
         assert!(unknown.contains("that no rank of the job has"), "{unknown}");
-        closing.register(&address, Stage::Announced);
-        closing.check(&address, Stage::Opened).unwrap();
-        closing.check(&address, Stage::Announced).unwrap();
-        let early = closing.check(&address, Stage::Connected).unwrap_err().to_string();
+        closing.register_stage(&address, Stage::Announced);
+        closing.check_address(&address, Stage::Opened).unwrap();
+        closing.check_address(&address, Stage::Announced).unwrap();
+        let early = closing.check_address(&address, Stage::Connected).unwrap_err().to_string();
         assert!(early.contains("before all ranks have sent theirs"), "{early}");
     }
 }

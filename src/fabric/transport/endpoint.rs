@@ -76,7 +76,7 @@ impl TaggedEndpoint {
     /// Opens an endpoint of `provider`, in the library's naming, for the rank `rank` of a job.
     ///
     /// `device` chooses among a provider's equal devices.
-    pub(crate) fn open(
+    pub(crate) fn open_for_rank(
         library: &'static Fabric,
         provider: &str,
         reach: Reach,
@@ -85,13 +85,13 @@ impl TaggedEndpoint {
         ranks: usize,
     ) -> Result<Self, Error> {
         let loopback = (reach == Reach::Host && matches!(provider, "tcp" | "net")).then_some(c"127.0.0.1");
-        let list = InfoList::get(library, Some(provider), loopback)?;
+        let list = InfoList::query_tagged(library, Some(provider), loopback)?;
         let candidates: Vec<InfoEntry<'_>> = list
             .iter()
-            .filter(|info| info.provider() == provider && info.fabric_name() != "efa-direct")
+            .filter(|info| info.provider_name() == provider && info.fabric_name() != "efa-direct")
             .collect();
         let info = match (provider, candidates.as_slice()) {
-            (_, []) => return Err(unavailable(library, provider)),
+            (_, []) => return Err(unavailable_error(library, provider)),
             ("efa", devices) => devices[device % devices.len()],
             (_, [first, ..]) => *first,
         };
@@ -100,8 +100,8 @@ impl TaggedEndpoint {
         let inject_size = if provider == "shm" { info.longest_inject() } else { 0 };
         let data = matches!(provider, "tcp" | "net");
         let settings = EndpointSettings { peers: ranks, descriptor: true, ..EndpointSettings::default() };
-        let domain = Domain::open(library, info)?;
-        let (objects, address) = EndpointObjects::open(domain, library, info, settings)?;
+        let domain = Domain::open_domain(library, info)?;
+        let (objects, address) = EndpointObjects::open_objects(domain, library, info, settings)?;
         Ok(Self {
             objects,
             slots: Slots::default(),
@@ -117,7 +117,7 @@ impl TaggedEndpoint {
             rendezvous: false,
             library,
             provider: provider.to_owned(),
-            domain: info.domain(),
+            domain: info.domain_name(),
             rank,
             longest_message: info.longest_message(),
             address,
@@ -130,8 +130,10 @@ impl TaggedEndpoint {
     }
 
     /// Makes rank `peer`'s address known.
-    pub(crate) fn insert(&mut self, peer: usize, address: &[u8]) -> Result<fi_addr_t, Error> {
-        self.objects.insert(address).map_err(|code| self.failure("fi_av_insert", Some(peer), code, None))
+    pub(crate) fn insert_peer(&mut self, peer: usize, address: &[u8]) -> Result<fi_addr_t, Error> {
+        self.objects
+            .insert_address(address)
+            .map_err(|code| self.call_failure("fi_av_insert", Some(peer), code, None))
     }
 
     /// Announces this endpoint to the peer at address `to`, if the provider needs it before any message.
@@ -140,8 +142,9 @@ impl TaggedEndpoint {
     /// crash when one sends before the other has read the location of its memory: `smr_map_to_region` does
     /// not record it for endpoints of the same process, only `smr_progress_connreq` does, but either side's
     /// request makes both look connected. So every rank announces itself to all others before any of them
-    /// polls, and sends when all have polled. See [`Network::open`](super::network::Network::open).
-    pub(crate) fn announce(&mut self, to: fi_addr_t) {
+    /// polls, and sends when all have polled. See
+    /// [`Network::connect_ranks`](super::network::Network::connect_ranks).
+    pub(crate) fn announce_to(&mut self, to: fi_addr_t) {
         if self.provider != "shm" || self.library.version() < Version::new(2, 5) {
             return;
         }
@@ -152,7 +155,7 @@ impl TaggedEndpoint {
 
     /// Descriptor to sleep on until there is something to do, if the provider has one. Also none while a call
     /// waits for room in the library: the room need not make it ready.
-    pub(super) fn descriptor(&self) -> Option<RawFd> {
+    pub(super) fn ready_descriptor(&self) -> Option<RawFd> {
         self.objects.descriptor.filter(|_| self.deferred.is_empty())
     }
 
@@ -167,7 +170,7 @@ impl TaggedEndpoint {
     }
 
     /// Makes progress and records completions; true when there were any.
-    pub(crate) fn progress(&mut self) -> Result<bool, Error> {
+    pub(crate) fn make_progress(&mut self) -> Result<bool, Error> {
         let mut entries = [const { MaybeUninit::<fi_cq_tagged_entry>::uninit() }; BATCH];
         // SAFETY: the queue is open and of this format; the count is the array's.
         let count = unsafe { fabric_sys::fi_cq_read(self.objects.cq, entries.as_mut_ptr().cast(), BATCH) };
@@ -177,45 +180,45 @@ impl TaggedEndpoint {
         let count = match usize::try_from(count) {
             Ok(count) => count,
             Err(_) if count == -(fabric_sys::FI_EAGAIN as isize) => 0,
-            Err(_) => return Err(self.failure("fi_cq_read", None, -count as c_int, None)),
+            Err(_) => return Err(self.call_failure("fi_cq_read", None, -count as c_int, None)),
         };
         for entry in &entries[..count] {
             // SAFETY: the queue is this endpoint's, and wrote this many entries.
-            unsafe { self.completed(entry.assume_init_ref())? };
+            unsafe { self.record_completion(entry.assume_init_ref())? };
         }
-        self.retry()?;
+        self.retry_deferred()?;
         if count == 0 {
             self.on_idle()?;
         }
         Ok(count > 0)
     }
 
-    /// See [`EndpointObjects::discard`]; before any endpoint of this process is closed.
-    pub(crate) fn discard(&mut self) {
-        self.objects.discard();
+    /// See [`EndpointObjects::discard_messages`]; before any endpoint of this process is closed.
+    pub(crate) fn discard_messages(&mut self) {
+        self.objects.discard_messages();
     }
 
     #[cold]
     fn completion_error(&mut self) -> Error {
         let FailedOperation { context, code, excess, text } = match self.objects.read_error() {
             Ok(failed) => failed,
-            Err(code) => return self.failure("fi_cq_readerr", None, code, None),
+            Err(code) => return self.call_failure("fi_cq_readerr", None, code, None),
         };
-        let failed = self.failed(context);
+        let failed = self.failed_message(context);
         if let (ETRUNC, Some((message, true))) = (code, failed) {
             let received = (excess > 0).then_some(message.len + excess);
             return self.length_error(message.peer, message.len, received);
         }
         let operation = if failed.is_some_and(|(_, received)| received) { "fi_trecv" } else { "fi_tsend" };
         let peer = failed.map(|(message, _)| message.peer);
-        self.failure(operation, peer, code, text)
+        self.call_failure(operation, peer, code, text)
     }
 
     fn length_error(&self, peer: usize, expected: usize, received: Option<usize>) -> Error {
         Error::MessageLength { rank: self.rank, peer, provider: self.provider.clone(), expected, received }
     }
 
-    fn failure(
+    fn call_failure(
         &self,
         operation: &'static str,
         peer: Option<usize>,
@@ -233,7 +236,7 @@ pub(super) fn with_length(tag: u64, len: usize) -> u64 {
 }
 
 /// Returns the error for an unavailable provider, with the names of the available ones.
-fn unavailable(library: &Fabric, provider: &str) -> Error {
+fn unavailable_error(library: &Fabric, provider: &str) -> Error {
     let known = provider::providers().map_or_else(|_| "none".to_owned(), |providers| providers.join(", "));
     let mut problem = format!(
         "libfabric {} ({}) offers no reliable endpoint for tagged messages with this provider on this \

@@ -17,7 +17,7 @@ use crate::world::{Awaited, Reason};
 
 /// A posted operation, valid until `Transport::is_done` has returned true for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Request(pub(crate) u32);
+pub(crate) struct MessageRequest(pub(crate) u32);
 
 /// Tagged messages between the ranks of one communicator. Used by one thread. Tags have 62 bits. After its
 /// drop, nothing touches the memory of incomplete requests.
@@ -27,7 +27,7 @@ pub(crate) trait Transport {
     /// Number of ranks.
     fn size(&self) -> usize;
     /// Placement of the ranks on hosts: the same on every rank.
-    fn hosts(&self) -> Hosts;
+    fn rank_hosts(&self) -> Hosts;
     /// Posts a receive of exactly `len` bytes from `peer` with `tag`.
     ///
     /// # Safety
@@ -38,7 +38,7 @@ pub(crate) trait Transport {
         tag: u64,
         data: *mut u8,
         len: usize,
-    ) -> Result<Request, Error>;
+    ) -> Result<MessageRequest, Error>;
     /// Posts a send of `len` bytes to `peer` with `tag`.
     ///
     /// # Safety
@@ -49,27 +49,27 @@ pub(crate) trait Transport {
         tag: u64,
         data: *const u8,
         len: usize,
-    ) -> Result<Request, Error>;
+    ) -> Result<MessageRequest, Error>;
     /// Records a call of this rank, for comparison with other ranks when it waits for long.
-    fn record(&mut self, entry: CallRecord);
+    fn record_call(&mut self, entry: CallRecord);
     /// Compares this rank's calls with the other ranks' calls; a difference fails on all ranks.
-    fn compare(&mut self);
+    fn compare_calls(&mut self);
     /// Reports this rank's failure to the other ranks, to end their waits for it.
-    fn fail(&self, reason: Reason);
+    fn report_failure(&self, reason: Reason);
     /// Reports this operation's wait of `limit` to the other ranks, and returns its error with the late ranks
     /// among the awaited.
     fn time_out(&mut self, operation: &str, limit: Duration, awaited: Vec<Awaited>) -> Error;
-    /// Sets the longest wait of an operation; [`check`](Self::check) fails after it. Without a limit it waits
-    /// forever.
+    /// Sets the longest wait of an operation; [`check_ranks`](Self::check_ranks) fails after it. Without a
+    /// limit it waits forever.
     fn set_timeout(&mut self, limit: Option<Duration>);
     /// Checks, in a waiting operation: the other ranks must be alive and call the same operations, and the
     /// timeout must not have passed.
-    fn check(&mut self) -> Result<(), Error>;
+    fn check_ranks(&mut self) -> Result<(), Error>;
     /// Polls for completions once, and checks from time to time.
-    fn progress(&mut self) -> Result<(), Error>;
-    /// Like [`progress`](Self::progress), for a rank waiting for a completion: after a while without one
-    /// yields the processor, then checks and sleeps.
-    fn wait(&mut self) -> Result<(), Error>;
+    fn make_progress(&mut self) -> Result<(), Error>;
+    /// Like [`make_progress`](Self::make_progress), for a rank waiting for a completion: after a while
+    /// without one yields the processor, then checks and sleeps.
+    fn wait_for_completion(&mut self) -> Result<(), Error>;
     /// True when `request` has completed. This frees it: not to be called again then.
-    fn is_done(&mut self, request: Request) -> bool;
+    fn is_done(&mut self, request: MessageRequest) -> bool;
 }

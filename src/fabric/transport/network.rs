@@ -12,7 +12,7 @@ use super::endpoint::{Reach, TaggedEndpoint};
 use super::provider_choice::ProviderChoice;
 use super::rest::Rest;
 use super::summary::TransportSummary;
-use super::{Request, Transport};
+use super::{MessageRequest, Transport};
 use crate::fabric::calls::{CallLog, CallRecord};
 use crate::fabric::error::Error;
 use crate::fabric::hosts::Hosts;
@@ -25,7 +25,7 @@ use crate::world::{self, Awaited, COMPARE_AFTER, Reason, Wait};
 /// Polls without a completion between two checks of the other ranks.
 const POLLS_PER_CHECK: u32 = 1 << 10;
 /// The request of a send already complete when posted.
-const COMPLETE: Request = Request(u32::MAX);
+const COMPLETE: MessageRequest = MessageRequest(u32::MAX);
 
 /// Endpoint and address to reach a peer.
 #[derive(Clone, Copy)]
@@ -64,14 +64,14 @@ impl Network {
     /// Connects all ranks of `world`. Collective, with the same `wanted` on all of them: one provider for
     /// everything, or none for shared memory inside a host and the best network between hosts. Ranks with a
     /// different `host` count as ranks of different hosts.
-    pub(crate) fn open(
+    pub(crate) fn connect_ranks(
         world: &world::Handle,
         wanted: Option<&str>,
         host: Option<&str>,
     ) -> Result<Self, Error> {
         // Every rank takes every step; a failed rank informs the others, and they fail as well.
         let library = on_all_ranks(world, Fabric::load().map_err(Error::from))?;
-        let choice = ProviderChoice::agree(library, world, wanted, host)?;
+        let choice = ProviderChoice::agree_on_choice(library, world, wanted, host)?;
         // Unique among the first ranks of all jobs.
         let number = RandomState::new().hash_one(std::process::id()).to_le_bytes();
         let job = world.all_gather(&number)?.into_iter().next().unwrap_or_default();
@@ -96,7 +96,7 @@ impl Network {
             timeout: None,
             peer_lost: false,
         };
-        network.register(Stage::Opened);
+        network.register_stage(Stage::Opened);
         let (routes, in_memory) = network.exchange_addresses(&choice)?;
         network.agree_on_protocol(&choice)?;
         network.read_announcements(&in_memory)?;
@@ -116,7 +116,8 @@ impl Network {
         let probes = self.world.all_gather(&probe.to_message())?;
         let uses_shm = self.endpoints.iter().any(|endpoint| endpoint.provider == "shm");
         let can_read = |peer: usize| hosts[peer] != hosts[rank] || cma_probe::can_read(&probes[peer]);
-        self.uses_cma = uses_shm && !provider::switches().forbids_cma && (0..self.world.size()).all(can_read);
+        self.uses_cma =
+            uses_shm && !provider::read_switches().forbids_cma && (0..self.world.size()).all(can_read);
         let topic = RandomState::new().hash_one(std::process::id());
         let mut message = topic.to_le_bytes().to_vec();
         message.push(u8::from(uses_shm && !self.uses_cma));
@@ -125,9 +126,9 @@ impl Network {
         // Every rank has read it.
         drop(probe);
         let copies = |host: &[usize]| host.iter().any(|&peer| all[peer].get(size_of::<u64>()) == Some(&1));
-        self.uses_cma &= !copies(self.hosts.ranks_of(self.hosts.place(rank).0));
+        self.uses_cma &= !copies(self.hosts.ranks_of(self.hosts.host_and_index(rank).0));
         // Two ranks need none: a rank only waits for its peer's messages before any unexpected one.
-        let mut ranks_of_hosts = (0..self.hosts.count()).map(|host| self.hosts.ranks_of(host));
+        let mut ranks_of_hosts = (0..self.hosts.host_count()).map(|host| self.hosts.ranks_of(host));
         if ranks_of_hosts.any(|host| host.len() > 2 && copies(host)) {
             self.enable_rendezvous();
         }
@@ -157,7 +158,7 @@ impl Network {
     }
 
     /// Providers, interface and address of this rank.
-    pub(crate) fn summary(&self) -> TransportSummary {
+    pub(crate) fn transport_summary(&self) -> TransportSummary {
         let mut summary = TransportSummary { host: world::host().name, ..TransportSummary::default() };
         for endpoint in &self.endpoints {
             match (endpoint.provider.as_str(), self.uses_cma) {
@@ -175,7 +176,7 @@ impl Network {
 
     pub(crate) fn first_ranks(&self) -> Vec<usize> {
         let first = |host| self.hosts.ranks_of(host).first().copied();
-        (0..self.hosts.count()).filter_map(first).collect()
+        (0..self.hosts.host_count()).filter_map(first).collect()
     }
 
     /// True when all messages go through shared memory: the same on all ranks.
@@ -186,7 +187,7 @@ impl Network {
     /// Replaces an error of a libfabric call by its cause if the world knows it, most often another rank's
     /// end.
     #[cold]
-    fn explain(&mut self, error: Error) -> Error {
+    fn explain_error(&mut self, error: Error) -> Error {
         match error {
             Error::Call(_) => {
                 self.peer_lost = true;
@@ -240,7 +241,7 @@ fn open_endpoints(
         if let Some(shortage) = shm::shortage_before_open(local_ranks).filter(|_| is_shm) {
             return Err(problem(shortage));
         }
-        let endpoint = TaggedEndpoint::open(library, name, reach, world.local_rank(), rank, size)?;
+        let endpoint = TaggedEndpoint::open_for_rank(library, name, reach, world.local_rank(), rank, size)?;
         let unfit = if is_shm {
             shm::shortage_after_open(local_ranks, &endpoint.address)
         } else {
@@ -274,8 +275,8 @@ fn on_all_ranks<T>(world: &world::Handle, own: Result<T, Error>) -> Result<T, Er
     }
 }
 
-fn request(endpoint: usize, index: u32) -> Request {
-    Request(index << 1 | endpoint as u32)
+fn new_request(endpoint: usize, index: u32) -> MessageRequest {
+    MessageRequest(index << 1 | endpoint as u32)
 }
 
 impl Transport for Network {
@@ -287,7 +288,7 @@ impl Transport for Network {
         self.routes.len()
     }
 
-    fn hosts(&self) -> Hosts {
+    fn rank_hosts(&self) -> Hosts {
         self.hosts.clone()
     }
 
@@ -297,11 +298,11 @@ impl Transport for Network {
         tag: u64,
         data: *mut u8,
         len: usize,
-    ) -> Result<Request, Error> {
+    ) -> Result<MessageRequest, Error> {
         let Route { endpoint, address } = self.routes[peer];
         // SAFETY: passed on to the caller.
         let posted = unsafe { self.endpoints[endpoint].post_receive(peer, address, tag, data, len) };
-        posted.map(|index| request(endpoint, index)).map_err(|error| self.explain(error))
+        posted.map(|index| new_request(endpoint, index)).map_err(|error| self.explain_error(error))
     }
 
     unsafe fn post_send(
@@ -310,35 +311,35 @@ impl Transport for Network {
         tag: u64,
         data: *const u8,
         len: usize,
-    ) -> Result<Request, Error> {
+    ) -> Result<MessageRequest, Error> {
         let Route { endpoint, address } = self.routes[peer];
         // SAFETY: passed on to the caller.
         let posted = unsafe { self.endpoints[endpoint].post_send(peer, address, tag, data, len) };
         posted
-            .map(|index| index.map_or(COMPLETE, |index| request(endpoint, index)))
-            .map_err(|error| self.explain(error))
+            .map(|index| index.map_or(COMPLETE, |index| new_request(endpoint, index)))
+            .map_err(|error| self.explain_error(error))
     }
 
-    fn record(&mut self, entry: CallRecord) {
-        self.calls.record(entry);
+    fn record_call(&mut self, entry: CallRecord) {
+        self.calls.record_call(entry);
         self.wait = WaitState::New;
         // Operations in the shared segment move nothing here: each begins to wait anew.
         self.idle = 0;
     }
 
     #[cold]
-    fn compare(&mut self) {
+    fn compare_calls(&mut self) {
         self.wait = WaitState::Compared;
-        self.world.compare(self.rank, self.calls.topic(), &self.calls.called());
+        self.world.compare(self.rank, self.calls.log_topic(), &self.calls.recorded_calls());
     }
 
-    fn fail(&self, reason: Reason) {
+    fn report_failure(&self, reason: Reason) {
         self.world.fail(reason);
     }
 
     fn time_out(&mut self, operation: &str, limit: Duration, awaited: Vec<Awaited>) -> Error {
-        self.compare();
-        let (rank, topic, operation) = (self.rank, self.calls.topic(), operation.to_owned());
+        self.compare_calls();
+        let (rank, topic, operation) = (self.rank, self.calls.log_topic(), operation.to_owned());
         let wait = Wait { rank, topic, operation, limit, awaited };
         world::time_out(&*self.world, wait).map_or_else(Error::World, Error::from)
     }
@@ -348,7 +349,7 @@ impl Transport for Network {
     }
 
     #[cold]
-    fn check(&mut self) -> Result<(), Error> {
+    fn check_ranks(&mut self) -> Result<(), Error> {
         if self.wait == WaitState::New {
             self.wait = WaitState::Waiting;
             self.waiting_since = Instant::now();
@@ -363,7 +364,7 @@ impl Transport for Network {
             WaitState::Waiting
         };
         if self.wait < due {
-            self.compare();
+            self.compare_calls();
             self.wait = due;
         }
         // Another rank's failure explains more than the timeout does.
@@ -378,12 +379,12 @@ impl Transport for Network {
         }
     }
 
-    fn progress(&mut self) -> Result<(), Error> {
+    fn make_progress(&mut self) -> Result<(), Error> {
         let mut moved = false;
         for index in 0..self.endpoints.len() {
-            match self.endpoints[index].progress() {
+            match self.endpoints[index].make_progress() {
                 Ok(any) => moved |= any,
-                Err(error) => return Err(self.explain(error)),
+                Err(error) => return Err(self.explain_error(error)),
             }
         }
         if moved {
@@ -392,25 +393,25 @@ impl Transport for Network {
         }
         self.idle = self.idle.wrapping_add(1);
         if self.idle.is_multiple_of(POLLS_PER_CHECK) {
-            self.check()?;
+            self.check_ranks()?;
         }
         Ok(())
     }
 
-    fn wait(&mut self) -> Result<(), Error> {
-        self.progress()?;
-        match self.rest.next(self.idle) {
+    fn wait_for_completion(&mut self) -> Result<(), Error> {
+        self.make_progress()?;
+        match self.rest.next_step(self.idle) {
             Next::Poll => {}
             Next::Yield => std::thread::yield_now(),
             Next::Sleep => {
-                self.check()?;
-                self.rest.sleep(&self.endpoints);
+                self.check_ranks()?;
+                self.rest.sleep_on(&self.endpoints);
             }
         }
         Ok(())
     }
 
-    fn is_done(&mut self, request: Request) -> bool {
+    fn is_done(&mut self, request: MessageRequest) -> bool {
         request == COMPLETE || self.endpoints[(request.0 & 1) as usize].is_done(request.0 >> 1)
     }
 }
@@ -424,7 +425,7 @@ impl Drop for Network {
         self.peer_lost |= self.world.check().is_err();
         for endpoint in self.endpoints.drain(..) {
             if endpoint.provider == "shm" {
-                self.deferred_close.add(endpoint);
+                self.deferred_close.add_endpoint(endpoint);
             } else if self.peer_lost && endpoint.must_stay_open() {
                 // Without progress it never touches a buffer again.
                 std::mem::forget(endpoint);

@@ -22,7 +22,7 @@ pub(super) struct ProviderChoice {
 
 impl ProviderChoice {
     /// Collective: all ranks get the same choice, or all fail.
-    pub(super) fn agree(
+    pub(super) fn agree_on_choice(
         library: &Fabric,
         world: &world::Handle,
         wanted: Option<&str>,
@@ -41,9 +41,12 @@ impl ProviderChoice {
         }
         let one_host = hosts.iter().all(|host| *host == identity);
         // Asking libfabric takes time, and most jobs do not depend on the answer.
-        let offers =
-            if filtered || (wanted.is_none() && !one_host) { Some(Offers::gather(world)?) } else { None };
-        let is_offered = |name: &str| offers.as_ref().is_some_and(|offers| offers.have(name));
+        let offers = if filtered || (wanted.is_none() && !one_host) {
+            Some(Offers::gather_offers(world)?)
+        } else {
+            None
+        };
+        let is_offered = |name: &str| offers.as_ref().is_some_and(|offers| offers.all_have(name));
         let name_of = |provider: &str| {
             let name = provider::name_in(library, provider);
             let layered = provider::is_tcp(&name) && !is_offered(&name) && is_offered(provider::LAYERED_TCP);
@@ -74,7 +77,7 @@ struct Offers(Vec<Vec<String>>);
 
 impl Offers {
     /// Gathers the offers. Collective. A rank unable to ask offers nothing.
-    fn gather(world: &world::Handle) -> Result<Self, Error> {
+    fn gather_offers(world: &world::Handle) -> Result<Self, Error> {
         let own = provider::providers().unwrap_or_default().join("\n");
         let all = world.all_gather(own.as_bytes())?;
         let names = |text: &Vec<u8>| String::from_utf8_lossy(text).lines().map(str::to_owned).collect();
@@ -83,11 +86,11 @@ impl Offers {
 
     /// Returns libfabric's best provider for other hosts that all ranks have.
     fn first_network(&self) -> Option<String> {
-        self.0.first()?.iter().find(|name| *name != "shm" && self.have(name)).cloned()
+        self.0.first()?.iter().find(|name| *name != "shm" && self.all_have(name)).cloned()
     }
 
     /// Returns true when all ranks have the provider.
-    fn have(&self, name: &str) -> bool {
+    fn all_have(&self, name: &str) -> bool {
         self.0.iter().all(|names| names.iter().any(|each| each == name))
     }
 }
@@ -144,7 +147,7 @@ mod tests {
     fn more_ranks_than_shm_takes_use_tcp() {
         let library = Fabric::load().unwrap();
         let plan = |ranks, wanted| {
-            ProviderChoice::agree(library, &(Arc::new(Crowd(ranks)) as world::Handle), wanted, None)
+            ProviderChoice::agree_on_choice(library, &(Arc::new(Crowd(ranks)) as world::Handle), wanted, None)
         };
         assert_eq!(plan(256, None).unwrap().intra_host, "shm");
         let tcp = provider::name_in(library, "tcp");

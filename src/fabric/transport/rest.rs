@@ -27,7 +27,7 @@ struct Share {
 }
 
 impl Share {
-    fn of(&self, time: Duration) -> Duration {
+    fn share_of(&self, time: Duration) -> Duration {
         (time / self.part).clamp(self.least, self.most)
     }
 }
@@ -48,7 +48,7 @@ impl Rest {
 
     /// The next step, after `idle` polls without a completion.
     #[inline]
-    pub(super) fn next(&mut self, idle: u32) -> Next {
+    pub(super) fn next_step(&mut self, idle: u32) -> Next {
         if idle < POLLS_BEFORE_CLOCK { Next::Poll } else { self.next_by_clock(idle) }
     }
 
@@ -58,30 +58,30 @@ impl Rest {
             self.spin = Spin::new(self.oversubscribed);
             self.futile_wakes = 0;
         }
-        self.spin.next()
+        self.spin.next_step()
     }
 
     /// Sleeps until an endpoint has something to do, or for a short time. Each endpoint has been polled just
     /// now.
-    pub(super) fn sleep(&mut self, endpoints: &[TaggedEndpoint]) {
+    pub(super) fn sleep_on(&mut self, endpoints: &[TaggedEndpoint]) {
         self.descriptors.clear();
-        for descriptor in endpoints.iter().filter_map(TaggedEndpoint::descriptor) {
+        for descriptor in endpoints.iter().filter_map(TaggedEndpoint::ready_descriptor) {
             self.descriptors.push(libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 });
         }
         let can_rely = self.descriptors.len() == endpoints.len() && self.futile_wakes < MAX_FUTILE_WAKES;
         if !can_rely {
             self.futile_wakes = 0;
-            let nap = NAP.of(self.spin.waited());
-            with_precise_timers(|| poll(&mut [], nap));
+            let nap = NAP.share_of(self.spin.waited_time());
+            with_precise_timers(|| poll_descriptors(&mut [], nap));
         } else if endpoints.iter().all(TaggedEndpoint::may_sleep) {
-            let woken = poll(&mut self.descriptors, SLEEP.of(self.spin.waited()));
+            let woken = poll_descriptors(&mut self.descriptors, SLEEP.share_of(self.spin.waited_time()));
             self.futile_wakes = if woken { self.futile_wakes + 1 } else { 0 };
         }
     }
 }
 
 /// Sleeps until a descriptor is ready, at most for `limit`; true when one is.
-fn poll(descriptors: &mut [libc::pollfd], limit: Duration) -> bool {
+fn poll_descriptors(descriptors: &mut [libc::pollfd], limit: Duration) -> bool {
     let limit = libc::timespec { tv_sec: 0, tv_nsec: limit.subsec_nanos().into() };
     let (start, count) = (descriptors.as_mut_ptr(), descriptors.len() as libc::nfds_t);
     // SAFETY: this many descriptors, which the call writes to; no signal mask.

@@ -43,32 +43,35 @@ pub(crate) fn describe_job(
     let all = world.all_gather(&own.to_message())?;
     let ways = first.iter().map(|&rank| all.get(rank).map(|message| TransportSummary::from_message(message)));
     let ways: Option<Vec<TransportSummary>> = ways.collect();
-    Ok(line(&ways.ok_or(world::Error::Mismatch("a rank has no host".to_owned()))?))
+    Ok(summary_line(&ways.ok_or(world::Error::Mismatch("a rank has no host".to_owned()))?))
 }
 
-fn line(ways: &[TransportSummary]) -> String {
+fn summary_line(ways: &[TransportSummary]) -> String {
     if let [TransportSummary { intra_host, inter_host, address, .. }] = ways {
         let inter_host =
             if inter_host.is_empty() { String::new() } else { format!("{inter_host} at {address}") };
         let used = [intra_host.as_str(), inter_host.as_str()];
         return used.into_iter().filter(|used| !used.is_empty()).collect::<Vec<_>>().join(", ");
     }
-    let intra_host = alike(ways, |summary| &summary.intra_host).into_iter().map(|(intra_host, hosts)| {
-        let of_all = hosts.len() == ways.iter().filter(|summary| !summary.intra_host.is_empty()).count();
-        let names = if of_all { "hosts".to_owned() } else { names(&hosts, |summary| summary.host.clone()) };
-        format!("{intra_host} inside {names}")
-    });
-    let inter_host = alike(ways, |summary| &summary.inter_host).into_iter().map(|(inter_host, hosts)| {
-        format!(
-            "{inter_host} between {}",
-            names(&hosts, |summary| format!("{} ({})", summary.host, summary.address))
-        )
-    });
+    let intra_host =
+        group_alike(ways, |summary| &summary.intra_host).into_iter().map(|(intra_host, hosts)| {
+            let of_all = hosts.len() == ways.iter().filter(|summary| !summary.intra_host.is_empty()).count();
+            let names =
+                if of_all { "hosts".to_owned() } else { join_names(&hosts, |summary| summary.host.clone()) };
+            format!("{intra_host} inside {names}")
+        });
+    let inter_host =
+        group_alike(ways, |summary| &summary.inter_host).into_iter().map(|(inter_host, hosts)| {
+            format!(
+                "{inter_host} between {}",
+                join_names(&hosts, |summary| format!("{} ({})", summary.host, summary.address))
+            )
+        });
     intra_host.chain(inter_host).collect::<Vec<_>>().join("; ")
 }
 
 /// Groups summaries by a field, in the order of the first ones; skips summaries with an empty field.
-fn alike<'a>(
+fn group_alike<'a>(
     ways: &'a [TransportSummary],
     of: impl Fn(&'a TransportSummary) -> &'a str,
 ) -> Vec<(&'a str, Vec<&'a TransportSummary>)> {
@@ -82,7 +85,7 @@ fn alike<'a>(
     groups
 }
 
-fn names(hosts: &[&TransportSummary], name: impl Fn(&TransportSummary) -> String) -> String {
+fn join_names(hosts: &[&TransportSummary], name: impl Fn(&TransportSummary) -> String) -> String {
     let mut names: Vec<String> = hosts.iter().take(MOST_HOSTS).map(|summary| name(summary)).collect();
     if hosts.len() > MOST_HOSTS {
         names.push(format!("{} more", hosts.len() - MOST_HOSTS));
@@ -102,8 +105,8 @@ mod tests {
 
     #[test]
     fn one_host_has_no_name() {
-        assert_eq!(line(&[summary("a", "shm (copies)", "", "")]), "shm (copies)");
-        assert_eq!(line(&[summary("a", "", "tcp on lo", "127.0.0.1:7")]), "tcp on lo at 127.0.0.1:7");
+        assert_eq!(summary_line(&[summary("a", "shm (copies)", "", "")]), "shm (copies)");
+        assert_eq!(summary_line(&[summary("a", "", "tcp on lo", "127.0.0.1:7")]), "tcp on lo at 127.0.0.1:7");
     }
 
     #[test]
@@ -113,19 +116,19 @@ mod tests {
         // Alone on its host.
         let c = summary("c", "", "tcp on ib0", "10.1.0.3:9");
         assert_eq!(
-            line(&[a.clone(), b.clone(), c.clone()]),
+            summary_line(&[a.clone(), b.clone(), c.clone()]),
             "shm (copies) inside hosts; tcp on eth0 between a (10.0.0.1:7), b (10.0.0.2:8); tcp on ib0 \
              between c (10.1.0.3:9)"
         );
         let d = summary("d", "shm (cross-memory attach)", "tcp on eth0", "10.0.0.4:7");
         assert_eq!(
-            line(&[a.clone(), d]),
+            summary_line(&[a.clone(), d]),
             "shm (copies) inside a; shm (cross-memory attach) inside d; tcp on eth0 between a (10.0.0.1:7), \
              d (10.0.0.4:7)"
         );
         assert_eq!(TransportSummary::from_message(&a.to_message()), a);
         assert_eq!(TransportSummary::from_message(b"x\ny"), summary("x", "y", "", ""));
         let many = vec![c; 20];
-        assert!(line(&many).ends_with("c (10.1.0.3:9), 12 more"), "{}", line(&many));
+        assert!(summary_line(&many).ends_with("c (10.1.0.3:9), 12 more"), "{}", summary_line(&many));
     }
 }

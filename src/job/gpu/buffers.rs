@@ -25,7 +25,7 @@ impl GpuGroup {
         let length = data.len();
         if length == 0 {
             // There is no empty device memory, and nothing to send.
-            return self.rank.watch.failure().map_or(Ok(()), Err);
+            return self.rank.watch.stop_error().map_or(Ok(()), Err);
         }
         self.refuse_captured("an operation on host memory")?;
         // SAFETY: an element type is a number, of which every bit pattern is a value, and which has no
@@ -33,7 +33,7 @@ impl GpuGroup {
         let bytes = unsafe { slice::from_raw_parts_mut(data.as_mut_ptr().cast::<u8>(), size_of_val(data)) };
         let mut host = host_memory(bytes.len())?;
         host.copy_from_slice(bytes);
-        let reduced = self.cuda(|stream| stream.clone_htod(&host)).and_then(|copy| {
+        let reduced = self.call_cuda(|stream| stream.clone_htod(&host)).and_then(|copy| {
             self.start_own(operation, copy, |communicator, copy| call(communicator, copy, length)).wait()
         });
         match reduced {
@@ -56,7 +56,7 @@ impl GpuGroup {
     /// Waits for the copies of host memory on a stream, also after an error. Returns the memory; leaks it if
     /// it cannot wait, since the copies may still use it.
     fn end_copies<M>(&self, stream: &CudaStream, result: Result<(), Error>, memory: M) -> Result<M, Error> {
-        match cuda::bind(stream.context()).and_then(|()| cuda::wait(stream)) {
+        match cuda::bind_context(stream.context()).and_then(|()| cuda::wait_for_stream(stream)) {
             Ok(()) => result.map(|()| memory),
             Err(error) => {
                 log::warn(format_args!(
@@ -73,7 +73,7 @@ impl GpuGroup {
         let group = self.with_default_purpose(Purpose::Messages);
         let mut has_begun = false;
         let gather = |part: &[u8]| {
-            let gathered = group.gather(part);
+            let gathered = group.gather_parts(part);
             // The other ranks wait in the second operation: a refusal of it is a failure.
             let is_failure = mem::replace(&mut has_begun, true);
             if is_failure { self.rank.watch.stop_on_error(gathered) } else { gathered }
@@ -82,11 +82,11 @@ impl GpuGroup {
     }
 
     /// Gathers parts of the same length, which is not 0.
-    fn gather(&self, mine: &[u8]) -> Result<Vec<u8>, Error> {
+    fn gather_parts(&self, mine: &[u8]) -> Result<Vec<u8>, Error> {
         self.refuse_captured("all_gather_bytes")?;
         let (own, all) = (mine.to_vec(), host_memory(mine.len() * self.rank.size)?);
-        let gathered = self.cuda(|stream| stream.clone_htod(&own)).and_then(|part| {
-            let whole = self.cuda(|stream| stream.alloc_zeros::<u8>(all.len()))?;
+        let gathered = self.call_cuda(|stream| stream.clone_htod(&own)).and_then(|part| {
+            let whole = self.call_cuda(|stream| stream.alloc_zeros::<u8>(all.len()))?;
             self.all_gather(part, whole).wait()
         });
         match gathered {
@@ -106,7 +106,7 @@ fn host_memory(bytes: usize) -> Result<Vec<u8>, Error> {
 }
 
 /// The bytes of a copy as its elements.
-pub(super) fn view<T: Element>(
+pub(super) fn elements_view<T: Element>(
     copy: &mut CudaSlice<u8>,
     length: usize,
 ) -> Result<CudaViewMut<'_, T>, nccl::Error> {

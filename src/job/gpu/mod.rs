@@ -12,18 +12,18 @@ use std::{iter, mem};
 
 use cudarc::driver::{CudaContext, CudaStream, DriverError};
 
-pub(super) use offer::choose;
+pub(super) use offer::choose_device;
 
 use closing::{OpenGroup, close_in_background};
 
-use super::backend::Device;
+use super::backend::GroupDevice;
 use super::gpu_operation::{
-    Comparison, FirstCall, GpuOperation, Mark, Spare, Watch, Watched, free_spare, refuse_captured,
+    Comparison, FirstCall, GpuOperation, GroupWatch, Mark, Spare, Watched, free_spare, refuse_captured,
 };
 use super::guard::is_group_thread;
-use super::work::{State, Work};
+use super::work::{Work, WorkState};
 use crate::Error;
-use crate::hash::fnv1a;
+use crate::hash::fnv1a_hash;
 use crate::lock::lock;
 use crate::log;
 use crate::nccl::{self, Communicator, Config, UniqueId, cuda};
@@ -44,13 +44,13 @@ pub struct GpuGroup {
 }
 
 struct GpuRank {
-    device: Device,
+    device: GroupDevice,
     stream: Arc<CudaStream>,
     /// Copies results of operations that have ended to the host; made for the first one.
     reading: Mutex<Option<Arc<CudaStream>>>,
     spare: Spare,
     communicator: Arc<Watched>,
-    watch: Arc<Watch>,
+    watch: Arc<GroupWatch>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     size: usize,
     description: String,
@@ -59,7 +59,7 @@ struct GpuRank {
 
 impl GpuGroup {
     /// Connects the ranks of a part, each with a device of its own. Collective.
-    pub(crate) fn connect(part: &Arc<Part>, device: Device) -> Result<Self, Error> {
+    pub(crate) fn connect_part(part: &Arc<Part>, device: GroupDevice) -> Result<Self, Error> {
         let stream = cuda::own_result(&device.context, || device.context.new_stream())?;
         let first = part.rank() == 0;
         let id = if first { UniqueId::new(device.library)?.as_bytes().to_vec() } else { Vec::new() };
@@ -73,7 +73,7 @@ impl GpuGroup {
             ));
         };
         // The others wait inside NCCL from here on, and not in an exchange of the part.
-        let connected = Self::join(&**part, &device, &stream, &id);
+        let connected = Self::join_ranks(&**part, &device, &stream, &id);
         let communicator = connected.map_err(|error| {
             let cause = world::cause(&**part).map_or(error, Error::from);
             if !matches!(cause, Error::RankFailed { .. }) {
@@ -81,7 +81,7 @@ impl GpuGroup {
             }
             cause
         })?;
-        let topic = fnv1a(id.as_bytes().iter().copied());
+        let topic = fnv1a_hash(id.as_bytes().iter().copied());
         let description = format!(
             "NCCL {} over {} GPUs, rank {} on device {}",
             device.library.version(),
@@ -91,7 +91,7 @@ impl GpuGroup {
         );
         let world: world::Handle = Arc::clone(part) as world::Handle;
         let size = world.size();
-        let watch = Watch::new(world, part.ranks().to_vec(), topic, communicator.abort_handle());
+        let watch = GroupWatch::new(world, part.job_ranks().to_vec(), topic, communicator.abort_handle());
         let communicator = Arc::new(Mutex::new(Some(communicator)));
         let threads = Mutex::default();
         let (reading, spare, _open) = (Mutex::default(), Spare::default(), OpenGroup::new());
@@ -111,9 +111,9 @@ impl GpuGroup {
         Ok(Self { rank: Arc::new(rank), purpose: None })
     }
 
-    fn join(
+    fn join_ranks(
         world: &dyn World,
-        device: &Device,
+        device: &GroupDevice,
         stream: &Arc<CudaStream>,
         id: &UniqueId,
     ) -> Result<Communicator, Error> {
@@ -128,7 +128,10 @@ impl GpuGroup {
     }
 
     /// Calls CUDA for the group itself. An error stops the group, since the other ranks wait for this one.
-    fn cuda<T>(&self, call: impl FnOnce(&Arc<CudaStream>) -> Result<T, DriverError>) -> Result<T, Error> {
+    fn call_cuda<T>(
+        &self,
+        call: impl FnOnce(&Arc<CudaStream>) -> Result<T, DriverError>,
+    ) -> Result<T, Error> {
         let stream = &self.rank.stream;
         self.rank.watch.stop_on_error(cuda::own_result(stream.context(), || call(stream)))
     }
@@ -144,7 +147,7 @@ impl GpuGroup {
 
     /// Queues an operation on the group's stream. Buffers of the program, which have these contexts, are
     /// refused after an error that cudarc has noted.
-    fn start<B>(
+    fn start_checked<B>(
         &self,
         operation: String,
         contexts: impl IntoIterator<Item = Arc<CudaContext>>,
@@ -200,11 +203,11 @@ impl GpuGroup {
         let first = self.first_call(&operation);
         let operation = self.describe_with_purpose(operation);
         let mut queued = false;
-        let mark = self.queue(&operation, first, |communicator| {
+        let mark = self.queue_operation(&operation, first, |communicator| {
             call(communicator, &mut buffers).inspect(|()| queued = true)
         });
         match mark {
-            Ok(mark) => State::Gpu(GpuOperation::new(mark, Arc::clone(&self.rank.watch), buffers)).into(),
+            Ok(mark) => WorkState::Gpu(GpuOperation::new(mark, Arc::clone(&self.rank.watch), buffers)).into(),
             // Only the program's buffers are returned.
             Err(error) if !queued && error.is_refusal() && self.purpose.is_none() => {
                 Work::not_begun(error, Some(buffers))
@@ -212,7 +215,10 @@ impl GpuGroup {
             Err(error) => {
                 // After a failure NCCL may use them.
                 cuda::drop_in_order(contexts, buffers);
-                Work::not_begun(if error.is_refusal() { error } else { self.rank.watch.fail(error) }, None)
+                Work::not_begun(
+                    if error.is_refusal() { error } else { self.rank.watch.stop_with(error) },
+                    None,
+                )
             }
         }
     }
@@ -232,7 +238,7 @@ impl GpuGroup {
         Some(FirstCall { operation: operation.to_owned(), purpose, step })
     }
 
-    fn queue(
+    fn queue_operation(
         &self,
         operation: &str,
         first: Option<FirstCall>,
@@ -243,14 +249,14 @@ impl GpuGroup {
         let Some(communicator) = guard.as_ref() else {
             return Err(Error::Job("the group has ended".to_owned()));
         };
-        self.rank.watch.enter(operation)?;
+        self.rank.watch.enter_call(operation)?;
         // NCCL's layer takes errors that cudarc has noted for those of the operation's buffers.
         let queued = cuda::without_noted(self.rank.stream.context(), || match call(communicator) {
             Ok(()) => self.compare_steps(communicator, first),
-            Err(error) => Err(refusal(error)),
+            Err(error) => Err(refusal_error(error)),
         });
-        let queued = queued.and_then(|comparison| Mark::record(&self.rank.stream, comparison));
-        self.rank.watch.leave(queued.as_ref());
+        let queued = queued.and_then(|comparison| Mark::record_work(&self.rank.stream, comparison));
+        self.rank.watch.leave_call(queued.as_ref());
         drop(guard);
         queued
     }
@@ -262,7 +268,8 @@ impl GpuGroup {
         first: Option<FirstCall>,
     ) -> Result<Option<Comparison>, Error> {
         let Some(first) = first else { return Ok(None) };
-        Comparison::start(communicator, self.reading_stream()?, Arc::clone(&self.rank.spare), first).map(Some)
+        Comparison::start_reduction(communicator, self.reading_stream()?, Arc::clone(&self.rank.spare), first)
+            .map(Some)
     }
 
     /// The stream for copies of results, which waits for nothing else.
@@ -277,7 +284,7 @@ impl GpuGroup {
 }
 
 /// The error of a call of NCCL; a refusal if nothing was sent.
-fn refusal(error: nccl::Error) -> Error {
+fn refusal_error(error: nccl::Error) -> Error {
     use nccl::Error as Nccl;
     match error {
         Nccl::Nccl { .. }
@@ -297,16 +304,16 @@ impl GpuRank {
             let (watch, communicator) = (Arc::clone(&self.watch), Arc::clone(&self.communicator));
             let context = Arc::clone(&self.device.context);
             move || {
-                let result = cuda::bind(&context);
+                let result = cuda::bind_context(&context);
                 let has_context = result.is_ok();
                 if bound.send(result).is_ok() && has_context {
-                    watch.guard(&communicator);
+                    watch.guard_group(&communicator);
                 }
             }
         };
         let complete = {
             let watch = Arc::clone(&self.watch);
-            move || watch.complete()
+            move || watch.complete_operations()
         };
         for body in [Box::new(guard) as Box<dyn FnOnce() + Send>, Box::new(complete)] {
             let thread = thread::Builder::new().name("collectives".to_owned()).spawn(body);
@@ -320,25 +327,25 @@ impl GpuRank {
 }
 
 /// The watch of a group that is being closed, whose threads end when this is dropped.
-struct EndingWatch(Arc<Watch>);
+struct EndingWatch(Arc<GroupWatch>);
 
 impl EndingWatch {
     /// Waits for the group's operations.
-    fn settle(&self, communicator: &Communicator) {
-        self.0.during_close(|| self.0.settle(communicator));
+    fn settle_operations(&self, communicator: &Communicator) {
+        self.0.during_close(|| self.0.settle_operations(communicator));
     }
 }
 
 impl Drop for EndingWatch {
     fn drop(&mut self) {
-        self.0.end();
+        self.0.end_threads();
     }
 }
 
 impl Drop for GpuRank {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.watch.fail(Error::Job("its thread panicked".to_owned()));
+            self.watch.stop_with(Error::Job("its thread panicked".to_owned()));
         }
         let ending = EndingWatch(Arc::clone(&self.watch));
         let communicator = lock(&self.communicator).take();
@@ -347,13 +354,13 @@ impl Drop for GpuRank {
             // A future's waker has dropped the last handle: operations under way may need the thread that
             // called it.
             if let Some(communicator) = communicator {
-                close_in_background(communicator, move |communicator| ending.settle(communicator));
+                close_in_background(communicator, move |communicator| ending.settle_operations(communicator));
             }
             free_spare(&self.spare, &self.stream);
             return;
         }
         if let Some(communicator) = communicator {
-            ending.settle(&communicator);
+            ending.settle_operations(&communicator);
             close_in_background(communicator, |_| ());
         }
         drop(ending);

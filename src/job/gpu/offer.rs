@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use cudarc::driver::CudaContext;
 
-use crate::job::backend::Device;
+use crate::job::backend::GroupDevice;
 use crate::nccl::{self, Library};
 use crate::world::{self, Members, Part, World};
 
@@ -14,14 +14,17 @@ const LACKS: u8 = 0;
 
 /// This rank's device if every rank has one of its own, otherwise the reason of the first rank that has none.
 /// Collective.
-pub(crate) fn choose(part: &Part, members: &Members) -> Result<Result<Device, String>, world::Error> {
-    let own = find(part);
+pub(crate) fn choose_device(
+    part: &Part,
+    members: &Members,
+) -> Result<Result<GroupDevice, String>, world::Error> {
+    let own = find_device(part);
     let message = match &own {
         Ok((_, identity)) => [&[HAS], identity.as_bytes()].concat(),
         Err(reason) => [&[LACKS], reason.as_bytes()].concat(),
     };
     let all = part.all_gather(&message)?;
-    Ok(match (own, lacking(&all, &members.of_job)) {
+    Ok(match (own, lacking_reason(&all, &members.of_job)) {
         (Ok((device, _)), None) => Ok(device),
         (_, Some(reason)) => Err(reason),
         (Err(reason), None) => Err(reason),
@@ -29,7 +32,7 @@ pub(crate) fn choose(part: &Part, members: &Members) -> Result<Result<Device, St
 }
 
 /// The device of this rank: the one whose number is the rank's on its host, or the only one that it sees.
-fn find(part: &Part) -> Result<(Device, String), String> {
+fn find_device(part: &Part) -> Result<(GroupDevice, String), String> {
     let library = Library::load().map_err(|error| error.to_string())?;
     let count = nccl::device_count().map_err(|error| error.to_string())?;
     let (rank, ranks) = (part.local_rank(), part.local_size());
@@ -42,11 +45,11 @@ fn find(part: &Part) -> Result<(Device, String), String> {
         CudaContext::new(ordinal).map_err(|error| format!("device {ordinal} cannot be used: {error}"))?;
     let uuid = context.uuid().map_err(|error| format!("device {ordinal} cannot be identified: {error}"))?;
     let identity = format!("{:?} {}", uuid.bytes, world::host().id);
-    Ok((Device { library, context }, identity))
+    Ok((GroupDevice { library, context }, identity))
 }
 
 /// The reason why not every rank has a GPU of its own, if so.
-fn lacking(all: &[Vec<u8>], ranks: &[usize]) -> Option<String> {
+fn lacking_reason(all: &[Vec<u8>], ranks: &[usize]) -> Option<String> {
     let mut owners = HashMap::new();
     all.iter().zip(ranks).find_map(|(message, &rank)| match message.split_first() {
         Some((&HAS, identity)) => owners
@@ -68,11 +71,11 @@ mod tests {
     fn gpus_are_used_only_if_every_rank_has_its_own() {
         let gpu = |name: &str| [&[HAS], name.as_bytes()].concat();
         let none = |reason: &str| [&[LACKS], reason.as_bytes()].concat();
-        assert_eq!(lacking(&[gpu("a"), gpu("b")], &[0, 1]), None);
-        let shared = lacking(&[gpu("a"), gpu("b"), gpu("a")], &[4, 5, 6]).unwrap();
+        assert_eq!(lacking_reason(&[gpu("a"), gpu("b")], &[0, 1]), None);
+        let shared = lacking_reason(&[gpu("a"), gpu("b"), gpu("a")], &[4, 5, 6]).unwrap();
         assert_eq!(shared, "ranks 4 and 6 have the same GPU; start one rank for each GPU");
-        let lacks = lacking(&[gpu("a"), none("no driver"), none("other")], &[4, 5, 6]).unwrap();
+        let lacks = lacking_reason(&[gpu("a"), none("no driver"), none("other")], &[4, 5, 6]).unwrap();
         assert_eq!(lacks, "rank 5 has no GPU of its own: no driver");
-        assert!(lacking(&[vec![]], &[0]).is_some());
+        assert!(lacking_reason(&[vec![]], &[0]).is_some());
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 
 use super::GpuGroup;
-use super::buffers::view;
+use super::buffers::elements_view;
 use crate::job::backend::{Backend, Choice};
 use crate::job::group_backend::{GroupBackend, Operations};
 use crate::job::work::Work;
@@ -18,33 +18,33 @@ use crate::{Element, Error, ReduceOp, world};
 impl GroupBackend for GpuGroup {
     const BACKEND: Backend = Backend::Gpu;
 
-    fn describe(&self) -> &str {
+    fn describe_transport(&self) -> &str {
         &self.rank.description
     }
 
-    fn purpose(&mut self) -> &mut Option<Purpose> {
+    fn purpose_mut(&mut self) -> &mut Option<Purpose> {
         &mut self.purpose
     }
 
-    fn choice(&self) -> Choice {
+    fn backend_choice(&self) -> Choice {
         Choice { backend: Backend::Gpu, device: Some(self.rank.device.clone()) }
     }
 
-    fn timeout(&self) -> Option<Duration> {
-        self.rank.watch.timeout()
+    fn operation_timeout(&self) -> Option<Duration> {
+        self.rank.watch.operation_timeout()
     }
 
     fn set_timeout(&self, limit: Option<Duration>) {
         self.rank.watch.set_timeout(limit);
     }
 
-    fn check(&self) -> Result<(), Error> {
-        self.rank.watch.check()
+    fn check_group(&self) -> Result<(), Error> {
+        self.rank.watch.check_failure()
     }
 
-    fn barrier(&self) -> Result<(), Error> {
+    fn run_barrier(&self) -> Result<(), Error> {
         self.refuse_captured("barrier")?;
-        let one = self.cuda(|stream| stream.alloc_zeros::<u32>(1))?;
+        let one = self.call_cuda(|stream| stream.alloc_zeros::<u32>(1))?;
         let call = |communicator: &Communicator, one: &mut CudaSlice<u32>| {
             communicator.all_reduce_in_place(one, ReduceOp::Sum)
         };
@@ -52,16 +52,16 @@ impl GroupBackend for GpuGroup {
     }
 
     fn all_reduce_in_place<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
-        let operation = describe::<T>("all_reduce", data.len(), with_op(op));
+        let operation = describe_operation::<T>("all_reduce", data.len(), with_op(op));
         self.in_place(operation, data, |communicator, data, length| {
-            communicator.all_reduce_in_place(&mut view::<T>(data, length)?, op)
+            communicator.all_reduce_in_place(&mut elements_view::<T>(data, length)?, op)
         })
     }
 
     fn broadcast_in_place<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
-        let operation = describe::<T>("broadcast", data.len(), format_args!(", root {root}"));
+        let operation = describe_operation::<T>("broadcast", data.len(), format_args!(", root {root}"));
         self.in_place(operation, data, |communicator, data, length| {
-            communicator.broadcast_in_place(&mut view::<T>(data, length)?, root)
+            communicator.broadcast_in_place(&mut elements_view::<T>(data, length)?, root)
         })
     }
 
@@ -72,38 +72,41 @@ impl GroupBackend for GpuGroup {
         self.rank.watch.during_exchange(&operation, || world.all_gather(mine))
     }
 
-    fn stream(&self) -> Option<&Arc<CudaStream>> {
+    fn group_stream(&self) -> Option<&Arc<CudaStream>> {
         Some(&self.rank.stream)
     }
 }
 
 impl<B: DeviceBufferMut> Operations<B> for GpuGroup {
     fn all_reduce(&self, data: B, op: ReduceOp) -> Work<B> {
-        let operation = describe::<B::Element>("all_reduce", data.len(), with_op(op));
-        let contexts = context(&data).into_iter();
-        self.start(operation, contexts, data, |communicator, data| communicator.all_reduce_in_place(data, op))
+        let operation = describe_operation::<B::Element>("all_reduce", data.len(), with_op(op));
+        let contexts = buffer_context(&data).into_iter();
+        self.start_checked(operation, contexts, data, |communicator, data| {
+            communicator.all_reduce_in_place(data, op)
+        })
     }
 
     fn broadcast(&self, data: B, root: usize) -> Work<B> {
-        let operation = describe::<B::Element>("broadcast", data.len(), format_args!(", root {root}"));
-        let contexts = context(&data).into_iter();
-        self.start(operation, contexts, data, |communicator, data| {
+        let operation =
+            describe_operation::<B::Element>("broadcast", data.len(), format_args!(", root {root}"));
+        let contexts = buffer_context(&data).into_iter();
+        self.start_checked(operation, contexts, data, |communicator, data| {
             communicator.broadcast_in_place(data, root)
         })
     }
 
     fn all_gather(&self, part: B, whole: B) -> Work<(B, B)> {
-        let operation = describe::<B::Element>("all_gather", part.len(), "");
-        let contexts = context(&part).into_iter().chain(context(&whole));
-        self.start(operation, contexts, (part, whole), |communicator, (part, whole)| {
+        let operation = describe_operation::<B::Element>("all_gather", part.len(), "");
+        let contexts = buffer_context(&part).into_iter().chain(buffer_context(&whole));
+        self.start_checked(operation, contexts, (part, whole), |communicator, (part, whole)| {
             communicator.all_gather(part, whole)
         })
     }
 
     fn reduce_scatter(&self, whole: B, part: B, op: ReduceOp) -> Work<(B, B)> {
-        let operation = describe::<B::Element>("reduce_scatter", part.len(), with_op(op));
-        let contexts = context(&whole).into_iter().chain(context(&part));
-        self.start(operation, contexts, (whole, part), |communicator, (whole, part)| {
+        let operation = describe_operation::<B::Element>("reduce_scatter", part.len(), with_op(op));
+        let contexts = buffer_context(&whole).into_iter().chain(buffer_context(&part));
+        self.start_checked(operation, contexts, (whole, part), |communicator, (whole, part)| {
             communicator.reduce_scatter(whole, part, op)
         })
     }
@@ -112,8 +115,8 @@ impl<B: DeviceBufferMut> Operations<B> for GpuGroup {
         let (buffers, elements) = (data.len(), data.iter().map(B::len).sum::<usize>());
         let operation =
             format!("all_reduce_list of {buffers} buffers with {elements} {}, {op}", B::Element::DATA_TYPE);
-        let contexts: Vec<_> = data.iter().filter_map(context).collect();
-        self.start(operation, contexts, data, |communicator, data| {
+        let contexts: Vec<_> = data.iter().filter_map(buffer_context).collect();
+        self.start_checked(operation, contexts, data, |communicator, data| {
             nccl::group(|group| {
                 data.iter_mut().try_for_each(|buffer| group.on(communicator).all_reduce_in_place(buffer, op))
             })
@@ -122,12 +125,12 @@ impl<B: DeviceBufferMut> Operations<B> for GpuGroup {
 }
 
 /// The object in which cudarc notes errors of the buffer's own events; `None` for a buffer without events.
-fn context(buffer: &impl DeviceBuffer) -> Option<Arc<CudaContext>> {
+fn buffer_context(buffer: &impl DeviceBuffer) -> Option<Arc<CudaContext>> {
     buffer.may_have_events().then(|| Arc::clone(buffer.stream().context()))
 }
 
 /// A description for errors and comparisons: `all_reduce of 100 float, sum`.
-fn describe<T: Element>(operation: &str, count: usize, with: impl Display) -> String {
+fn describe_operation<T: Element>(operation: &str, count: usize, with: impl Display) -> String {
     format!("{operation} of {count} {}{with}", T::DATA_TYPE)
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use cudarc::driver::CudaStream;
 
 pub(crate) use steps::{Comparison, FirstCall, Spare, free_spare};
-pub(crate) use watch::{Watch, Watched};
+pub(crate) use watch::{GroupWatch, Watched};
 
 use super::under_way::UnderWay;
 use super::work_error::WorkError;
@@ -30,7 +30,8 @@ const SLEEP: Duration = Duration::from_micros(100);
 /// Refuses a stream that is being captured.
 pub(crate) fn refuse_captured(operation: &'static str, stream: &CudaStream) -> Result<(), Error> {
     // A default stream is that of the current context.
-    let checked = cuda::bind(stream.context()).and_then(|()| cuda::refuse_captured(operation, stream));
+    let checked =
+        cuda::bind_context(stream.context()).and_then(|()| cuda::refuse_captured(operation, stream));
     checked.map_err(|error| match error {
         nccl::Error::Stream { .. } => Error::Buffer(format!(
             "{operation}: the stream is being captured for a CUDA graph: end the capture first"
@@ -57,8 +58,12 @@ pub(crate) struct Mark {
 
 impl Mark {
     /// Records the work that is queued on the stream.
-    pub(crate) fn record(stream: &CudaStream, comparison: Option<Comparison>) -> Result<Arc<Self>, Error> {
-        let recorded = Event::new(stream.context()).and_then(|event| event.record(stream).map(|()| event));
+    pub(crate) fn record_work(
+        stream: &CudaStream,
+        comparison: Option<Comparison>,
+    ) -> Result<Arc<Self>, Error> {
+        let recorded =
+            Event::new(stream.context()).and_then(|event| event.record_stream(stream).map(|()| event));
         let (event, waker) = (recorded.map_err(of_driver)?, Mutex::new(None));
         Ok(Arc::new(Self { event, waker, comparison }))
     }
@@ -71,45 +76,45 @@ impl Mark {
 /// An operation under way, and its buffers.
 pub(crate) struct GpuOperation<B> {
     mark: Arc<Mark>,
-    watch: Arc<Watch>,
+    watch: Arc<GroupWatch>,
     /// `None` once they are returned.
     buffers: Option<B>,
 }
 
 impl<B> GpuOperation<B> {
-    pub(crate) fn new(mark: Arc<Mark>, watch: Arc<Watch>, buffers: B) -> Self {
+    pub(crate) fn new(mark: Arc<Mark>, watch: Arc<GroupWatch>, buffers: B) -> Self {
         Self { mark, watch, buffers: Some(buffers) }
     }
 
     /// The end of the operation; `None` while it is under way. After a failure the buffers have no defined
     /// contents, even if the operation has ended since.
-    fn end(&self) -> Option<Result<(), Error>> {
-        let complete = self.watch.poll(&self.mark);
-        if let Some(error) = self.watch.failure() {
+    fn poll_end(&self) -> Option<Result<(), Error>> {
+        let complete = self.watch.poll_mark(&self.mark);
+        if let Some(error) = self.watch.stop_error() {
             return Some(Err(error));
         }
         match complete {
             Ok(true) => Some(self.watch.check_job()),
             Ok(false) => None,
-            Err(error) => Some(Err(self.watch.fail(error))),
+            Err(error) => Some(Err(self.watch.stop_with(error))),
         }
     }
 
-    fn take(&mut self) -> Result<B, WorkError<B>> {
-        self.buffers.take().ok_or_else(|| Error::taken().into())
+    fn take_buffers(&mut self) -> Result<B, WorkError<B>> {
+        self.buffers.take().ok_or_else(|| Error::result_taken().into())
     }
 }
 
 impl<B> UnderWay<B> for GpuOperation<B> {
     fn is_done(&self) -> bool {
-        self.end().is_some()
+        self.poll_end().is_some()
     }
 
-    fn wait(mut self) -> Result<B, WorkError<B>> {
-        self.watch.stop_on_error(cuda::bind(self.mark.event.context()))?;
+    fn wait_for_result(mut self) -> Result<B, WorkError<B>> {
+        self.watch.stop_on_error(cuda::bind_context(self.mark.event.event_context()))?;
         let start = Instant::now();
         let result = loop {
-            if let Some(result) = self.end() {
+            if let Some(result) = self.poll_end() {
                 break result;
             }
             match start.elapsed() {
@@ -119,7 +124,7 @@ impl<B> UnderWay<B> for GpuOperation<B> {
             }
         };
         result?;
-        self.take()
+        self.take_buffers()
     }
 
     /// Makes a stream wait for the operation, also after a failure, since the operation may still use memory
@@ -130,24 +135,24 @@ impl<B> UnderWay<B> for GpuOperation<B> {
             other => self.watch.stop_on_error(other)?,
         }
         self.watch.stop_on_error(self.mark.event.make_wait(stream).map_err(of_driver))?;
-        match self.watch.failure() {
+        match self.watch.stop_error() {
             Some(error) => Err(error.into()),
-            None => self.take(),
+            None => self.take_buffers(),
         }
     }
 
-    fn poll(&mut self, waker: &Waker) -> Poll<Result<B, WorkError<B>>> {
-        if let Err(error) = self.watch.stop_on_error(cuda::bind(self.mark.event.context())) {
+    fn poll_result(&mut self, waker: &Waker) -> Poll<Result<B, WorkError<B>>> {
+        if let Err(error) = self.watch.stop_on_error(cuda::bind_context(self.mark.event.event_context())) {
             return Poll::Ready(Err(error.into()));
         }
         // Registered before the query, so that an end in between is not missed.
         let waker = waker.clone();
         let replaced = lock(&self.mark.waker).replace(waker);
         drop(replaced);
-        match self.end() {
-            Some(result) => Poll::Ready(result.map_err(WorkError::from).and_then(|()| self.take())),
+        match self.poll_end() {
+            Some(result) => Poll::Ready(result.map_err(WorkError::from).and_then(|()| self.take_buffers())),
             None => {
-                self.watch.hurry();
+                self.watch.hurry_queries();
                 Poll::Pending
             }
         }

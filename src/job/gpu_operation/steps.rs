@@ -49,14 +49,14 @@ pub(crate) struct Comparison {
 
 impl Comparison {
     /// Queues the reduction on the communicator's stream.
-    pub(crate) fn start(
+    pub(crate) fn start_reduction(
         communicator: &Communicator,
         reading: Arc<CudaStream>,
         spare: Spare,
         call: FirstCall,
     ) -> Result<Self, Error> {
         let stream = communicator.stream();
-        let own = encode(call.step, communicator.rank());
+        let own = encode_step(call.step, communicator.rank());
         let ended = lock(&spare).pop();
         let mut numbers = cuda::own_result(stream.context(), || match ended {
             Some(mut numbers) => stream.memcpy_htod(&own, &mut numbers).map(|()| numbers),
@@ -69,24 +69,25 @@ impl Comparison {
     }
 
     /// The error of ranks in different steps, which have their numbers in the group. The reduction has ended.
-    pub(super) fn difference(&self) -> Result<Option<&Error>, Error> {
+    pub(super) fn step_difference(&self) -> Result<Option<&Error>, Error> {
         if self.result.get().is_none() {
-            let [last, first] = decode(self.read()?);
+            let [last, first] = decode_steps(self.read_numbers()?);
             let differ = last.0 != first.0;
-            let _read_by_another_thread = self.result.set(differ.then(|| self.call.mismatch(first, last)));
+            let _read_by_another_thread =
+                self.result.set(differ.then(|| self.call.mismatch_error(first, last)));
         }
         Ok(self.result.get().and_then(Option::as_ref))
     }
 
-    fn read(&self) -> Result<[u64; 2], Error> {
-        cuda::bind(self.reading.context()).map_err(of_driver)?;
+    fn read_numbers(&self) -> Result<[u64; 2], Error> {
+        cuda::bind_context(self.reading.context()).map_err(of_driver)?;
         let mut numbers = Box::new([0; 2]);
         // SAFETY: the memory has two numbers, and is kept allocated by this until the copy has ended,
         // unless the context has failed.
-        let copied = cuda::relaxed(|| unsafe {
+        let copied = cuda::call_relaxed(|| unsafe {
             Ok(result::memcpy_dtoh_async(numbers.as_mut_slice(), self.address, self.reading.cu_stream()))
         });
-        if let Err(error) = cuda::wait(&self.reading) {
+        if let Err(error) = cuda::wait_for_stream(&self.reading) {
             // The copy may still write it.
             mem::forget(numbers);
             return Err(of_driver(error));
@@ -113,20 +114,20 @@ impl Drop for Comparison {
 
 impl FirstCall {
     /// The error of two ranks, each with its step.
-    fn mismatch(&self, (step, rank): (u64, usize), (peer_step, peer): (u64, usize)) -> Error {
+    fn mismatch_error(&self, (step, rank): (u64, usize), (peer_step, peer): (u64, usize)) -> Error {
         let called = |step| format!("{}{}", self.operation, self.purpose.in_step(step));
         Error::Mismatch { rank, called: called(step), peer, peer_called: Some(called(peer_step)) }
     }
 }
 
 /// Two numbers. Their maxima over all ranks contain the last and the first step.
-fn encode(step: u64, rank: usize) -> [u64; 2] {
+fn encode_step(step: u64, rank: usize) -> [u64; 2] {
     let number = step << RANK_BITS | rank as u64;
     [number, !number]
 }
 
 /// Step and rank of each number.
-fn decode([last, first]: [u64; 2]) -> [(u64, usize); 2] {
+fn decode_steps([last, first]: [u64; 2]) -> [(u64, usize); 2] {
     [last, !first].map(|number| (number >> RANK_BITS, (number & ((1 << RANK_BITS) - 1)) as usize))
 }
 
@@ -137,8 +138,8 @@ mod tests {
     #[test]
     fn the_first_and_last_step_have_a_rank_in_them() {
         let largest = |ranks: &[(u64, usize)]| {
-            let all = ranks.iter().map(|&(step, rank)| encode(step, rank));
-            decode(all.reduce(|[a, b], [c, d]| [a.max(c), b.max(d)]).unwrap())
+            let all = ranks.iter().map(|&(step, rank)| encode_step(step, rank));
+            decode_steps(all.reduce(|[a, b], [c, d]| [a.max(c), b.max(d)]).unwrap())
         };
         assert_eq!(largest(&[(7, 0), (7, 1), (7, 2)]), [(7, 2), (7, 0)]);
         assert_eq!(largest(&[(7, 0), (6, 1), (7, 2)]), [(7, 2), (6, 1)]);

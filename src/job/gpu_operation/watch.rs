@@ -8,15 +8,18 @@
 //! waits for an operation. Only an abort ends that, so the thread that aborts does not query events: the
 //! other one does.
 
-use std::collections::VecDeque;
+mod state;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use state::{NotedCall, UnderWay, WatchState};
+
 use super::Mark;
 use crate::Error;
-use crate::job::guard::{enter_group_thread, guarded};
+use crate::job::guard::{call_guarded, enter_group_thread};
 use crate::lock::lock;
 use crate::log;
 use crate::nccl::{self, AbortHandle, Communicator};
@@ -31,14 +34,12 @@ const COMPARE_WANTED_AFTER: Duration = Duration::from_millis(50);
 /// of an aborted rank does not wait any more, and sends undefined data, with which operations of other ranks
 /// complete.
 const ABORT_AFTER: Duration = Duration::from_millis(100);
-/// Number of the last calls that are compared.
-const CALLS: usize = 64;
 
 /// The communicator of a group, which one thread at a time uses; none once it has ended.
 pub(crate) type Watched = Mutex<Option<Communicator>>;
 
 /// State of a group's operations. No CUDA call is made while its lock is held.
-pub(crate) struct Watch {
+pub(crate) struct GroupWatch {
     world: Handle,
     rank: usize,
     /// Ranks of the job by rank of the group.
@@ -46,86 +47,21 @@ pub(crate) struct Watch {
     /// Identity of the communicator: the same on all its ranks.
     topic: u64,
     abort: AbortHandle,
-    state: Mutex<State>,
+    state: Mutex<WatchState>,
     changed: Condvar,
     has_failed: AtomicBool,
     /// Held while a thread makes its error that of the group.
     failing: Mutex<()>,
 }
 
-#[derive(Default)]
-struct State {
-    under_way: VecDeque<UnderWay>,
-    /// A call that is inside NCCL.
-    inside: Option<Call>,
-    /// Exchanges of messages without NCCL, which other threads may run during a call.
-    exchanges: Vec<Call>,
-    calls: VecDeque<Called>,
-    number: u64,
-    failure: Option<Error>,
-    timeout: Option<Duration>,
-    /// True while a future waits.
-    hurried: bool,
-    /// Number of threads that sleep until there is something to watch.
-    sleeping: usize,
-    /// True while the communicator is being closed, which has no timeout.
-    closing: bool,
-    ending: bool,
-}
-
-impl State {
-    fn is_idle(&self) -> bool {
-        self.under_way.is_empty() && self.inside.is_none() && self.exchanges.is_empty()
-    }
-
-    /// Notes a call of this rank.
-    fn begin(&mut self, operation: &str) -> Result<Call, Error> {
-        if let Some(error) = &self.failure {
-            return Err(error.clone());
-        }
-        let (operation, number) = (operation.to_owned(), self.number);
-        self.number += 1;
-        if self.calls.len() == CALLS {
-            self.calls.pop_front();
-        }
-        self.calls.push_back(Called { place: 0, number, what: operation.clone() });
-        Ok(Call { since: Instant::now(), operation, number })
-    }
-
-    /// Forgets a call that was refused. Calls that began after it get the numbers that they have on ranks
-    /// without it.
-    fn forget(&mut self, number: u64) {
-        self.calls.retain(|call| call.number != number);
-        let later = self.calls.iter_mut().map(|call| &mut call.number);
-        let later = later.chain(self.exchanges.iter_mut().map(|call| &mut call.number));
-        later.filter(|later| **later > number).for_each(|later| *later -= 1);
-        self.number -= 1;
-    }
-}
-
-/// A call of this rank that others may have to join.
-#[derive(Clone)]
-struct Call {
-    /// Its beginning, or time since which it is the first one under way.
-    since: Instant,
-    operation: String,
-    /// Number of the call, as in [`Called::number`].
-    number: u64,
-}
-
-struct UnderWay {
-    mark: Arc<Mark>,
-    call: Call,
-}
-
 /// An exchange that ends when this is dropped, also by a panic.
-struct Exchange<'a> {
-    watch: &'a Watch,
+struct NotedExchange<'a> {
+    watch: &'a GroupWatch,
     /// Its beginning, while its number changes if an earlier call is refused.
     since: Instant,
 }
 
-impl Drop for Exchange<'_> {
+impl Drop for NotedExchange<'_> {
     fn drop(&mut self) {
         let mut state = lock(&self.watch.state);
         if let Some(index) = state.exchanges.iter().position(|exchange| exchange.since == self.since) {
@@ -134,7 +70,7 @@ impl Drop for Exchange<'_> {
     }
 }
 
-impl Watch {
+impl GroupWatch {
     pub(crate) fn new(world: Handle, ranks: Vec<usize>, topic: u64, abort: AbortHandle) -> Arc<Self> {
         Arc::new(Self {
             rank: world.rank(),
@@ -150,11 +86,11 @@ impl Watch {
     }
 
     /// The error that has stopped the group or the job.
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check_failure(&self) -> Result<(), Error> {
         // A program that has waited for a stream can be earlier than the thread that queries events.
         let compared = self.first_of_steps();
-        compared.iter().try_for_each(|mark| self.poll(mark).map(drop))?;
-        self.failure().map_or_else(|| Ok(self.world.check()?), Err)
+        compared.iter().try_for_each(|mark| self.poll_mark(mark).map(drop))?;
+        self.stop_error().map_or_else(|| Ok(self.world.check()?), Err)
     }
 
     /// Fails if the job has failed: an operation may then have completed with undefined data of a rank that
@@ -171,22 +107,22 @@ impl Watch {
     }
 
     /// Returns true if the operation has ended. Stops the group if its ranks were in different steps.
-    pub(super) fn poll(&self, mark: &Mark) -> Result<bool, Error> {
+    pub(super) fn poll_mark(&self, mark: &Mark) -> Result<bool, Error> {
         let is_complete = mark.is_complete()?;
         // The numbers of steps, too, can be undefined after a failure of the job.
         if let Some(comparison) =
             mark.comparison.as_ref().filter(|_| is_complete && self.world.check().is_ok())
-            && let Some(error) = comparison.difference()?
+            && let Some(error) = comparison.step_difference()?
         {
             // The ranks of other groups do not compare it.
             self.world.fail(world::Reason::from(error));
-            self.fail(error.clone().in_job(&self.ranks));
+            self.stop_with(error.clone().in_job(&self.ranks));
         }
         Ok(is_complete)
     }
 
     /// The error that has stopped the group.
-    pub(crate) fn failure(&self) -> Option<Error> {
+    pub(crate) fn stop_error(&self) -> Option<Error> {
         if self.has_failed.load(Ordering::Acquire) { lock(&self.state).failure.clone() } else { None }
     }
 
@@ -194,30 +130,30 @@ impl Watch {
         lock(&self.state).timeout = limit;
     }
 
-    pub(crate) fn timeout(&self) -> Option<Duration> {
+    pub(crate) fn operation_timeout(&self) -> Option<Duration> {
         lock(&self.state).timeout
     }
 
     /// Notes that this rank calls an operation, which may wait inside NCCL.
-    pub(crate) fn enter(&self, operation: &str) -> Result<(), Error> {
+    pub(crate) fn enter_call(&self, operation: &str) -> Result<(), Error> {
         let mut state = lock(&self.state);
-        let call = state.begin(operation)?;
+        let call = state.begin_call(operation)?;
         state.inside = Some(call);
-        self.wake(&state);
+        self.wake_threads(&state);
         Ok(())
     }
 
     /// Notes that the call has returned: with the end of the operation on the stream, or with the error of a
     /// call that has sent nothing.
-    pub(crate) fn leave(&self, queued: Result<&Arc<Mark>, &Error>) {
+    pub(crate) fn leave_call(&self, queued: Result<&Arc<Mark>, &Error>) {
         let mut state = lock(&self.state);
         let inside = state.inside.take();
         match (queued, inside) {
             (Ok(mark), Some(call)) => {
                 state.under_way.push_back(UnderWay { mark: Arc::clone(mark), call });
-                self.wake(&state);
+                self.wake_threads(&state);
             }
-            (Err(error), Some(call)) if error.is_refusal() => state.forget(call.number),
+            (Err(error), Some(call)) if error.is_refusal() => state.forget_call(call.number),
             _ => {}
         }
     }
@@ -229,20 +165,20 @@ impl Watch {
         call: impl FnOnce() -> Result<T, world::Error>,
     ) -> Result<T, Error> {
         let mut state = lock(&self.state);
-        let exchange = state.begin(operation)?;
+        let exchange = state.begin_call(operation)?;
         let since = exchange.since;
         state.exchanges.push(exchange);
-        self.wake(&state);
+        self.wake_threads(&state);
         drop(state);
-        let exchange = Exchange { watch: self, since };
+        let exchange = NotedExchange { watch: self, since };
         let result = call();
         drop(exchange);
         result.map_err(|error| {
             // The others wait for this rank if it alone was refused.
-            if self.failure().is_none() && self.world.check().is_ok() {
+            if self.stop_error().is_none() && self.world.check().is_ok() {
                 self.world.fail(world::Reason::from(&error));
             }
-            self.fail(error.into())
+            self.stop_with(error.into())
         })
     }
 
@@ -253,11 +189,11 @@ impl Watch {
         let number = state.number;
         let left = Called { place: 0, number, what: world::LEFT.to_owned() };
         let operation = "closing the group".to_owned();
-        state.inside = Some(Call { since: Instant::now(), operation, number });
+        state.inside = Some(NotedCall { since: Instant::now(), operation, number });
         state.closing = true;
-        self.wake(&state);
+        self.wake_threads(&state);
         drop(state);
-        if self.failure().is_none() {
+        if self.stop_error().is_none() {
             self.world.compare(self.rank, self.topic, &[left]);
         }
         let value = call();
@@ -267,8 +203,8 @@ impl Watch {
 
     /// Waits for the group's operations before `communicator` ends. The other ranks learn of a failure before
     /// it is aborted.
-    pub(crate) fn settle(&self, communicator: &Communicator) {
-        let drained = match communicator.drain() {
+    pub(crate) fn settle_operations(&self, communicator: &Communicator) {
+        let drained = match communicator.drain_work() {
             // Operations that were queued before the capture can be waited for.
             Err(nccl::Error::Stream { .. }) => self.wait_for_marks(communicator),
             drained => drained.map_err(Error::from),
@@ -277,10 +213,10 @@ impl Watch {
         if matches!(error, Error::Nccl(nccl::Error::Aborted { .. })) {
             return;
         }
-        if self.failure().is_none() {
+        if self.stop_error().is_none() {
             log::warn(format_args!("closing a group: {error}"));
         }
-        self.fail(error);
+        self.stop_with(error);
         thread::sleep(ABORT_AFTER);
     }
 
@@ -291,33 +227,33 @@ impl Watch {
         for mark in marks {
             while !mark.is_complete()? {
                 communicator.async_error()?;
-                self.failure().map_or(Ok(()), Err)?;
+                self.stop_error().map_or(Ok(()), Err)?;
                 thread::sleep(INTERVAL_OF_FUTURES);
             }
         }
         // After a failure, operations are no longer under way, and may not have ended.
-        self.failure().map_or(Ok(()), Err)
+        self.stop_error().map_or(Ok(()), Err)
     }
 
     /// Stops the group if a call of CUDA or NCCL has failed, since the other ranks may wait for this one.
     pub(crate) fn stop_on_error<T, E: Into<Error>>(&self, result: Result<T, E>) -> Result<T, Error> {
-        result.map_err(|error| self.fail(error.into()))
+        result.map_err(|error| self.stop_with(error.into()))
     }
 
     /// Stops the group with this error, or an earlier one, which it returns: tells the other ranks, and makes
-    /// [`guard`](Self::guard) abort NCCL's work. The world knows of the failure before this rank's operations
-    /// return it.
-    pub(crate) fn fail(&self, error: Error) -> Error {
+    /// [`guard_group`](Self::guard_group) abort NCCL's work. The world knows of the failure before this
+    /// rank's operations return it.
+    pub(crate) fn stop_with(&self, error: Error) -> Error {
         let error = match error {
             // Perhaps only the consequence of another rank's failure.
-            Error::Nccl(_) if self.failure().is_none() => {
+            Error::Nccl(_) if self.stop_error().is_none() => {
                 world::cause(&*self.world).map_or(error, Error::from)
             }
             other => other,
         };
         // The world returns this rank's own failure, too: another thread that meets it gets the error itself.
         let _one = lock(&self.failing);
-        if let Some(earlier) = self.failure() {
+        if let Some(earlier) = self.stop_error() {
             return earlier;
         }
         match &error {
@@ -333,7 +269,7 @@ impl Watch {
     }
 
     /// Shortens the interval of queries for a future.
-    pub(super) fn hurry(&self) {
+    pub(super) fn hurry_queries(&self) {
         let mut state = lock(&self.state);
         if !state.hurried {
             state.hurried = true;
@@ -342,34 +278,38 @@ impl Watch {
     }
 
     /// Ends the threads once nothing is under way.
-    pub(crate) fn end(&self) {
+    pub(crate) fn end_threads(&self) {
         let mut state = lock(&self.state);
         state.ending = true;
         self.changed.notify_all();
     }
 
-    fn wake(&self, state: &State) {
+    fn wake_threads(&self, state: &WatchState) {
         if state.sleeping > 0 {
             self.changed.notify_all();
         }
     }
 
     /// Waits for a change of the state.
-    fn sleep<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn sleep_until_change<'a>(&self, mut state: MutexGuard<'a, WatchState>) -> MutexGuard<'a, WatchState> {
         state.sleeping += 1;
         let mut state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         state.sleeping -= 1;
         state
     }
 
-    fn sleep_for<'a>(&self, state: MutexGuard<'a, State>, limit: Duration) -> MutexGuard<'a, State> {
+    fn sleep_for<'a>(
+        &self,
+        state: MutexGuard<'a, WatchState>,
+        limit: Duration,
+    ) -> MutexGuard<'a, WatchState> {
         self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// The body of the thread that notices failures, until the first one; it then aborts NCCL's work, once
     /// the other ranks know of the failure. The thread's context is bound, so that no CUDA call that can
     /// block comes before NCCL's abort.
-    pub(crate) fn guard(&self, communicator: &Watched) {
+    pub(crate) fn guard_group(&self, communicator: &Watched) {
         enter_group_thread();
         let mut compared = Instant::now();
         let mut state = lock(&self.state);
@@ -378,11 +318,11 @@ impl Watch {
                 if state.ending {
                     return;
                 }
-                state = self.sleep(state);
+                state = self.sleep_until_change(state);
                 continue;
             }
             drop(state);
-            self.look(communicator, &mut compared);
+            self.look_for_failure(communicator, &mut compared);
             state = lock(&self.state);
             if state.failure.is_none() && !state.is_idle() {
                 state = self.sleep_for(state, INTERVAL);
@@ -400,7 +340,7 @@ impl Watch {
     }
 
     /// The body of the thread that queries events, until the end.
-    pub(crate) fn complete(&self) {
+    pub(crate) fn complete_operations(&self) {
         enter_group_thread();
         let mut state = lock(&self.state);
         loop {
@@ -410,7 +350,7 @@ impl Watch {
                     return;
                 }
                 state.hurried = false;
-                state = self.sleep(state);
+                state = self.sleep_until_change(state);
                 continue;
             }
             drop(state);
@@ -431,10 +371,10 @@ impl Watch {
             let Some(mark) = state.under_way.front().map(|first| Arc::clone(&first.mark)) else { return };
             drop(state);
             let failed = self.has_failed.load(Ordering::Acquire);
-            match if failed { Ok(true) } else { self.poll(&mark) } {
+            match if failed { Ok(true) } else { self.poll_mark(&mark) } {
                 Ok(true) => {}
                 Ok(false) => return,
-                Err(error) => _ = self.fail(error),
+                Err(error) => _ = self.stop_with(error),
             }
             let mut state = lock(&self.state);
             let ended = state.under_way.pop_front();
@@ -445,13 +385,13 @@ impl Watch {
             drop(ended);
             let waker = lock(&mark.waker).take();
             if let Some(waker) = waker {
-                guarded("the waker of a future", || waker.wake());
+                call_guarded("the waker of a future", || waker.wake());
             }
         }
     }
 
     /// Looks for a reason to stop the group.
-    fn look(&self, communicator: &Watched, compared: &mut Instant) {
+    fn look_for_failure(&self, communicator: &Watched, compared: &mut Instant) {
         let state = lock(&self.state);
         if state.failure.is_some() {
             return;
@@ -484,11 +424,11 @@ impl Watch {
             (Ok(()), Ok(()), Some(limit)) if waited > limit => self.time_out(call, limit),
             _ => return,
         };
-        self.fail(reason);
+        self.stop_with(reason);
     }
 
     /// Ends the job because a call has waited for `limit`. Returns the job's error.
-    fn time_out(&self, Call { operation, number, .. }: Call, limit: Duration) -> Error {
+    fn time_out(&self, NotedCall { operation, number, .. }: NotedCall, limit: Duration) -> Error {
         let others = (0..self.world.size()).filter(|&rank| rank != self.rank);
         let awaited = others.map(|rank| Awaited { rank, place: 0, number }).collect();
         let calls: Vec<Called> = lock(&self.state).calls.iter().cloned().collect();

@@ -1,7 +1,7 @@
 //! An all_reduce of several buffers as one operation.
 
 use crate::fabric::{Communicator, Error};
-use crate::hash::fnv1a;
+use crate::hash::fnv1a_hash;
 use crate::{Element, ReduceOp};
 
 /// Lists of up to this many bytes are copied into one buffer. For longer ones, copying takes longer than the
@@ -22,7 +22,7 @@ pub(super) fn all_reduce<T: Element>(
         return communicator.all_reduce_in_place(one, op);
     }
     let elements: usize = list.iter().map(|buffer| buffer.len()).sum();
-    compare(communicator, layout(list))?;
+    compare_layouts(communicator, list_layout(list))?;
     if elements.saturating_mul(size_of::<T>()) > FUSED_BYTES {
         return list.iter_mut().try_for_each(|buffer| communicator.all_reduce_in_place(buffer, op));
     }
@@ -38,12 +38,12 @@ pub(super) fn all_reduce<T: Element>(
     Ok(())
 }
 
-fn layout<T>(list: &[&mut [T]]) -> Layout {
-    let hash = fnv1a(list.iter().flat_map(|buffer| (buffer.len() as u64).to_le_bytes()));
+fn list_layout<T>(list: &[&mut [T]]) -> Layout {
+    let hash = fnv1a_hash(list.iter().flat_map(|buffer| (buffer.len() as u64).to_le_bytes()));
     [list.len() as u64, list.iter().map(|buffer| buffer.len() as u64).sum(), hash]
 }
 
-fn compare(communicator: &mut Communicator, own: Layout) -> Result<(), Error> {
+fn compare_layouts(communicator: &mut Communicator, own: Layout) -> Result<(), Error> {
     let mut all = vec![0; own.len() * communicator.size()];
     communicator.all_gather(&own, &mut all)?;
     let (layouts, _) = all.as_chunks::<3>();
@@ -52,13 +52,13 @@ fn compare(communicator: &mut Communicator, own: Layout) -> Result<(), Error> {
         None => Ok(()),
         Some(rank) => Err(Error::Mismatch {
             rank: 0,
-            called: describe(first),
+            called: describe_layout(first),
             peer: rank,
-            peer_called: layouts.get(rank).map(describe),
+            peer_called: layouts.get(rank).map(describe_layout),
         }),
     }
 }
 
-fn describe([buffers, elements, hash]: &Layout) -> String {
+fn describe_layout([buffers, elements, hash]: &Layout) -> String {
     format!("all_reduce_list of {buffers} buffers with {elements} elements (lengths {hash:016x})")
 }

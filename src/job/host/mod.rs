@@ -7,19 +7,19 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use self::queue::{Operation, Queue};
+use self::queue::{Queue, QueuedOperation};
 use super::backend::{Backend, Choice};
 use super::gather::{gather_messages, make_length_error};
 use super::group_backend::{GroupBackend, Operations};
 use super::guard::is_group_thread;
 use super::host_buffer::HostBuffer;
 use super::slot::Promise;
-use super::work::{State, Work};
+use super::work::{Work, WorkState};
 use super::work_error::WorkError;
 use crate::lock::lock;
 use crate::log;
 use crate::purpose::Purpose;
-use crate::world::sync::cores;
+use crate::world::sync::core_count;
 use crate::world::{Handle, Part};
 use crate::{Element, Error, ReduceOp, fabric};
 
@@ -46,19 +46,19 @@ struct Owned<B, F> {
     promise: Promise<B>,
 }
 
-impl<B, F> Operation for Owned<B, F>
+impl<B, F> QueuedOperation for Owned<B, F>
 where
     B: Send,
     F: FnOnce(&mut fabric::Communicator, &mut B) -> Result<(), fabric::Error> + Send,
 {
-    fn run(&mut self, communicator: &mut fabric::Communicator) -> Result<(), fabric::Error> {
+    fn run_with(&mut self, communicator: &mut fabric::Communicator) -> Result<(), fabric::Error> {
         let Some(call) = self.call.take() else { return Ok(()) };
         communicator.with_purpose(self.purpose, |communicator| call(communicator, &mut self.buffers))
     }
 
-    fn deliver(self: Box<Self>, result: Result<(), Error>) {
+    fn deliver_result(self: Box<Self>, result: Result<(), Error>) {
         let Self { buffers, promise, .. } = *self;
-        promise.fill(match result {
+        promise.fill_slot(match result {
             Ok(()) => Ok(buffers),
             // After an error the communicator does not use them.
             Err(error) => Err(WorkError { error, buffers: Some(buffers) }),
@@ -68,37 +68,37 @@ where
 
 impl HostGroup {
     /// Connects the ranks of a part. Collective.
-    pub(crate) fn connect(part: &Arc<Part>, ranks: Vec<usize>) -> Result<Self, Error> {
+    pub(crate) fn connect_part(part: &Arc<Part>, ranks: Vec<usize>) -> Result<Self, Error> {
         let world: Handle = Arc::clone(part) as Handle;
         let communicator = fabric::Communicator::new(Arc::clone(&world), &fabric::Options::default())?;
         let description = communicator.describe().to_owned();
-        let spin = world.local_size().saturating_mul(2) <= cores();
-        let (queue, thread) = Queue::start(communicator, Arc::clone(&world), ranks, spin)?;
+        let spin = world.local_size().saturating_mul(2) <= core_count();
+        let (queue, thread) = Queue::start_thread(communicator, Arc::clone(&world), ranks, spin)?;
         let rank = HostRank { queue, thread: Mutex::new(Some(thread)), world, description };
         Ok(Self { rank: Arc::new(rank), purpose: None })
     }
 
-    fn start<B: Send + 'static>(
+    fn start_operation<B: Send + 'static>(
         &self,
         buffers: B,
         call: impl FnOnce(&mut fabric::Communicator, &mut B) -> Result<(), fabric::Error> + Send + 'static,
     ) -> Work<B> {
         let HostRank { queue, world, .. } = &*self.rank;
-        if let Some(error) = queue.failure() {
+        if let Some(error) = queue.stop_error() {
             return Work::not_begun(error, Some(buffers));
         }
-        let (slot, promise) = queue.slot();
+        let (slot, promise) = queue.new_slot();
         let operation = Box::new(Owned { purpose: self.purpose, buffers, call: Some(call), promise });
         // One rank waits for nobody: a thread would only add its own start to the duration.
         let left = if world.size() == 1 { queue.try_here(operation) } else { Some(operation) };
         if let Some(operation) = left {
-            queue.push(operation);
+            queue.push_operation(operation);
         }
-        State::Host(slot).into()
+        WorkState::Host(slot).into()
     }
 
     /// Runs an operation on this thread.
-    fn run<R>(
+    fn run_on_thread<R>(
         &self,
         call: impl FnOnce(&mut fabric::Communicator) -> Result<R, fabric::Error>,
     ) -> Result<R, Error> {
@@ -109,44 +109,44 @@ impl HostGroup {
 impl GroupBackend for HostGroup {
     const BACKEND: Backend = Backend::Host;
 
-    fn describe(&self) -> &str {
+    fn describe_transport(&self) -> &str {
         &self.rank.description
     }
 
-    fn purpose(&mut self) -> &mut Option<Purpose> {
+    fn purpose_mut(&mut self) -> &mut Option<Purpose> {
         &mut self.purpose
     }
 
-    fn choice(&self) -> Choice {
+    fn backend_choice(&self) -> Choice {
         Choice { backend: Backend::Host, device: None }
     }
 
-    fn timeout(&self) -> Option<Duration> {
-        self.rank.queue.timeout()
+    fn operation_timeout(&self) -> Option<Duration> {
+        self.rank.queue.operation_timeout()
     }
 
     fn set_timeout(&self, limit: Option<Duration>) {
         self.rank.queue.set_timeout(limit);
     }
 
-    fn check(&self) -> Result<(), Error> {
-        self.rank.queue.failure().map_or_else(|| Ok(self.rank.world.check()?), Err)
+    fn check_group(&self) -> Result<(), Error> {
+        self.rank.queue.stop_error().map_or_else(|| Ok(self.rank.world.check()?), Err)
     }
 
-    fn barrier(&self) -> Result<(), Error> {
-        self.run(fabric::Communicator::barrier)
+    fn run_barrier(&self) -> Result<(), Error> {
+        self.run_on_thread(fabric::Communicator::barrier)
     }
 
     fn all_reduce_in_place<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
-        self.run(|communicator| communicator.all_reduce_in_place(data, op))
+        self.run_on_thread(|communicator| communicator.all_reduce_in_place(data, op))
     }
 
     fn broadcast_in_place<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
-        self.run(|communicator| communicator.broadcast_in_place(data, root))
+        self.run_on_thread(|communicator| communicator.broadcast_in_place(data, root))
     }
 
     fn all_gather_bytes(&self, mine: &[u8], _: Option<&Handle>) -> Result<Vec<Vec<u8>>, Error> {
-        let gathered = self.with_default_purpose(Purpose::Messages).run(|communicator| {
+        let gathered = self.with_default_purpose(Purpose::Messages).run_on_thread(|communicator| {
             gather_messages(mine, |part| {
                 let mut whole = vec![0; part.len() * communicator.size()];
                 communicator.all_gather(part, &mut whole)?;
@@ -159,27 +159,31 @@ impl GroupBackend for HostGroup {
 
 impl<B: HostBuffer> Operations<B> for HostGroup {
     fn all_reduce(&self, data: B, op: ReduceOp) -> Work<B> {
-        self.start(data, move |communicator, data| communicator.all_reduce_in_place(data.elements_mut(), op))
+        self.start_operation(data, move |communicator, data| {
+            communicator.all_reduce_in_place(data.elements_mut(), op)
+        })
     }
 
     fn broadcast(&self, data: B, root: usize) -> Work<B> {
-        self.start(data, move |communicator, data| communicator.broadcast_in_place(data.elements_mut(), root))
+        self.start_operation(data, move |communicator, data| {
+            communicator.broadcast_in_place(data.elements_mut(), root)
+        })
     }
 
     fn all_gather(&self, part: B, whole: B) -> Work<(B, B)> {
-        self.start((part, whole), |communicator, (part, whole)| {
+        self.start_operation((part, whole), |communicator, (part, whole)| {
             communicator.all_gather(part.elements(), whole.elements_mut())
         })
     }
 
     fn reduce_scatter(&self, whole: B, part: B, op: ReduceOp) -> Work<(B, B)> {
-        self.start((whole, part), move |communicator, (whole, part)| {
+        self.start_operation((whole, part), move |communicator, (whole, part)| {
             communicator.reduce_scatter(whole.elements(), part.elements_mut(), op)
         })
     }
 
     fn all_reduce_list(&self, data: Vec<B>, op: ReduceOp) -> Work<Vec<B>> {
-        self.with_default_purpose(Purpose::List).start(data, move |communicator, data| {
+        self.with_default_purpose(Purpose::List).start_operation(data, move |communicator, data| {
             let mut list: Vec<&mut [B::Element]> = data.iter_mut().map(B::elements_mut).collect();
             list::all_reduce(communicator, &mut list, op)
         })
@@ -189,7 +193,7 @@ impl<B: HostBuffer> Operations<B> for HostGroup {
 impl Drop for HostRank {
     fn drop(&mut self) {
         let panicking = thread::panicking();
-        self.queue.end(panicking);
+        self.queue.end_thread(panicking);
         if panicking {
             // Ends the operation that is running, which other ranks may not reach any more.
             self.world.fail("its thread panicked".into());

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::Duration;
 
-use crate::job::guard::{enter_group_thread, guarded};
+use crate::job::guard::{call_guarded, enter_group_thread};
 use crate::job::slot::{Promise, ResultSlot, waits_for_itself};
 use crate::job::under_way::UnderWay as _;
 use crate::lock::lock;
@@ -17,11 +17,11 @@ use crate::world::sync::SpinPark;
 use crate::{Error, fabric};
 
 /// A queued operation.
-pub(super) trait Operation: Send {
-    fn run(&mut self, communicator: &mut fabric::Communicator) -> Result<(), fabric::Error>;
+pub(super) trait QueuedOperation: Send {
+    fn run_with(&mut self, communicator: &mut fabric::Communicator) -> Result<(), fabric::Error>;
 
-    /// Delivers the buffers after [`Operation::run`], or the error, for which it may not have run.
-    fn deliver(self: Box<Self>, result: Result<(), Error>);
+    /// Delivers the buffers after [`QueuedOperation::run_with`], or the error, for which it may not have run.
+    fn deliver_result(self: Box<Self>, result: Result<(), Error>);
 }
 
 /// The communicator of a group and its operations.
@@ -45,7 +45,7 @@ pub(super) struct Queue {
 
 #[derive(Default)]
 struct Entries {
-    waiting: VecDeque<Entry>,
+    waiting: VecDeque<QueueEntry>,
     /// True while a thread uses the communicator.
     busy: bool,
     ending: bool,
@@ -53,14 +53,14 @@ struct Entries {
     failure: Option<Error>,
 }
 
-enum Entry {
-    Operation(Box<dyn Operation>),
+enum QueueEntry {
+    Operation(Box<dyn QueuedOperation>),
     /// The turn of a thread that waits to use the communicator.
     Turn(Promise<()>),
 }
 
 enum Next {
-    Run(Entry),
+    Run(QueueEntry),
     Wait,
     End,
 }
@@ -76,14 +76,14 @@ impl Drop for Turn<'_> {
         let idle = entries.waiting.is_empty() && !entries.ending;
         drop(entries);
         if !idle {
-            self.0.changed();
+            self.0.notify_change();
         }
     }
 }
 
 impl Queue {
     /// The queue and its progress thread.
-    pub(super) fn start(
+    pub(super) fn start_thread(
         communicator: fabric::Communicator,
         world: Handle,
         ranks: Vec<usize>,
@@ -102,7 +102,7 @@ impl Queue {
         });
         let thread = thread::Builder::new().name("collectives".to_owned()).spawn({
             let queue = Arc::clone(&queue);
-            move || queue.progress()
+            move || queue.run_progress()
         });
         let thread =
             thread.map_err(|error| Error::Job(format!("the progress thread cannot be started: {error}")))?;
@@ -114,17 +114,17 @@ impl Queue {
         *lock(&self.timeout) = limit;
     }
 
-    pub(super) fn timeout(&self) -> Option<Duration> {
+    pub(super) fn operation_timeout(&self) -> Option<Duration> {
         *lock(&self.timeout)
     }
 
     /// The error that has stopped the group.
-    pub(super) fn failure(&self) -> Option<Error> {
+    pub(super) fn stop_error(&self) -> Option<Error> {
         lock(&self.entries).failure.clone()
     }
 
-    pub(super) fn push(&self, operation: Box<dyn Operation>) {
-        self.change(|entries| entries.waiting.push_back(Entry::Operation(operation)));
+    pub(super) fn push_operation(&self, operation: Box<dyn QueuedOperation>) {
+        self.change_entries(|entries| entries.waiting.push_back(QueueEntry::Operation(operation)));
     }
 
     /// Runs a call on this thread, once the operations before are complete.
@@ -134,11 +134,11 @@ impl Queue {
         call: impl FnOnce(&mut fabric::Communicator) -> Result<R, fabric::Error>,
     ) -> Result<R, Error> {
         let _turn = self.take_turn()?;
-        self.call(|communicator| communicator.with_purpose(purpose, call))
+        self.call_communicator(|communicator| communicator.with_purpose(purpose, call))
     }
 
     /// Runs the operation on this thread, or returns it if others are before it.
-    pub(super) fn try_here<O: Operation>(&self, mut operation: Box<O>) -> Option<Box<O>> {
+    pub(super) fn try_here<O: QueuedOperation>(&self, mut operation: Box<O>) -> Option<Box<O>> {
         let mut entries = lock(&self.entries);
         if entries.busy || !entries.waiting.is_empty() {
             return Some(operation);
@@ -146,17 +146,17 @@ impl Queue {
         entries.busy = true;
         drop(entries);
         let turn = Turn(self);
-        let result = self.call(|communicator| operation.run(communicator));
+        let result = self.call_communicator(|communicator| operation.run_with(communicator));
         drop(turn);
-        operation.deliver(result);
+        operation.deliver_result(result);
         None
     }
 
     /// Ends the progress thread once all operations are complete; with `discard`, those that have not begun
     /// fail.
-    pub(super) fn end(&self, discard: bool) {
+    pub(super) fn end_thread(&self, discard: bool) {
         let mut discarded = VecDeque::new();
-        self.change(|entries| {
+        self.change_entries(|entries| {
             entries.ending = true;
             if discard {
                 discarded = std::mem::take(&mut entries.waiting);
@@ -170,7 +170,7 @@ impl Queue {
     }
 
     /// A place for a result that the progress thread delivers.
-    pub(super) fn slot<T>(&self) -> (Arc<ResultSlot<T>>, Promise<T>) {
+    pub(super) fn new_slot<T>(&self) -> (Arc<ResultSlot<T>>, Promise<T>) {
         ResultSlot::new(self.spin, self.thread.get().copied())
     }
 
@@ -184,24 +184,24 @@ impl Queue {
             return Ok(Turn(self));
         }
         drop(entries);
-        let (slot, promise) = self.slot();
-        self.change(|entries| entries.waiting.push_back(Entry::Turn(promise)));
-        slot.wait()?;
+        let (slot, promise) = self.new_slot();
+        self.change_entries(|entries| entries.waiting.push_back(QueueEntry::Turn(promise)));
+        slot.wait_for_result()?;
         Ok(Turn(self))
     }
 
-    fn change(&self, change: impl FnOnce(&mut Entries)) {
+    fn change_entries(&self, change: impl FnOnce(&mut Entries)) {
         change(&mut lock(&self.entries));
-        self.changed();
+        self.notify_change();
     }
 
     /// Tells the progress thread of a change.
-    fn changed(&self) {
+    fn notify_change(&self) {
         self.changes.fetch_add(1, Ordering::SeqCst);
-        self.progress.notify();
+        self.progress.notify_waiters();
     }
 
-    fn next(&self) -> Next {
+    fn next_entry(&self) -> Next {
         let mut entries = lock(&self.entries);
         if entries.busy {
             return Next::Wait;
@@ -216,20 +216,22 @@ impl Queue {
         }
     }
 
-    fn progress(&self) {
+    fn run_progress(&self) {
         enter_group_thread();
         loop {
             let seen = self.changes.load(Ordering::SeqCst);
-            match self.next() {
-                Next::Run(Entry::Operation(mut operation)) => {
+            match self.next_entry() {
+                Next::Run(QueueEntry::Operation(mut operation)) => {
                     let turn = Turn(self);
-                    let result = self.call(|communicator| operation.run(communicator));
+                    let result = self.call_communicator(|communicator| operation.run_with(communicator));
                     drop(turn);
-                    guarded("the waker of a future, or the drop of a buffer,", || operation.deliver(result));
+                    call_guarded("the waker of a future, or the drop of a buffer,", || {
+                        operation.deliver_result(result)
+                    });
                 }
-                Next::Run(Entry::Turn(promise)) => promise.fill(Ok(())),
+                Next::Run(QueueEntry::Turn(promise)) => promise.fill_slot(Ok(())),
                 Next::Wait => {
-                    self.progress.wait(self.spin, None, || self.changes.load(Ordering::SeqCst) != seen);
+                    self.progress.wait_until(self.spin, None, || self.changes.load(Ordering::SeqCst) != seen);
                 }
                 Next::End => break,
             }
@@ -240,18 +242,18 @@ impl Queue {
     }
 
     /// Calls the communicator, unless an operation before has failed. This thread has the turn.
-    fn call<R>(
+    fn call_communicator<R>(
         &self,
         call: impl FnOnce(&mut fabric::Communicator) -> Result<R, fabric::Error>,
     ) -> Result<R, Error> {
-        if let Some(error) = self.failure() {
+        if let Some(error) = self.stop_error() {
             return Err(error);
         }
         let mut communicator = lock(&self.communicator);
         let Some(communicator) = communicator.as_mut() else {
             return Err(Error::Job("the group has ended".to_owned()));
         };
-        communicator.set_timeout(self.timeout());
+        communicator.set_timeout(self.operation_timeout());
         // Checked first: after a failure, the ranks' calls differ, and an error about that would hide the
         // failure's reason.
         let checked = || self.world.check().map_err(fabric::Error::World);

@@ -12,9 +12,9 @@ use crate::nccl::error::Error;
 /// The streams of the copies: a list that only grows, since copies borrow its elements.
 ///
 /// cudarc lends a stream for the duration of a call, and queues the copy after the ordering call. So the host
-/// waits for the copy when cudarc drops the result of [`begin`](Self::begin). cudarc's own object of the
-/// stream would not wait while an error is noted in its context; each stream has a second object here, and
-/// nobody else notes errors there. If the wait fails, its error is noted there, and the memory is neither
+/// waits for the copy when cudarc drops the result of [`begin_copy`](Self::begin_copy). cudarc's own object
+/// of the stream would not wait while an error is noted in its context; each stream has a second object here,
+/// and nobody else notes errors there. If the wait fails, its error is noted there, and the memory is neither
 /// used any more nor freed.
 #[derive(Debug, Default)]
 pub(super) struct Copies(OnceLock<Box<CopyStream>>);
@@ -34,15 +34,15 @@ impl Copies {
     ///
     /// # Errors
     /// If one of the streams is being captured, or another capture forbids this thread to wait; for a context
-    /// other than the device's primary one; the errors of [`check`](Self::check).
-    pub(super) fn begin<'a>(
+    /// other than the device's primary one; the errors of [`refuse_pending`](Self::refuse_pending).
+    pub(super) fn begin_copy<'a>(
         &'a self,
         own: &CudaStream,
         stream: &'a CudaStream,
     ) -> Result<SyncOnDrop<'a>, DriverError> {
-        self.check()?;
+        self.refuse_pending()?;
         let second = self.second_object(stream)?;
-        prepare(own, stream).map_err(cuda::driver_error)?;
+        wait_for_own(own, stream).map_err(cuda::driver_error)?;
         Ok(SyncOnDrop::sync_stream(second))
     }
 
@@ -53,7 +53,7 @@ impl Copies {
                 Some(known) if *known.stream == *stream => return Ok(&known.stream),
                 Some(other) => place = &other.next.0,
                 None => {
-                    // SAFETY: used only by the result of `begin`; it borrows the stream.
+                    // SAFETY: used only by the result of `begin_copy`; it borrows the stream.
                     let stream = unsafe { cuda::second_object(stream) }?;
                     // Another thread may have been first: the loop continues from its element.
                     let (failure, next) = (Mutex::default(), Self::default());
@@ -69,7 +69,7 @@ impl Copies {
     /// # Errors
     /// The error of the wait.
     #[inline]
-    pub(super) fn check(&self) -> Result<(), DriverError> {
+    pub(super) fn refuse_pending(&self) -> Result<(), DriverError> {
         if self.0.get().is_some() { self.check_each() } else { Ok(()) }
     }
 
@@ -88,13 +88,13 @@ impl Copies {
 
 /// Waits for `own`, if both streams can be waited for now. The context of `stream` is current afterwards, as
 /// cudarc expects.
-fn prepare(own: &CudaStream, stream: &CudaStream) -> Result<(), Error> {
+fn wait_for_own(own: &CudaStream, stream: &CudaStream) -> Result<(), Error> {
     // Waiting would invalidate the capture.
     for stream in [stream, own] {
-        cuda::bind(stream.context())?;
+        cuda::bind_context(stream.context())?;
         cuda::refuse_captured(cuda::COPY, stream)?;
     }
     // Like the later wait for the copy: if a capture elsewhere forbids that wait, it forbids this one.
     cuda::wait_unrelaxed(own)?;
-    cuda::bind(stream.context())
+    cuda::bind_context(stream.context())
 }

@@ -52,14 +52,14 @@ impl Communicator {
         streams: &[Arc<CudaStream>],
         config: &Config,
     ) -> Result<Vec<Self>, Error> {
-        nccl_group::forbid(INIT)?;
+        nccl_group::forbid_group(INIT)?;
         let id = UniqueId::new(library)?;
         let size = streams.len();
         let rank = |(rank, stream)| Self::builder(library, stream).rank(rank, size).id(&id).config(config);
         let ranks: Vec<_> = streams.iter().enumerate().map(rank).collect();
         // Non-blocking ones may still be connecting after the end of the group.
-        let pending = Pending::start_group(Some(library), [], ranks, |rank, _| rank.start())?;
-        pending.into_iter().map(Pending::join).collect()
+        let pending = Pending::start_group(Some(library), [], ranks, |rank, _| rank.start_init())?;
+        pending.into_iter().map(Pending::join_whole).collect()
     }
 }
 
@@ -99,30 +99,30 @@ impl Builder<'_> {
     ///   2.23; [`Error::InsideGroup`]: see [`Communicator::init_all`].
     /// - [`Error::Nccl`], [`Error::Deadline`] if connecting fails.
     pub fn init(self) -> Result<Communicator, Error> {
-        Pending::start(INIT, || self.start())?.join()
+        Pending::start_pending(INIT, || self.start_init())?.join_whole()
     }
 
     /// Like [`init`](Self::init), but returns immediately: NCCL connects on a thread of its own
     /// (`Config::blocking(false)`).
     pub fn init_pending(mut self) -> Result<Pending, Error> {
         self.config = self.config.blocking(false);
-        Pending::start(INIT, || self.start())
+        Pending::start_pending(INIT, || self.start_init())
     }
 
     /// Joins a [growing](Communicator::grow) communicator as a new rank, with the id of
     /// [`Communicator::grow_id`] (`ncclCommGrow`, NCCL 2.29). Errors are those of [`init`](Self::init).
     pub fn join(self) -> Result<Communicator, Error> {
-        nccl_group::forbid(GROW)?;
+        nccl_group::forbid_group(GROW)?;
         let [id] = self.ids[..] else { return Err(self.wrong_ids(GROW)) };
-        let ((rank, size), id) = (self.raw_rank()?, id.raw());
+        let ((rank, size), id) = (self.raw_rank()?, id.raw_id());
         let call = |raw: &Nccl, slot, config: &mut ncclConfig_t| {
             // SAFETY: see `start_with`; a joining rank has no communicator yet.
             unsafe { raw.ncclCommGrow(ptr::null_mut(), size, &id, rank, slot, config) }
         };
-        Pending::start(GROW, || self.start_with(GROW, call))?.join()
+        Pending::start_pending(GROW, || self.start_with(GROW, call))?.join_whole()
     }
 
-    fn start(mut self) -> Started {
+    fn start_init(mut self) -> Started {
         let (rank, size) = self.raw_rank()?;
         if self.ids.is_empty() && self.size == 1 {
             self.ids.push(UniqueId::new(self.library)?);
@@ -130,7 +130,7 @@ impl Builder<'_> {
         if self.ids.is_empty() || self.ids.len() > self.size {
             return Err(self.wrong_ids(INIT));
         }
-        let mut ids: Vec<_> = self.ids.iter().map(UniqueId::raw).collect();
+        let mut ids: Vec<_> = self.ids.iter().map(UniqueId::raw_id).collect();
         let count = ids.len() as c_int;
         let name = if count == 1 { INIT } else { "ncclCommInitRankScalable" };
         // SAFETY: see `start_with`; the number of ids is right and at most the number of ranks, and NCCL
@@ -147,7 +147,7 @@ impl Builder<'_> {
         let (count, size) = (self.ids.len(), self.size);
         let rule = "there must be at least one, at most one for each rank, and exactly one for a \
                     communicator that grows";
-        Error::argument(operation, format!("{count} unique ids for {size} ranks: {rule}"))
+        Error::bad_argument(operation, format!("{count} unique ids for {size} ranks: {rule}"))
     }
 
     fn raw_rank(&self) -> Result<(c_int, c_int), Error> {
@@ -166,12 +166,12 @@ impl Builder<'_> {
     ) -> Started {
         let Self { library, stream, .. } = self;
         cuda::check_stream(name, stream)?;
-        let mut raw = self.config.raw(library)?;
-        cuda::bind(stream.context())?;
+        let mut raw = self.config.raw_config(library)?;
+        cuda::bind_context(stream.context())?;
         if library.version() < DIRECT_ONLY_WHEN_REGISTERED {
             cuda::share_pool(stream.context())?;
         }
-        let communicator = Communicator::connecting(library, stream, self.config, self.ids);
+        let communicator = Communicator::new_connecting(library, stream, self.config, self.ids);
         // The handle, with the slot and the configuration's strings, outlives NCCL's object. The right device
         // is current.
         let code = call(library.raw(), communicator.handle.slot.as_ptr(), &mut raw)?;

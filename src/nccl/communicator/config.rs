@@ -131,7 +131,7 @@ impl Config {
     }
 
     /// The C struct. Its pointers are valid while `self` or a clone of it is alive.
-    pub(crate) fn raw(&self, library: Library) -> Result<ncclConfig_t, Error> {
+    pub(crate) fn raw_config(&self, library: Library) -> Result<ncclConfig_t, Error> {
         let mut raw = ncclConfig_t::default();
         self.settings.apply(&mut raw, library)?;
         Ok(raw)

@@ -16,7 +16,7 @@ use crate::nccl::library::{CallResult, Library, SYMMETRIC_RACE};
 use crate::nccl::{allocation::Allocation, cuda, error::Error};
 
 /// While it is held, no other thread is inside NCCL with the communicator.
-pub(crate) type StateGuard<'a> = SpinMutexGuard<'a, State, Yield>;
+pub(crate) type StateGuard<'a> = SpinMutexGuard<'a, CommunicatorState, Yield>;
 
 /// NCCL's communicator object, shared by the communicator and its windows, registrations, graphs and abort
 /// handles. NCCL allows one thread at a time per communicator: the mutex is held during every call except an
@@ -38,7 +38,7 @@ pub(crate) struct Handle {
     pub(super) slot: AtomicPtr<ncclComm>,
     /// Held during every call, almost always without contention. A spin lock halves the uncontended cost: one
     /// atomic exchange instead of two. An abort polls instead, since it may wait long.
-    pub(super) state: SpinMutex<State, Yield>,
+    pub(super) state: SpinMutex<CommunicatorState, Yield>,
     /// Number of threads polling for the guard in order to abort. A spin lock has no queue: a thread with one
     /// call after the other would keep them out.
     pub(super) aborts: AtomicUsize,
@@ -48,7 +48,7 @@ pub(crate) struct Handle {
     objects: Mutex<Vec<Weak<dyn Object>>>,
     /// Objects without another owner, after a failed release. Kept until the communicator has ended.
     pub(crate) kept: Mutex<Vec<Arc<dyn Object>>>,
-    /// Byte written by a [fence](Self::fence), if operations need fences.
+    /// Byte written by a [fence](Self::fence_operation), if operations need fences.
     scratch: OnceLock<Allocation>,
     /// Unused streams of [`cuda::track_events`], one for each context object of buffers with events.
     tracking: Mutex<Vec<Arc<CudaStream>>>,
@@ -61,30 +61,30 @@ pub(crate) struct Guards<'a>(Vec<(&'a Handle, StateGuard<'a>)>);
 
 impl<'a> Guards<'a> {
     /// Locks each one once, in a global order: another thread may launch a graph of the same communicators.
-    pub(crate) fn lock(handles: impl IntoIterator<Item = &'a Handle>) -> Self {
+    pub(crate) fn lock_all(handles: impl IntoIterator<Item = &'a Handle>) -> Self {
         let mut handles: Vec<_> = handles.into_iter().collect();
         handles.sort_by_key(|handle| ptr::from_ref(*handle));
         handles.dedup_by_key(|handle| ptr::from_ref(*handle));
-        Self(handles.into_iter().map(|handle| (handle, handle.lock())).collect())
+        Self(handles.into_iter().map(|handle| (handle, handle.lock_state())).collect())
     }
 
     pub(crate) fn all_alive(self, operation: &'static str) -> Result<Self, Error> {
         for (handle, state) in &self.0 {
-            handle.comm(**state, State::is_alive, operation)?;
+            handle.comm_in_state(**state, CommunicatorState::is_alive, operation)?;
         }
         Ok(self)
     }
 
-    /// NCCL's handle of one of them, valid while the guards are held; see [`Handle::comm`].
-    pub(crate) fn comm(
+    /// NCCL's handle of one of them, valid while the guards are held; see [`Handle::comm_in_state`].
+    pub(crate) fn comm_of(
         &mut self,
         handle: &Handle,
-        accepted: impl FnOnce(State) -> bool,
+        accepted: impl FnOnce(CommunicatorState) -> bool,
         operation: &'static str,
-    ) -> Result<(ncclComm_t, &mut State), Error> {
+    ) -> Result<(ncclComm_t, &mut CommunicatorState), Error> {
         let guard = self.0.iter_mut().find(|(other, _)| ptr::eq(*other, handle));
         let state = &mut *guard.ok_or(Error::Aborted { operation })?.1;
-        Ok((handle.comm(*state, accepted, operation)?, state))
+        Ok((handle.comm_in_state(*state, accepted, operation)?, state))
     }
 }
 
@@ -101,7 +101,7 @@ pub(crate) struct RegisteredMemory {
 
 pub(crate) trait Object: fmt::Debug + Send + Sync {
     /// Ends NCCL's part of it, because its communicator is about to end. It is not used afterwards.
-    fn release(&self);
+    fn release_object(&self);
 
     /// True for an object that can be launched until it is released.
     fn is_graph(&self) -> bool {
@@ -109,7 +109,7 @@ pub(crate) trait Object: fmt::Debug + Send + Sync {
     }
 
     /// Memory of a registration or window; `None` for other objects.
-    fn memory(&self) -> Option<RegisteredMemory> {
+    fn registered_memory(&self) -> Option<RegisteredMemory> {
         None
     }
 }
@@ -117,7 +117,7 @@ pub(crate) trait Object: fmt::Debug + Send + Sync {
 /// State of NCCL's object. Between `Alive` and `Aborting`, only queries, ending and the operations named
 /// at the state are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum CommunicatorState {
     Alive,
     /// NCCL's own thread is creating a communicator from it.
     Busy,
@@ -136,7 +136,7 @@ pub(crate) enum State {
     Closed,
 }
 
-impl State {
+impl CommunicatorState {
     /// True while operations are allowed.
     #[inline]
     pub(crate) fn is_alive(self) -> bool {
@@ -144,12 +144,12 @@ impl State {
     }
 
     /// True while queries and ending are allowed.
-    pub(crate) fn exists(self) -> bool {
+    pub(crate) fn allows_queries(self) -> bool {
         !matches!(self, Self::Aborting | Self::Aborted | Self::Closed)
     }
 
     #[cold]
-    pub(crate) fn refuse(self, operation: &'static str) -> Error {
+    pub(crate) fn refuse_operation(self, operation: &'static str) -> Error {
         let reason = match self {
             Self::Busy => "a communicator is being made from it: wait for the new communicator first",
             Self::Suspending | Self::Suspended => "it is suspended: resume it first",
@@ -176,7 +176,7 @@ impl Handle {
             derived: AtomicU64::new(0),
             windows: AtomicU64::new(0),
             slot: AtomicPtr::default(),
-            state: SpinMutex::new(State::Alive),
+            state: SpinMutex::new(CommunicatorState::Alive),
             aborts: AtomicUsize::new(0),
             streams: Mutex::new(vec![Arc::clone(stream)]),
             objects: Mutex::default(),
@@ -205,7 +205,7 @@ impl Handle {
         self.slot.load(Ordering::Acquire)
     }
 
-    pub(crate) fn streams(&self) -> Vec<Arc<CudaStream>> {
+    pub(crate) fn used_streams(&self) -> Vec<Arc<CudaStream>> {
         lock(&self.streams).clone()
     }
 
@@ -216,7 +216,7 @@ impl Handle {
         streams.push(Arc::clone(stream));
     }
 
-    pub(crate) fn add(&self, object: Weak<dyn Object>) {
+    pub(crate) fn add_object(&self, object: Weak<dyn Object>) {
         let mut objects = lock(&self.objects);
         objects.retain(|object| object.strong_count() > 0);
         objects.push(object);
@@ -224,49 +224,52 @@ impl Handle {
 
     /// All graphs, operators, registrations and windows. Drop them without locks and guards: the last owner
     /// of one calls NCCL, and can log and add another.
-    pub(crate) fn objects(&self) -> Vec<Arc<dyn Object>> {
+    pub(crate) fn live_objects(&self) -> Vec<Arc<dyn Object>> {
         lock(&self.objects).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Registrations and windows. Call it without locks and guards, as for [`objects`](Self::objects): it
-    /// drops the other objects.
-    pub(crate) fn registered(&self) -> Vec<(RegisteredMemory, Arc<dyn Object>)> {
-        self.objects().into_iter().filter_map(|object| Some((object.memory()?, object))).collect()
+    /// Registrations and windows. Call it without locks and guards, as for
+    /// [`live_objects`](Self::live_objects): it drops the other objects.
+    pub(crate) fn registered_objects(&self) -> Vec<(RegisteredMemory, Arc<dyn Object>)> {
+        self.live_objects()
+            .into_iter()
+            .filter_map(|object| Some((object.registered_memory()?, object)))
+            .collect()
     }
 
     pub(crate) fn registered_at(&self, addresses: &Range<u64>) -> Vec<(RegisteredMemory, Arc<dyn Object>)> {
-        let mut registered = self.registered();
-        registered.retain(|(memory, _)| overlap(&memory.addresses, addresses));
+        let mut registered = self.registered_objects();
+        registered.retain(|(memory, _)| ranges_overlap(&memory.addresses, addresses));
         registered
     }
 
     /// Orders an operation on the stream after a preceding kernel that triggers programmatic launch early, if
     /// the loaded NCCL needs it. Events do not order the two kernels; other work between them does.
     #[inline]
-    pub(crate) fn fence(&self, stream: &CudaStream) -> Result<(), Error> {
-        self.scratch.get().map_or(Ok(()), |scratch| self.write(scratch, stream))
+    pub(crate) fn fence_operation(&self, stream: &CudaStream) -> Result<(), Error> {
+        self.scratch.get().map_or(Ok(()), |scratch| self.write_scratch(scratch, stream))
     }
 
     /// Enables fences before a symmetric window is created, if the loaded NCCL needs them.
     pub(crate) fn prepare_fence(&self, stream: &Arc<CudaStream>) -> Result<(), Error> {
         let needed = SYMMETRIC_RACE.contains(&self.library.version()) && !self.config.unfenced;
         if needed && self.scratch.get().is_none() {
-            _ = self.scratch.set(Allocation::scratch(stream)?);
+            _ = self.scratch.set(Allocation::scratch_byte(stream)?);
         }
         Ok(())
     }
 
     #[cold]
-    fn write(&self, scratch: &Allocation, stream: &CudaStream) -> Result<(), Error> {
-        cuda::bind(&self.context)?;
+    fn write_scratch(&self, scratch: &Allocation, stream: &CudaStream) -> Result<(), Error> {
+        cuda::bind_context(&self.context)?;
         // SAFETY: the byte is allocated until `self` is dropped, and the drop waits for the stream; the
         // stream is alive.
         unsafe { result::memset_d8_async(scratch.address, 0, 1, stream.cu_stream()) }
-            .map_err(Error::cuda("cuMemsetD8Async"))
+            .map_err(Error::of_cuda("cuMemsetD8Async"))
     }
 
     #[inline]
-    pub(crate) fn lock(&self) -> StateGuard<'_> {
+    pub(crate) fn lock_state(&self) -> StateGuard<'_> {
         if self.aborts.load(Ordering::Relaxed) > 0 {
             self.let_aborts_go_first();
         }
@@ -282,22 +285,22 @@ impl Handle {
 
     /// Returns NCCL's handle, valid while the state's guard is held; an error in a state not accepted.
     #[inline]
-    pub(crate) fn comm(
+    pub(crate) fn comm_in_state(
         &self,
-        state: State,
-        accepted: impl FnOnce(State) -> bool,
+        state: CommunicatorState,
+        accepted: impl FnOnce(CommunicatorState) -> bool,
         operation: &'static str,
     ) -> Result<ncclComm_t, Error> {
-        if accepted(state) { Ok(self.raw_handle()) } else { Err(state.refuse(operation)) }
+        if accepted(state) { Ok(self.raw_handle()) } else { Err(state.refuse_operation(operation)) }
     }
 
     pub(crate) fn is_ending(&self) -> bool {
-        !self.lock().exists()
+        !self.lock_state().allows_queries()
     }
 
     /// Changes the state only if it is `from`, without calling NCCL. Returns the previous state.
-    pub(crate) fn replace(&self, from: State, to: State) -> State {
-        let mut state = self.lock();
+    pub(crate) fn replace_state(&self, from: CommunicatorState, to: CommunicatorState) -> CommunicatorState {
+        let mut state = self.lock_state();
         let before = *state;
         if before == from {
             *state = to;
@@ -310,32 +313,36 @@ impl Handle {
     pub(crate) fn wait_in_state<T>(
         &self,
         operation: &'static str,
-        to: State,
+        to: CommunicatorState,
         wait: impl FnOnce() -> Result<T, Error>,
     ) -> Result<T, Error> {
-        self.comm(self.replace(State::Alive, to), State::is_alive, operation)?;
-        wait().inspect_err(|_| _ = self.replace(to, State::Alive))
+        self.comm_in_state(
+            self.replace_state(CommunicatorState::Alive, to),
+            CommunicatorState::is_alive,
+            operation,
+        )?;
+        wait().inspect_err(|_| _ = self.replace_state(to, CommunicatorState::Alive))
     }
 
-    pub(crate) fn call(
+    pub(crate) fn call_in_state(
         &self,
         operation: &'static str,
-        accepted: impl FnOnce(State) -> bool,
+        accepted: impl FnOnce(CommunicatorState) -> bool,
         call: impl FnOnce(&'static Nccl, ncclComm_t) -> CallResult,
     ) -> Result<(), Error> {
-        let state = self.lock();
-        let comm = self.comm(*state, accepted, operation)?;
-        self.library.check(operation, call(self.library.raw(), comm)?)
+        let state = self.lock_state();
+        let comm = self.comm_in_state(*state, accepted, operation)?;
+        self.library.check_code(operation, call(self.library.raw(), comm)?)
     }
 
     /// Returns false while NCCL's background work continues, or its error.
     pub(super) fn is_finished(&self, operation: &'static str) -> Result<bool, Error> {
         let mut code = ncclResult_t::ncclSuccess;
-        self.call(operation, State::exists, |raw, comm| {
-            // SAFETY: `call` holds the guard, and the handle is alive; writes one code.
+        self.call_in_state(operation, CommunicatorState::allows_queries, |raw, comm| {
+            // SAFETY: `call_in_state` holds the guard, and the handle is alive; writes one code.
             Ok(unsafe { raw.ncclCommGetAsyncError(comm, &mut code) })
         })?;
-        Ok(self.library.accept(operation, code)? == ncclResult_t::ncclSuccess)
+        Ok(self.library.accept_code(operation, code)? == ncclResult_t::ncclSuccess)
     }
 }
 
@@ -348,6 +355,6 @@ impl Drop for Handle {
     }
 }
 
-pub(crate) fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+pub(crate) fn ranges_overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
     one.start.max(other.start) < one.end.min(other.end)
 }

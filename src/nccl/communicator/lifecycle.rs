@@ -6,7 +6,7 @@ use std::{mem, thread};
 
 use nccl_sys::{Nccl, ncclComm_t, ncclResult_t};
 
-use super::handle::{Handle, Object, State, StateGuard};
+use super::handle::{CommunicatorState, Handle, Object, StateGuard};
 use crate::lock::lock;
 use crate::log;
 use crate::nccl::{cuda, error::Error, library::CallResult, nccl_group};
@@ -38,35 +38,35 @@ impl AbortHandle {
     ///   aborted at any time.
     /// - [`Error::Nccl`] if NCCL reports an error of the abort.
     pub fn abort(&self) -> Result<(), Error> {
-        self.0.abort()
+        self.0.abort_communicator()
     }
 }
 
 impl Handle {
     /// Calls a function that changes the communicator, and waits until NCCL has finished it.
-    pub(super) fn change(
+    pub(super) fn change_state(
         &self,
         operation: &'static str,
-        from: State,
-        to: State,
+        from: CommunicatorState,
+        to: CommunicatorState,
         call: impl FnOnce(&'static Nccl, ncclComm_t) -> CallResult,
     ) -> Result<(), Error> {
-        nccl_group::forbid(operation)?;
-        cuda::bind(&self.context)?;
-        let mut state = self.lock();
-        let comm = self.comm(*state, |state| state == from, operation)?;
-        let code = self.library.accept(operation, call(self.library.raw(), comm)?)?;
+        nccl_group::forbid_group(operation)?;
+        cuda::bind_context(&self.context)?;
+        let mut state = self.lock_state();
+        let comm = self.comm_in_state(*state, |state| state == from, operation)?;
+        let code = self.library.accept_code(operation, call(self.library.raw(), comm)?)?;
         *state = to;
         drop(state);
-        self.finish(operation, code)
+        self.finish_operation(operation, code)
     }
 
     /// Waits for NCCL's own thread if it works on an operation according to `code`.
     #[cold]
-    pub(crate) fn finish(&self, operation: &'static str, code: ncclResult_t) -> Result<(), Error> {
+    pub(crate) fn finish_operation(&self, operation: &'static str, code: ncclResult_t) -> Result<(), Error> {
         match code {
             ncclResult_t::ncclInProgress => self.wait_for_nccl(operation, self.config.deadline),
-            code => self.library.check(operation, code),
+            code => self.library.check_code(operation, code),
         }
     }
 
@@ -84,8 +84,8 @@ impl Handle {
         limit: Option<Duration>,
     ) -> Result<(), Error> {
         let result = wait_until(limit, OPERATION, || self.is_finished(operation)).unwrap_or_else(|limit| {
-            cuda::bind(&self.context)?;
-            self.abort_locked(self.lock())?;
+            cuda::bind_context(&self.context)?;
+            self.abort_locked(self.lock_state())?;
             Err(Error::Deadline { operation, limit })
         });
         result.inspect_err(|_| self.wait_for_abort())
@@ -94,20 +94,22 @@ impl Handle {
     /// Waits for another thread's abort. During the abort, NCCL's own thread may access the buffers of its
     /// current operation.
     pub(crate) fn wait_for_abort(&self) {
-        let _no_limit = poll(None, SHORT, || (*self.lock() != State::Aborting).then_some(()));
+        let _no_limit =
+            poll_until(None, SHORT, || (*self.lock_state() != CommunicatorState::Aborting).then_some(()));
     }
 
     /// Waits for the queued work. While one of its streams is being captured, returns [`Error::Stream`],
     /// since waiting would invalidate the capture.
-    pub(super) fn drain(&self, operation: &'static str) -> Result<(), Error> {
-        cuda::bind(&self.context)?;
+    pub(super) fn drain_work(&self, operation: &'static str) -> Result<(), Error> {
+        cuda::bind_context(&self.context)?;
         wait_until(self.config.deadline, SHORT, || self.is_idle(operation))
             .unwrap_or_else(|limit| Err(Error::Deadline { operation, limit }))
     }
 
-    /// Like [`drain`](Self::drain), but aborts the communicator if waiting fails, other than by a capture.
+    /// Like [`drain_work`](Self::drain_work), but aborts the communicator if waiting fails, other than by a
+    /// capture.
     pub(crate) fn drain_or_abort(&self, operation: &'static str) -> Result<(), Error> {
-        let drained = self.drain(operation);
+        let drained = self.drain_work(operation);
         if !matches!(drained, Ok(()) | Err(Error::Stream { .. })) {
             self.abort_after_failure();
         }
@@ -119,7 +121,7 @@ impl Handle {
         if !self.is_finished(operation)? {
             return Ok(false);
         }
-        self.streams().iter().try_fold(true, |idle, stream| {
+        self.used_streams().iter().try_fold(true, |idle, stream| {
             cuda::refuse_captured(operation, stream)?;
             // A capture may have begun meanwhile.
             let captured = |error| cuda::refuse_captured(operation, stream).and(Err(error));
@@ -131,9 +133,9 @@ impl Handle {
     /// communicator.
     #[must_use = "the last owner of an object waits for the communicator"]
     fn release_objects(&self, graphs: bool) -> Vec<Arc<dyn Object>> {
-        let objects = self.objects();
+        let objects = self.live_objects();
         let released = objects.iter().filter(|object| object.is_graph() == graphs);
-        released.for_each(|object| object.release());
+        released.for_each(|object| object.release_object());
         objects
     }
 
@@ -141,8 +143,8 @@ impl Handle {
     /// prevent further launches, the others after the queued work, to keep them usable if waiting fails. The
     /// caller drops the objects afterwards.
     pub(super) fn drain_and_release(&self, operation: &'static str) -> Result<Vec<Arc<dyn Object>>, Error> {
-        cuda::bind(&self.context)?;
-        self.streams().iter().try_for_each(|stream| cuda::refuse_captured(operation, stream))?;
+        cuda::bind_context(&self.context)?;
+        self.used_streams().iter().try_for_each(|stream| cuda::refuse_captured(operation, stream))?;
         let mut released = self.release_objects(true);
         self.drain_or_abort(operation)?;
         released.extend(self.release_objects(false));
@@ -150,17 +152,17 @@ impl Handle {
     }
 
     /// See [`Communicator::close`](super::Communicator::close).
-    pub(super) fn close(&self) -> Result<(), Error> {
+    pub(super) fn close_communicator(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommDestroy";
         // Before the objects are listed: a graph under capture by another thread is known by then, or
         // refused.
-        self.replace(State::Alive, State::Finalized);
+        self.replace_state(CommunicatorState::Alive, CommunicatorState::Finalized);
         let released = self.drain_and_release(CLOSING);
         let _released = released.inspect_err(|_| self.abort_after_failure())?;
-        cuda::bind(&self.context)?;
-        let mut state = self.lock();
-        let comm = self.comm(*state, State::exists, OPERATION)?;
-        *state = State::Closed;
+        cuda::bind_context(&self.context)?;
+        let mut state = self.lock_state();
+        let comm = self.comm_in_state(*state, CommunicatorState::allows_queries, OPERATION)?;
+        *state = CommunicatorState::Closed;
         // SAFETY: the handle is alive, the guard keeps other threads out, and it is not used afterwards.
         let code = unsafe { self.library.raw().ncclCommDestroy(comm) };
         // Unlocked before the drop: a thread dropping a registration waits for the lock and then frees the
@@ -169,26 +171,26 @@ impl Handle {
         self.after_end(OPERATION, code)
     }
 
-    pub(crate) fn abort(&self) -> Result<(), Error> {
-        cuda::bind(&self.context)?;
+    pub(crate) fn abort_communicator(&self) -> Result<(), Error> {
+        cuda::bind_context(&self.context)?;
         self.aborts.fetch_add(1, Ordering::Relaxed);
-        let locked = poll(Some(ABORT_LIMIT), SHORT, || self.state.try_lock());
+        let locked = poll_until(Some(ABORT_LIMIT), SHORT, || self.state.try_lock());
         self.aborts.fetch_sub(1, Ordering::Relaxed);
         self.abort_locked(locked.map_err(|waited| Error::Busy { operation: ABORT, waited })?)
     }
 
     fn abort_after_failure(&self) {
-        if let Err(second) = self.abort() {
+        if let Err(second) = self.abort_communicator() {
             log::warn(format_args!("aborting a failed communicator: {second}"));
         }
     }
 
     /// The guard is not held while NCCL aborts: the owner gets an error meanwhile.
     fn abort_locked(&self, mut state: StateGuard<'_>) -> Result<(), Error> {
-        if !state.exists() {
+        if !state.allows_queries() {
             return Ok(());
         }
-        *state = State::Aborting;
+        *state = CommunicatorState::Aborting;
         drop(state);
         // NCCL waits for the graphs, and ends the other objects itself.
         let objects = self.release_objects(true);
@@ -200,7 +202,7 @@ impl Handle {
             // afterwards.
             unsafe { self.library.raw().ncclCommAbort(comm) }
         };
-        *self.lock() = State::Aborted;
+        *self.lock_state() = CommunicatorState::Aborted;
         // Dropped after the abort: the last owner of memory or of a registration waits for it.
         drop(objects);
         self.after_end(ABORT, code)
@@ -212,7 +214,7 @@ impl Handle {
             mem::forget(self.config.clone());
             return Ok(());
         }
-        let ended = self.library.check(operation, code);
+        let ended = self.library.check_code(operation, code);
         let kept = mem::take(&mut *lock(&self.kept));
         if ended.is_err() {
             // NCCL may still use it.
@@ -233,12 +235,12 @@ fn wait_until(
     awake: Duration,
     mut is_done: impl FnMut() -> Result<bool, Error>,
 ) -> Result<Result<(), Error>, Duration> {
-    poll(limit, awake, || is_done().map(|done| done.then_some(())).transpose())
+    poll_until(limit, awake, || is_done().map(|done| done.then_some(())).transpose())
 }
 
 /// Polls until there is a result; the error means that the limit has passed. Does not sleep for the time
 /// `awake`.
-fn poll<T>(
+fn poll_until<T>(
     limit: Option<Duration>,
     awake: Duration,
     mut attempt: impl FnMut() -> Option<T>,

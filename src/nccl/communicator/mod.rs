@@ -20,7 +20,7 @@ use crate::log;
 
 pub use builder::Builder;
 pub use config::Config;
-pub(crate) use handle::{Guards, Handle, Object, RegisteredMemory, State, overlap};
+pub(crate) use handle::{CommunicatorState, Guards, Handle, Object, RegisteredMemory, ranges_overlap};
 pub use lifecycle::AbortHandle;
 pub use pending::Pending;
 pub use split::{Grow, Shrink, Split};
@@ -52,28 +52,29 @@ pub struct Communicator {
 impl Communicator {
     /// Creates a communicator whose handle NCCL has not written yet. `key` is the same for all its ranks, and
     /// unique among communicators.
-    fn connecting(library: Library, stream: &Arc<CudaStream>, config: Config, key: impl Hash) -> Self {
+    fn new_connecting(library: Library, stream: &Arc<CudaStream>, config: Config, key: impl Hash) -> Self {
         let (handle, stream) = (Handle::new(library, stream, config, key), Arc::clone(stream));
         Self { handle, stream, event: OnceCell::new(), rank: 0, size: 0 }
     }
 
     /// Reads rank and size, once all ranks have joined.
-    fn connected(mut self) -> Result<Self, Error> {
-        self.rank = self.query("ncclCommUserRank", Nccl::ncclCommUserRank)?;
-        self.size = self.query("ncclCommCount", Nccl::ncclCommCount)?;
+    fn into_connected(mut self) -> Result<Self, Error> {
+        self.rank = self.query_count("ncclCommUserRank", Nccl::ncclCommUserRank)?;
+        self.size = self.query_count("ncclCommCount", Nccl::ncclCommCount)?;
         // Reads the environment now that NCCL has.
         let _cached = self.handle.is_blocking();
         Ok(self)
     }
 
-    fn query(
+    fn query_count(
         &self,
         operation: &'static str,
         function: unsafe fn(&Nccl, ncclComm_t, *mut c_int) -> ncclResult_t,
     ) -> Result<usize, Error> {
         let mut value = 0;
-        self.handle.call(operation, State::exists, |raw, comm| {
-            // SAFETY: `call` holds the guard, and the handle is alive; the passed functions write one int.
+        self.handle.call_in_state(operation, CommunicatorState::allows_queries, |raw, comm| {
+            // SAFETY: `call_in_state` holds the guard, and the handle is alive; the passed functions write
+            // one int.
             Ok(unsafe { function(raw, comm, &mut value) })
         })?;
         Ok(usize::try_from(value).unwrap_or(0))
@@ -111,8 +112,8 @@ impl Communicator {
     /// [`Error::InsideGroup`]; [`Error::Aborted`]; [`Error::Nccl`].
     pub fn device(&self) -> Result<usize, Error> {
         const OPERATION: &str = "ncclCommCuDevice";
-        nccl_group::forbid(OPERATION)?;
-        self.query(OPERATION, Nccl::ncclCommCuDevice)
+        nccl_group::forbid_group(OPERATION)?;
+        self.query_count(OPERATION, Nccl::ncclCommCuDevice)
     }
 
     /// Moves the communicator to another stream of its device, ordered after the queued work of the previous
@@ -124,10 +125,10 @@ impl Communicator {
     /// [`Error::InsideGroup`].
     pub fn set_stream(&mut self, stream: &Arc<CudaStream>) -> Result<(), Error> {
         const OPERATION: &str = "moving a communicator to another stream";
-        nccl_group::forbid(OPERATION)?;
+        nccl_group::forbid_group(OPERATION)?;
         cuda::check_stream(OPERATION, stream)?;
         self.expect_device(OPERATION, "stream", stream)?;
-        cuda::bind(&self.handle.context)?;
+        cuda::bind_context(&self.handle.context)?;
         cuda::refuse_captured(OPERATION, &self.stream)?;
         cuda::refuse_captured(OPERATION, stream)?;
         self.make_wait(stream)?;
@@ -144,7 +145,7 @@ impl Communicator {
     /// [`Error::Nccl`]: the communicator can only be dropped or aborted then. [`Error::Aborted`];
     /// [`Error::InsideGroup`].
     pub fn async_error(&self) -> Result<(), Error> {
-        nccl_group::forbid("ncclCommGetAsyncError")?;
+        nccl_group::forbid_group("ncclCommGetAsyncError")?;
         self.handle.is_finished("an operation in the background").map(drop)
     }
 
@@ -162,10 +163,15 @@ impl Communicator {
     /// [`Error::MissingSymbol`] before NCCL 2.28.7; [`Error::InsideGroup`]; [`Error::Nccl`];
     /// [`Error::Deadline`]; [`Error::Aborted`] and [`Error::Unusable`].
     pub fn revoke(&self) -> Result<(), Error> {
-        self.handle.change("ncclCommRevoke", State::Alive, State::Revoked, |raw, comm| {
-            // SAFETY: `change` holds the guard, and the handle is alive.
-            unsafe { raw.ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT as c_int) }
-        })
+        self.handle.change_state(
+            "ncclCommRevoke",
+            CommunicatorState::Alive,
+            CommunicatorState::Revoked,
+            |raw, comm| {
+                // SAFETY: `change_state` holds the guard, and the handle is alive.
+                unsafe { raw.ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT as c_int) }
+            },
+        )
     }
 
     /// Waits until all ranks' queued work is done and frees resources needed only by operations
@@ -180,16 +186,21 @@ impl Communicator {
     /// its graphs have ended.
     pub fn finalize(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommFinalize";
-        nccl_group::forbid(OPERATION)?;
-        let _released = self.handle.wait_in_state(OPERATION, State::Finalized, || {
-            let nothing = self.handle.objects().is_empty();
+        nccl_group::forbid_group(OPERATION)?;
+        let _released = self.handle.wait_in_state(OPERATION, CommunicatorState::Finalized, || {
+            let nothing = self.handle.live_objects().is_empty();
             // NCCL waits for the queued work itself.
             if nothing { Ok(Vec::new()) } else { self.handle.drain_and_release(OPERATION) }
         })?;
-        self.handle.change(OPERATION, State::Finalized, State::Finalized, |raw, comm| {
-            // SAFETY: `change` holds the guard, and the handle is alive.
-            Ok(unsafe { raw.ncclCommFinalize(comm) })
-        })
+        self.handle.change_state(
+            OPERATION,
+            CommunicatorState::Finalized,
+            CommunicatorState::Finalized,
+            |raw, comm| {
+                // SAFETY: `change_state` holds the guard, and the handle is alive.
+                Ok(unsafe { raw.ncclCommFinalize(comm) })
+            },
+        )
     }
 
     /// Waits for the queued work and destroys the communicator (`ncclCommDestroy`), after its graphs, windows
@@ -201,13 +212,13 @@ impl Communicator {
     /// CUDA graph (a wait would invalidate the graph): the communicator is aborted then. [`Error::Aborted`]
     /// if it was aborted before.
     pub fn close(self) -> Result<(), Error> {
-        self.handle.close()
+        self.handle.close_communicator()
     }
 
     /// Waits for the queued work. [`Error::Stream`] while a stream is being captured: a wait is not possible
     /// then.
-    pub(crate) fn drain(&self) -> Result<(), Error> {
-        self.handle.drain(lifecycle::CLOSING)
+    pub(crate) fn drain_work(&self) -> Result<(), Error> {
+        self.handle.drain_work(lifecycle::CLOSING)
     }
 
     /// Refuses an object on another device or in another context of the device.
@@ -228,18 +239,18 @@ impl Communicator {
     /// Makes `other` wait for the queued work of NCCL's stream.
     #[cold]
     pub(crate) fn make_wait(&self, other: &CudaStream) -> Result<(), Error> {
-        cuda::make_wait(&*self.event()?, &self.stream, other)
+        cuda::make_wait(&*self.order_event()?, &self.stream, other)
     }
 
     /// Event for ordering streams. A wait refers to the latest record before it, so one event serves any
     /// number of pairs.
-    pub(crate) fn event(&self) -> Result<Arc<CudaEvent>, Error> {
+    pub(crate) fn order_event(&self) -> Result<Arc<CudaEvent>, Error> {
         if let Some(event) = self.event.get() {
             return Ok(Arc::clone(event));
         }
         let context = self.stream.context();
         let event = cuda::own_result(context, || context.new_event(None));
-        let event = event.map_err(Error::cuda("cuEventCreate"))?;
+        let event = event.map_err(Error::of_cuda("cuEventCreate"))?;
         Ok(Arc::clone(self.event.get_or_init(|| Arc::new(event))))
     }
 }
@@ -250,7 +261,7 @@ impl Drop for Communicator {
             return;
         }
         let closes = self.size > 0 && !thread::panicking();
-        match if closes { self.handle.close() } else { self.handle.abort() } {
+        match if closes { self.handle.close_communicator() } else { self.handle.abort_communicator() } {
             Ok(()) | Err(Error::Aborted { .. }) => {}
             Err(error) => log::warn(format_args!("dropping a communicator: {error}")),
         }

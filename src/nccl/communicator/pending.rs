@@ -4,7 +4,7 @@ use std::{mem, sync::Arc, time::Duration};
 
 use nccl_sys::ncclResult_t;
 
-use super::handle::{Guards, Handle, State};
+use super::handle::{CommunicatorState, Guards, Handle};
 use super::{AbortHandle, Communicator};
 use crate::log;
 use crate::nccl::{error::Error, library::Library, nccl_group};
@@ -45,24 +45,24 @@ struct Origin {
     parent: Arc<Handle>,
     child: Arc<Handle>,
     /// Previous state of the parent.
-    before: State,
+    before: CommunicatorState,
     /// True once NCCL has finished with the parent. The parent may have begun another operation since.
     done: bool,
 }
 
 impl Origin {
     fn is_finished(&mut self) -> Result<bool, Error> {
-        self.finish(self.parent.is_finished(self.operation))
+        self.finish_origin(self.parent.is_finished(self.operation))
     }
 
     fn wait_for_nccl(&mut self, limit: Option<Duration>) -> Result<bool, Error> {
-        self.finish(self.parent.wait_for_nccl(self.operation, limit).map(|()| true))
+        self.finish_origin(self.parent.wait_for_nccl(self.operation, limit).map(|()| true))
     }
 
     /// A parent closed meanwhile has also finished.
-    fn finish(&mut self, result: Result<bool, Error>) -> Result<bool, Error> {
+    fn finish_origin(&mut self, result: Result<bool, Error>) -> Result<bool, Error> {
         self.done = match result {
-            Err(Error::Aborted { .. }) if *self.parent.lock() == State::Closed => true,
+            Err(Error::Aborted { .. }) if *self.parent.lock_state() == CommunicatorState::Closed => true,
             result => result?,
         };
         Ok(self.done)
@@ -72,7 +72,7 @@ impl Origin {
 impl Drop for Origin {
     fn drop(&mut self) {
         if !self.done && !matches!(self.is_finished(), Ok(true)) {
-            let aborted = self.parent.abort();
+            let aborted = self.parent.abort_communicator();
             // Another thread may be aborting it.
             self.parent.wait_for_abort();
             if let Err(error) = aborted {
@@ -81,13 +81,16 @@ impl Drop for Origin {
                 mem::forget(Arc::clone(&self.child));
             }
         }
-        self.parent.replace(State::Busy, self.before);
+        self.parent.replace_state(CommunicatorState::Busy, self.before);
     }
 }
 
 impl Pending {
-    pub(super) fn start(operation: &'static str, start: impl FnOnce() -> Started) -> Result<Self, Error> {
-        nccl_group::forbid(operation)?;
+    pub(super) fn start_pending(
+        operation: &'static str,
+        start: impl FnOnce() -> Started,
+    ) -> Result<Self, Error> {
+        nccl_group::forbid_group(operation)?;
         let (pending, result) = start()?;
         result.map(|()| pending)
     }
@@ -103,8 +106,8 @@ impl Pending {
         let Some(library) = library else { return Ok(Vec::new()) };
         // If the group fails, they are dropped after it was cancelled and the guards were released.
         let mut group = Vec::new();
-        let mut guards = Guards::lock(parents);
-        nccl_group::run(library, nccl_group::END, || {
+        let mut guards = Guards::lock_all(parents);
+        nccl_group::run_calls(library, nccl_group::END, || {
             ranks.into_iter().try_for_each(|rank| {
                 let (pending, result) = start(rank, &mut guards)?;
                 group.push(pending);
@@ -120,13 +123,13 @@ impl Pending {
         operation: &'static str,
         communicator: Communicator,
         result: ncclResult_t,
-        parent: Option<(&Arc<Handle>, State)>,
+        parent: Option<(&Arc<Handle>, CommunicatorState)>,
     ) -> Started {
         let origin = parent.map(|(parent, before)| {
             let (parent, child) = (Arc::clone(parent), Arc::clone(&communicator.handle));
             Origin { operation, parent, child, before, done: false }
         });
-        let result = communicator.handle.library.accept(operation, result).map(drop);
+        let result = communicator.handle.library.accept_code(operation, result).map(drop);
         Ok((Self { operation, origin, communicator }, result))
     }
 
@@ -135,7 +138,7 @@ impl Pending {
     /// # Errors
     /// [`Error::Nccl`] or [`Error::Aborted`] if the work has failed. [`Error::InsideGroup`].
     pub fn poll(&mut self) -> Result<bool, Error> {
-        nccl_group::forbid(self.operation)?;
+        nccl_group::forbid_group(self.operation)?;
         if let Some(origin) = &mut self.origin
             && !origin.is_finished()?
         {
@@ -153,23 +156,23 @@ impl Pending {
     /// [`Error::Deadline`] and [`Error::InsideGroup`]: both abort it. [`Error::Nccl`] if the work has failed.
     pub fn wait(self, limit: Duration) -> Result<Communicator, Error> {
         let operation = self.operation;
-        self.finish(Some(limit))?.ok_or(Error::Aborted { operation })
+        self.finish_within(Some(limit))?.ok_or(Error::Aborted { operation })
     }
 
     /// Waits for at most [`Config::deadline`](super::Config::deadline).
-    pub(super) fn join(self) -> Result<Communicator, Error> {
+    pub(super) fn join_whole(self) -> Result<Communicator, Error> {
         let operation = self.operation;
         self.join_part()?.ok_or(Error::Aborted { operation })
     }
 
-    /// Like [`join`](Self::join); `None` if NCCL has created no communicator for this rank.
+    /// Like [`join_whole`](Self::join_whole); `None` if NCCL has created no communicator for this rank.
     pub(super) fn join_part(self) -> Result<Option<Communicator>, Error> {
         let limit = self.communicator.handle.config.deadline;
-        self.finish(limit)
+        self.finish_within(limit)
     }
 
-    fn finish(mut self, limit: Option<Duration>) -> Result<Option<Communicator>, Error> {
-        nccl_group::forbid(self.operation)?;
+    fn finish_within(mut self, limit: Option<Duration>) -> Result<Option<Communicator>, Error> {
+        nccl_group::forbid_group(self.operation)?;
         if let Some(mut origin) = self.origin.take() {
             origin.wait_for_nccl(limit)?;
         }
@@ -177,7 +180,7 @@ impl Pending {
             return Ok(None);
         }
         self.communicator.handle.wait_for_nccl(self.operation, limit)?;
-        self.communicator.connected().map(Some)
+        self.communicator.into_connected().map(Some)
     }
 
     /// Handle for aborting the work, and with it the parent of the new communicator, from any thread.

@@ -8,7 +8,7 @@ use nccl_sys::{
     NCCL_SHRINK_ABORT, NCCL_SHRINK_DEFAULT, NCCL_SPLIT_NOCOLOR, Nccl, ncclComm_t, ncclConfig_t, ncclResult_t,
 };
 
-use super::handle::{Guards, State};
+use super::handle::{CommunicatorState, Guards};
 use super::{Communicator, Config, Pending, pending::Started};
 use crate::nccl::library::{CallResult, Library};
 use crate::nccl::{cuda, error::Error, nccl_group, unique_id::UniqueId};
@@ -129,18 +129,20 @@ impl Communicator {
     /// [`Error::TooOld`] for the configuration; [`Error::Nccl`]; [`Error::Deadline`]; [`Error::InsideGroup`];
     /// [`Error::Aborted`], [`Error::Unusable`].
     pub fn split(&self, split: &Split) -> Result<Self, Error> {
-        self.split_pending(split)?.join()
+        self.split_pending(split)?.join_whole()
     }
 
     /// Takes part in a [`split`](Self::split) of the other ranks without a communicator of its own.
     pub fn split_none(&self) -> Result<(), Error> {
-        Pending::start(SPLIT, || self.start_split(None, &mut self.guard()))?.join_part().map(drop)
+        Pending::start_pending(SPLIT, || self.start_split(None, &mut self.lock_guards()))?
+            .join_part()
+            .map(drop)
     }
 
     /// Like [`split`](Self::split), but does not wait on a non-blocking communicator. The communicator
     /// accepts no operations until the split is done.
     pub fn split_pending(&self, split: &Split) -> Result<Pending, Error> {
-        Pending::start(SPLIT, || self.start_split(Some(split), &mut self.guard()))
+        Pending::start_pending(SPLIT, || self.start_split(Some(split), &mut self.lock_guards()))
     }
 
     /// [`split`](Self::split) for several ranks in one thread, of the same library ([`Error::WrongLibrary`]).
@@ -170,12 +172,12 @@ impl Communicator {
     /// [`Error::Argument`] for an empty list, this rank, or an invalid one; [`Error::MissingSymbol`] before
     /// NCCL 2.27; otherwise the errors of [`split`](Self::split).
     pub fn shrink(&self, shrink: &Shrink) -> Result<Self, Error> {
-        self.shrink_pending(shrink)?.join()
+        self.shrink_pending(shrink)?.join_whole()
     }
 
     /// Non-blocking [`shrink`](Self::shrink): see [`split_pending`](Self::split_pending).
     pub fn shrink_pending(&self, shrink: &Shrink) -> Result<Pending, Error> {
-        Pending::start(SHRINK, || self.start_shrink(shrink, &mut self.guard()))
+        Pending::start_pending(SHRINK, || self.start_shrink(shrink, &mut self.lock_guards()))
     }
 
     /// [`shrink`](Self::shrink) for several remaining ranks in one thread, of the same library
@@ -186,7 +188,7 @@ impl Communicator {
     ) -> Result<Vec<Self>, Error> {
         let ranks = ranks.into_iter().map(|rank| (rank, ()));
         let pending = start_all(SHRINK, ranks, |rank, (), guards| rank.start_shrink(shrink, guards))?;
-        pending.into_iter().map(Pending::join).collect()
+        pending.into_iter().map(Pending::join_whole).collect()
     }
 
     /// Creates an id for one [`grow`](Self::grow), to be sent to the new ranks (`ncclCommGetUniqueId`, NCCL
@@ -197,11 +199,11 @@ impl Communicator {
     /// and [`Error::Unusable`].
     pub fn grow_id(&self) -> Result<UniqueId, Error> {
         const OPERATION: &str = "ncclCommGetUniqueId";
-        nccl_group::forbid(OPERATION)?;
-        cuda::bind(&self.handle.context)?;
-        let mut id = UniqueId::from_bytes([0; UniqueId::BYTES]).raw();
-        self.handle.call(OPERATION, State::is_alive, |raw, comm| {
-            // SAFETY: `call` holds the guard, and the handle is alive; writes one id.
+        nccl_group::forbid_group(OPERATION)?;
+        cuda::bind_context(&self.handle.context)?;
+        let mut id = UniqueId::from_bytes([0; UniqueId::BYTES]).raw_id();
+        self.handle.call_in_state(OPERATION, CommunicatorState::is_alive, |raw, comm| {
+            // SAFETY: `call_in_state` holds the guard, and the handle is alive; writes one id.
             unsafe { raw.ncclCommGetUniqueId(comm, &mut id) }
         })?;
         Ok(UniqueId::from_raw(&id))
@@ -231,16 +233,16 @@ impl Communicator {
     /// [`Error::Rank`] unless the size is larger than this communicator's; otherwise the errors of
     /// [`split`](Self::split).
     pub fn grow(&self, grow: &Grow) -> Result<Self, Error> {
-        self.grow_pending(grow)?.join()
+        self.grow_pending(grow)?.join_whole()
     }
 
     /// Non-blocking [`grow`](Self::grow): see [`split_pending`](Self::split_pending).
     pub fn grow_pending(&self, grow: &Grow) -> Result<Pending, Error> {
-        Pending::start(GROW, || self.start_grow(grow, &mut self.guard()))
+        Pending::start_pending(GROW, || self.start_grow(grow, &mut self.lock_guards()))
     }
 
-    fn guard(&self) -> Guards<'_> {
-        Guards::lock([&*self.handle])
+    fn lock_guards(&self) -> Guards<'_> {
+        Guards::lock_all([&*self.handle])
     }
 
     fn start_split(&self, split: Option<&Split>, guards: &mut Guards<'_>) -> Started {
@@ -248,14 +250,14 @@ impl Communicator {
         let &Split { color, key, ref stream, ref config } = split.unwrap_or(&none);
         if split.is_some() && color < 0 {
             let rule = "colors are 0 to 2147483647; ranks that do not take part have none";
-            return Err(Error::argument(SPLIT, format!("color {color}: {rule}")));
+            return Err(Error::bad_argument(SPLIT, format!("color {color}: {rule}")));
         }
         let stream = stream.as_ref().unwrap_or(&self.stream);
         cuda::check_stream(SPLIT, stream)?;
         self.expect_device(SPLIT, "stream", stream)?;
         let part = (SPLIT, i64::from(color));
-        self.derive(part, stream, config.as_ref(), false, guards, |raw, parent, slot, config| {
-            // SAFETY: see `derive`.
+        self.derive_communicator(part, stream, config.as_ref(), false, guards, |raw, parent, slot, config| {
+            // SAFETY: see `derive_communicator`.
             Ok(unsafe { raw.ncclCommSplit(parent, color, key, slot, config) })
         })
     }
@@ -269,21 +271,22 @@ impl Communicator {
             (exclude.iter().any(|&rank| rank >= size), "a rank does not exist"),
         ];
         if let Some((_, rule)) = rules.iter().find(|(broken, _)| *broken) {
-            return Err(Error::argument(SHRINK, format!("cannot exclude {exclude:?} of {size}: {rule}")));
+            return Err(Error::bad_argument(SHRINK, format!("cannot exclude {exclude:?} of {size}: {rule}")));
         }
         let mut exclude: Vec<_> = exclude.iter().map(|&rank| rank as c_int).collect();
         exclude.sort_unstable();
         exclude.dedup();
         let flags = if *abort { NCCL_SHRINK_ABORT } else { NCCL_SHRINK_DEFAULT };
         let count = exclude.len() as c_int;
-        self.derive(
+        self.derive_communicator(
             (SHRINK, 0),
             &self.stream,
             config.as_ref(),
             *abort,
             guards,
             |raw, parent, slot, config| {
-                // SAFETY: see `derive`; the number of excluded ranks is right, and NCCL copies them.
+                // SAFETY: see `derive_communicator`; the number of excluded ranks is right, and NCCL copies
+                // them.
                 unsafe {
                     raw.ncclCommShrink(parent, exclude.as_mut_ptr(), count, slot, config, flags as c_int)
                 }
@@ -296,19 +299,26 @@ impl Communicator {
         let Some(raw_size) = c_int::try_from(size).ok().filter(|_| size > self.size()) else {
             return Err(Error::Rank { rank: self.size(), size });
         };
-        let id = id.as_ref().map(UniqueId::raw);
+        let id = id.as_ref().map(UniqueId::raw_id);
         let id = id.as_ref().map_or(ptr::null(), ptr::from_ref);
-        self.derive((GROW, 0), &self.stream, config.as_ref(), false, guards, |raw, parent, slot, config| {
-            // SAFETY: see `derive`; the id is null or lives on this stack.
-            unsafe { raw.ncclCommGrow(parent, raw_size, id, -1, slot, config) }
-        })
+        self.derive_communicator(
+            (GROW, 0),
+            &self.stream,
+            config.as_ref(),
+            false,
+            guards,
+            |raw, parent, slot, config| {
+                // SAFETY: see `derive_communicator`; the id is null or lives on this stack.
+                unsafe { raw.ncclCommGrow(parent, raw_size, id, -1, slot, config) }
+            },
+        )
     }
 
     /// Calls a function that derives a communicator from this one. Its arguments are this one's raw handle,
     /// the slot of the new one, valid until NCCL has finished, and the configuration or null. `number`
     /// distinguishes communicators created together. If the function stops this one's operations, it counts
     /// as revoked.
-    fn derive(
+    fn derive_communicator(
         &self,
         (operation, number): (&'static str, i64),
         stream: &Arc<CudaStream>,
@@ -318,27 +328,29 @@ impl Communicator {
         call: impl FnOnce(&'static Nccl, ncclComm_t, *mut ncclComm_t, *mut ncclConfig_t) -> CallResult,
     ) -> Started {
         let (library, parent) = (self.library(), &self.handle);
-        cuda::bind(&parent.context)?;
+        cuda::bind_context(&parent.context)?;
         // Without a configuration, NCCL copies the parent's string pointers: the clone owns the strings too.
         let settings = config.unwrap_or(&parent.config).clone();
-        let mut raw = settings.raw(library)?;
+        let mut raw = settings.raw_config(library)?;
         let raw: *mut ncclConfig_t = if config.is_some() { &mut raw } else { ptr::null_mut() };
         // A revoked communicator can be split and shrunk, but not grown.
-        let accepted = |state: State| state.is_alive() || state == State::Revoked && operation != GROW;
-        let (comm, state) = guards.comm(parent, accepted, operation)?;
+        let accepted = |state: CommunicatorState| {
+            state.is_alive() || state == CommunicatorState::Revoked && operation != GROW
+        };
+        let (comm, state) = guards.comm_of(parent, accepted, operation)?;
         // Counted after the local checks: a call refused by this rank only is not a communicator of the
         // others.
         let derived = parent.derived.fetch_add(1, Ordering::Relaxed);
         let key = (parent.communicator_key, derived, operation, number);
-        let child = Self::connecting(library, stream, settings, key);
+        let child = Self::new_connecting(library, stream, settings, key);
         let code = call(library.raw(), comm, child.handle.slot.as_ptr(), raw)?;
         if stops_operations {
             // NCCL stops the operations of ranks at different steps: later ones would not match.
-            *state = State::Revoked;
+            *state = CommunicatorState::Revoked;
         }
         let before = *state;
         if code == ncclResult_t::ncclInProgress || !parent.is_blocking() {
-            *state = State::Busy;
+            *state = CommunicatorState::Busy;
         }
         Pending::new(operation, child, code, Some((parent, before)))
     }
@@ -364,7 +376,7 @@ fn start_all<'a, T>(
     ranks: impl IntoIterator<Item = (&'a Communicator, T)>,
     mut start: impl FnMut(&Communicator, T, &mut Guards<'_>) -> Started,
 ) -> Result<Vec<Pending>, Error> {
-    nccl_group::forbid(operation)?;
+    nccl_group::forbid_group(operation)?;
     let ranks: Vec<_> = ranks.into_iter().collect();
     let library = Communicator::common_library(operation, ranks.iter().map(|(rank, _)| *rank))?;
     let parents: Vec<_> = ranks.iter().map(|(rank, _)| &*rank.handle).collect();
@@ -372,7 +384,7 @@ fn start_all<'a, T>(
         (1..parents.len()).find(|&at| parents[..at].iter().any(|other| ptr::eq(*other, parents[at])))
     {
         let reason = format!("communicator {at} is in the list twice");
-        return Err(Error::argument(operation, reason));
+        return Err(Error::bad_argument(operation, reason));
     }
     Pending::start_group(library, parents, ranks, |(rank, part), guards| start(rank, part, guards))
 }

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use nccl_sys::{NCCL_SUSPEND_MEM, ncclCommMemStat_t};
 
-use super::{Communicator, handle::State};
+use super::{Communicator, handle::CommunicatorState};
 use crate::nccl::{error::Error, nccl_group};
 
 const STATISTICS: &str = "ncclCommMemStats";
@@ -45,14 +45,19 @@ impl Communicator {
     /// then.
     pub fn suspend(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommSuspend";
-        nccl_group::forbid(OPERATION)?;
+        nccl_group::forbid_group(OPERATION)?;
         self.library().raw().require(OPERATION)?;
-        self.handle.wait_in_state(OPERATION, State::Suspending, || {
+        self.handle.wait_in_state(OPERATION, CommunicatorState::Suspending, || {
             self.handle.drain_or_abort(OPERATION)?;
-            self.handle.change(OPERATION, State::Suspending, State::Suspended, |raw, comm| {
-                // SAFETY: `change` holds the guard, and the handle is alive.
-                unsafe { raw.ncclCommSuspend(comm, NCCL_SUSPEND_MEM as c_int) }
-            })
+            self.handle.change_state(
+                OPERATION,
+                CommunicatorState::Suspending,
+                CommunicatorState::Suspended,
+                |raw, comm| {
+                    // SAFETY: `change_state` holds the guard, and the handle is alive.
+                    unsafe { raw.ncclCommSuspend(comm, NCCL_SUSPEND_MEM as c_int) }
+                },
+            )
         })
     }
 
@@ -63,15 +68,20 @@ impl Communicator {
     /// The errors of [`suspend`](Self::suspend). No effect if the communicator is not suspended.
     pub fn resume(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommResume";
-        nccl_group::forbid(OPERATION)?;
+        nccl_group::forbid_group(OPERATION)?;
         self.library().raw().require(OPERATION)?;
-        if *self.handle.lock() == State::Alive {
+        if *self.handle.lock_state() == CommunicatorState::Alive {
             return Ok(());
         }
-        self.handle.change(OPERATION, State::Suspended, State::Alive, |raw, comm| {
-            // SAFETY: `change` holds the guard, and the handle is alive.
-            unsafe { raw.ncclCommResume(comm) }
-        })
+        self.handle.change_state(
+            OPERATION,
+            CommunicatorState::Suspended,
+            CommunicatorState::Alive,
+            |raw, comm| {
+                // SAFETY: `change_state` holds the guard, and the handle is alive.
+                unsafe { raw.ncclCommResume(comm) }
+            },
+        )
     }
 
     /// Statistics of NCCL's device memory for the communicator.
@@ -80,19 +90,19 @@ impl Communicator {
     /// [`Error::MissingSymbol`] before NCCL 2.29.7; [`Error::Nccl`]; [`Error::InsideGroup`];
     /// [`Error::Aborted`].
     pub fn memory_statistics(&self) -> Result<MemoryStatistics, Error> {
-        nccl_group::forbid(STATISTICS)?;
+        nccl_group::forbid_group(STATISTICS)?;
         Ok(MemoryStatistics {
-            suspendable: self.statistic(ncclCommMemStat_t::ncclStatGpuMemSuspend)?,
-            persistent: self.statistic(ncclCommMemStat_t::ncclStatGpuMemPersist)?,
-            total: self.statistic(ncclCommMemStat_t::ncclStatGpuMemTotal)?,
-            suspended: self.statistic(ncclCommMemStat_t::ncclStatGpuMemSuspended)? != 0,
+            suspendable: self.memory_statistic(ncclCommMemStat_t::ncclStatGpuMemSuspend)?,
+            persistent: self.memory_statistic(ncclCommMemStat_t::ncclStatGpuMemPersist)?,
+            total: self.memory_statistic(ncclCommMemStat_t::ncclStatGpuMemTotal)?,
+            suspended: self.memory_statistic(ncclCommMemStat_t::ncclStatGpuMemSuspended)? != 0,
         })
     }
 
-    fn statistic(&self, which: ncclCommMemStat_t) -> Result<u64, Error> {
+    fn memory_statistic(&self, which: ncclCommMemStat_t) -> Result<u64, Error> {
         let mut value = 0;
-        self.handle.call(STATISTICS, State::exists, |raw, comm| {
-            // SAFETY: `call` holds the guard, and the handle is alive; writes one number.
+        self.handle.call_in_state(STATISTICS, CommunicatorState::allows_queries, |raw, comm| {
+            // SAFETY: `call_in_state` holds the guard, and the handle is alive; writes one number.
             unsafe { raw.ncclCommMemStats(comm, which, &mut value) }
         })?;
         Ok(value)

@@ -25,28 +25,28 @@ pub(super) struct PrivateStream {
 impl PrivateStream {
     /// A stream on the device of `stream`.
     pub(super) fn new(stream: &Arc<CudaStream>) -> Result<Self, Error> {
-        cuda::bind(stream.context())?;
+        cuda::bind_context(stream.context())?;
         let raw = result::stream::create(result::stream::StreamKind::NonBlocking)
-            .map_err(Error::cuda("cuStreamCreate"))?;
+            .map_err(Error::of_cuda("cuStreamCreate"))?;
         Ok(Self { raw, stream: Arc::clone(stream), capturing: false })
     }
 
     pub(super) fn begin_capture(&mut self) -> Result<(), Error> {
-        cuda::bind(self.context())?;
+        cuda::bind_context(self.stream_context())?;
         // Only NCCL calls the driver until the end of the capture, and its allocations are its own matter.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the stream is alive and its context current.
         unsafe { result::stream::begin_capture(self.raw, mode) }
-            .map_err(Error::cuda("cuStreamBeginCapture"))?;
+            .map_err(Error::of_cuda("cuStreamBeginCapture"))?;
         self.capturing = true;
         Ok(())
     }
 
-    pub(super) fn raw(&self) -> cudaStream_t {
+    pub(super) fn raw_stream(&self) -> cudaStream_t {
         self.raw as cudaStream_t
     }
 
-    pub(super) fn context(&self) -> &Arc<CudaContext> {
+    pub(super) fn stream_context(&self) -> &Arc<CudaContext> {
         self.stream.context()
     }
 
@@ -58,12 +58,12 @@ impl PrivateStream {
         graphs: &mut Vec<DeviceGraph>,
     ) -> Result<(), Error> {
         // Before the end of the capture: it returns an error recorded by cudarc, if any.
-        let event = self.context().new_event(None).map_err(Error::cuda("cuEventCreate"))?;
-        cuda::bind(self.context())?;
+        let event = self.stream_context().new_event(None).map_err(Error::of_cuda("cuEventCreate"))?;
+        cuda::bind_context(self.stream_context())?;
         self.capturing = false;
         // SAFETY: the stream is alive and its context current.
         let graph = unsafe { result::stream::end_capture(self.raw) };
-        let graph = graph.map_err(Error::cuda("cuStreamEndCapture"))?;
+        let graph = graph.map_err(Error::of_cuda("cuStreamEndCapture"))?;
         let (exec, stream, buffer_streams) = (ptr::null_mut(), Arc::clone(&self.stream), Vec::new());
         let mut captured = DeviceGraph { exec, graph: Some(graph), stream, buffer_streams, event };
         for stream in streams {
@@ -72,11 +72,11 @@ impl PrivateStream {
             }
         }
         // SAFETY: the graph is alive, and so is this stream; the context is current.
-        let ready = cuda::relaxed(|| unsafe {
+        let ready = cuda::call_relaxed(|| unsafe {
             captured.exec = result::graph::instantiate(graph, CUgraphInstantiate_flags(0))
-                .map_err(Error::cuda("cuGraphInstantiate"))?;
-            result::graph::upload(captured.exec, self.raw).map_err(Error::cuda("cuGraphUpload"))?;
-            result::stream::synchronize(self.raw).map_err(Error::cuda("cuStreamSynchronize"))
+                .map_err(Error::of_cuda("cuGraphInstantiate"))?;
+            result::graph::upload(captured.exec, self.raw).map_err(Error::of_cuda("cuGraphUpload"))?;
+            result::stream::synchronize(self.raw).map_err(Error::of_cuda("cuStreamSynchronize"))
         });
         // Also a failed graph: the caller drops it without its lock.
         graphs.push(captured);
@@ -89,7 +89,7 @@ impl PrivateStream {
             return;
         }
         // SAFETY: the stream is alive, its context is current, and nobody else has it or the graph.
-        let _already_failing = cuda::bind(self.context()).map(|()| unsafe {
+        let _already_failing = cuda::bind_context(self.stream_context()).map(|()| unsafe {
             result::stream::end_capture(self.raw).and_then(|graph| result::graph::destroy(graph))
         });
     }
@@ -99,9 +99,9 @@ impl Drop for PrivateStream {
     fn drop(&mut self) {
         self.cancel_capture();
         let destroy = || {
-            cuda::bind(self.context())?;
+            cuda::bind_context(self.stream_context())?;
             // SAFETY: the stream is alive, its context is current, and nobody else has it.
-            unsafe { result::stream::destroy(self.raw).map_err(Error::cuda("cuStreamDestroy")) }
+            unsafe { result::stream::destroy(self.raw).map_err(Error::of_cuda("cuStreamDestroy")) }
         };
         if let Err(error) = destroy() {
             log::warn(format_args!("destroying the stream of a capture: {error}"));
@@ -125,34 +125,34 @@ pub(super) struct DeviceGraph {
 unsafe impl Send for DeviceGraph {}
 
 impl DeviceGraph {
-    fn streams(&self) -> impl Iterator<Item = &Arc<CudaStream>> {
+    fn all_streams(&self) -> impl Iterator<Item = &Arc<CudaStream>> {
         self.buffer_streams.iter().chain([&self.stream])
     }
 
     /// True for another stream of the device.
     fn is_other(&self, stream: &Arc<CudaStream>) -> bool {
-        stream.context() == self.stream.context() && !self.streams().any(|own| own == stream)
+        stream.context() == self.stream.context() && !self.all_streams().any(|own| own == stream)
     }
 
     /// Refuses to launch while one of its streams is being captured, and after an error recorded by cudarc,
     /// since the streams may not be ordered with each other then.
-    pub(super) fn check(&self, operation: &'static str) -> Result<(), Error> {
-        self.stream.context().check_err().map_err(Error::cuda(operation))?;
-        cuda::bind(self.stream.context())?;
-        self.streams().try_for_each(|stream| cuda::refuse_captured(operation, stream))
+    pub(super) fn check_launch(&self, operation: &'static str) -> Result<(), Error> {
+        self.stream.context().check_err().map_err(Error::of_cuda(operation))?;
+        cuda::bind_context(self.stream.context())?;
+        self.all_streams().try_for_each(|stream| cuda::refuse_captured(operation, stream))
     }
 
     /// Launches the graph, ordered after the queued work of its buffers' streams. Later work on them, and on
     /// streams of `written` on the same device, is ordered after it. If the ordering fails, the graph's
     /// stream is added to `unordered`.
-    pub(super) fn launch<'a>(
+    pub(super) fn launch_graph<'a>(
         &'a self,
         operation: &'static str,
         written: impl Iterator<Item = &'a Arc<CudaStream>>,
         unordered: &mut Vec<Arc<CudaStream>>,
     ) -> Result<(), Error> {
-        let order = |first, second| cuda::order(&self.event, first, second);
-        cuda::bind(self.stream.context())?;
+        let order = |first, second| cuda::order_streams(&self.event, first, second);
+        cuda::bind_context(self.stream.context())?;
         self.buffer_streams.iter().try_for_each(|other| order(other, &self.stream))?;
         // A capture of one of them may have begun before the wait for it.
         cuda::refuse_captured(operation, &self.stream)?;
@@ -163,27 +163,27 @@ impl DeviceGraph {
         if ordered.is_err() {
             unordered.push(Arc::clone(&self.stream));
         }
-        launched.map_err(Error::cuda(operation)).and(ordered)
+        launched.map_err(Error::of_cuda(operation)).and(ordered)
     }
 
     /// Destroys it, without a log. The driver completes a running launch first.
-    pub(super) fn destroy(&mut self) -> Result<(), Error> {
+    pub(super) fn destroy_graph(&mut self) -> Result<(), Error> {
         let (exec, graph) = (mem::replace(&mut self.exec, ptr::null_mut()), self.graph.take());
         let Some(graph) = graph else { return Ok(()) };
-        cuda::bind(self.stream.context())?;
+        cuda::bind_context(self.stream.context())?;
         // SAFETY: both are destroyed once, and their context is current.
         unsafe {
             if !exec.is_null() {
-                sys::cuGraphExecDestroy(exec).result().map_err(Error::cuda("cuGraphExecDestroy"))?;
+                sys::cuGraphExecDestroy(exec).result().map_err(Error::of_cuda("cuGraphExecDestroy"))?;
             }
-            result::graph::destroy(graph).map_err(Error::cuda("cuGraphDestroy"))
+            result::graph::destroy(graph).map_err(Error::of_cuda("cuGraphDestroy"))
         }
     }
 }
 
 impl Drop for DeviceGraph {
     fn drop(&mut self) {
-        warn_of_graph(self.destroy());
+        warn_of_graph(self.destroy_graph());
     }
 }
 

@@ -12,8 +12,8 @@ use super::allocation::{Allocation, Owner};
 use super::communicator::{Communicator, Guards, Handle, Object};
 use super::error::{Error, each_first_error};
 use super::memory::{DeviceBuffer, DeviceBufferMut};
-use super::operation::batch::{Batch, Member, MemberObject, Step, nested};
-use super::operation::buffers::Buffers;
+use super::operation::batch::{Batch, BatchMember, BatchStep, MemberObject, run_nested};
+use super::operation::buffers::CallBuffers;
 use super::operation::call::{Submission, sealed};
 use super::operation::{Call, agreement};
 use super::{cuda, library::Library, nccl_group};
@@ -72,7 +72,7 @@ impl GraphState {
     fn new(batch: &Batch<'_>) -> Arc<Self> {
         Arc::new(Self {
             handles: batch.members.iter().map(|member| Arc::clone(&member.handle)).collect(),
-            waits: batch.steps.iter().any(|step| step.operation.waits()),
+            waits: batch.steps.iter().any(|step| step.operation.waits_for_signals()),
             graphs: Mutex::default(),
             kept: OnceLock::new(),
         })
@@ -81,17 +81,17 @@ impl GraphState {
     /// The communicators release it before they end.
     fn add_to_communicators(self: &Arc<Self>) {
         for handle in &self.handles {
-            handle.add(Arc::downgrade(self) as Weak<dyn Object>);
+            handle.add_object(Arc::downgrade(self) as Weak<dyn Object>);
         }
     }
 
     /// Destroys the graphs under the lock: a thread that ends another of their communicators waits for this.
     /// Logs failures without the lock: a subscriber of the log is the program's code, and may launch the
     /// graph.
-    fn destroy(&self) {
+    fn destroy_graphs(&self) {
         let mut graphs = lock(&self.graphs);
         let destroyed: Vec<_> =
-            graphs.take().into_iter().flatten().map(|mut graph| graph.destroy()).collect();
+            graphs.take().into_iter().flatten().map(|mut graph| graph.destroy_graph()).collect();
         drop(graphs);
         destroyed.into_iter().for_each(warn_of_graph);
     }
@@ -99,8 +99,8 @@ impl GraphState {
 
 impl Object for GraphState {
     /// NCCL waits for the graphs of a communicator before it ends it.
-    fn release(&self) {
-        self.destroy();
+    fn release_object(&self) {
+        self.destroy_graphs();
     }
 
     fn is_graph(&self) -> bool {
@@ -124,7 +124,7 @@ impl Capture {
     /// Groups collectives to be launched together by NCCL, as in a [`group`](super::group()). Several
     /// communicators of one thread need it.
     pub fn group<T, E>(&self, body: impl FnOnce(&Self) -> Result<T, E>) -> Result<T, E> {
-        nested(&self.batch, || body(self))
+        run_nested(&self.batch, || body(self))
     }
 }
 
@@ -132,7 +132,7 @@ impl<'b> sealed::Launch<'b> for &Capture {
     fn launch(
         self,
         submission: Submission<'b>,
-        buffers: Buffers<'b, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
+        buffers: CallBuffers<'b, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
     ) -> Result<(), Error> {
         self.batch.borrow_mut().record_owned(submission, buffers)
     }
@@ -150,22 +150,22 @@ impl Graph {
     /// [`Error::WrongLibrary`]; [`Error::Disagreement`] if ranks of one communicator call different
     /// operations; [`Error::InsideGroup`]; [`Error::Nccl`] and [`Error::Cuda`] if the capture fails.
     pub fn capture<E: From<Error>>(body: impl FnOnce(&Capture) -> Result<(), E>) -> Result<Self, E> {
-        nccl_group::forbid(CAPTURE)?;
+        nccl_group::forbid_group(CAPTURE)?;
         let capture = Capture { batch: RefCell::default() };
         body(&capture)?;
-        Ok(Self::of(capture.batch.into_inner())?)
+        Ok(Self::of_batch(capture.batch.into_inner())?)
     }
 
-    fn of(mut batch: Batch<'static>) -> Result<Self, Error> {
+    fn of_batch(mut batch: Batch<'static>) -> Result<Self, Error> {
         batch.refuse_unfinished(CAPTURE)?;
-        agreement::check(&batch.members, &batch.steps, Step::is_grouped_with)?;
+        agreement::check_agreement(&batch.members, &batch.steps, BatchStep::is_grouped_with)?;
         if batch.members.iter().any(|member| !member.handle.is_blocking()) {
             return Err(non_blocking());
         }
         refuse_ranks_of_one_device(&batch.members)?;
         let state = GraphState::new(&batch);
         match batch.library {
-            Some(library) => capture(library, &mut batch, &state)?,
+            Some(library) => capture_batch(library, &mut batch, &state)?,
             None => *lock(&state.graphs) = Some(Vec::new()),
         }
         let _never_set_before = state.kept.set(mem::take(&mut batch.kept));
@@ -183,57 +183,60 @@ impl Graph {
     /// [`Error::Cuda`]; [`Error::Aborted`] and [`Error::Unusable`]; [`Error::InsideGroup`]; [`Error::Stream`]
     /// while a stream is being captured, or after a failed wait for a copy of a buffer.
     pub fn launch(&self) -> Result<(), Error> {
-        nccl_group::forbid(LAUNCH)?;
+        nccl_group::forbid_group(LAUNCH)?;
         let state = &*self.state;
         // Including windows created after the capture. Dropped last: the last owner of one waits for the
         // communicator.
         let receiving = state.handles.iter().filter(|_| state.waits);
-        let windows: Vec<_> = receiving.flat_map(|handle| handle.registered()).collect();
+        let windows: Vec<_> = receiving.flat_map(|handle| handle.registered_objects()).collect();
         let graphs = lock(&state.graphs);
         // While the guards are held, no communicator of the graph can be ended.
-        let guards = Guards::lock(state.handles.iter().map(|handle| &**handle)).all_alive(LAUNCH)?;
+        let guards = Guards::lock_all(state.handles.iter().map(|handle| &**handle)).all_alive(LAUNCH)?;
         let reason = "a communicator of the graph has been finalized, closed or aborted: capture a new one";
         let launched = graphs.as_ref().ok_or(Error::Unusable { operation: LAUNCH, reason })?;
-        launched.iter().try_for_each(|graph| graph.check(LAUNCH))?;
+        launched.iter().try_for_each(|graph| graph.check_launch(LAUNCH))?;
         let memories = state.kept.get().into_iter().flatten().filter_map(|owner| owner.downcast_ref());
         memories.into_iter().try_for_each(|memory: &Allocation| memory.check_copies(LAUNCH))?;
         // Each one, in spite of errors: launched graphs release their buffers.
         let mut unordered = Vec::new();
         let written = || windows.iter().map(|(memory, _)| &memory.stream);
-        let result = each_first_error(launched, |graph| graph.launch(LAUNCH, written(), &mut unordered));
+        let result =
+            each_first_error(launched, |graph| graph.launch_graph(LAUNCH, written(), &mut unordered));
         drop(guards);
         drop(graphs);
         // Memory may be freed in the order of streams not ordered after the launch, so wait for it.
-        each_first_error(unordered, |stream| cuda::bind(stream.context()).and_then(|()| cuda::wait(&stream)))
-            .and(result)
+        each_first_error(unordered, |stream| {
+            cuda::bind_context(stream.context()).and_then(|()| cuda::wait_for_stream(&stream))
+        })
+        .and(result)
     }
 }
 
 fn non_blocking() -> Error {
-    Error::argument(CAPTURE, "communicators must be blocking (Config::blocking, NCCL_COMM_BLOCKING)")
+    Error::bad_argument(CAPTURE, "communicators must be blocking (Config::blocking, NCCL_COMM_BLOCKING)")
 }
 
 /// Collectives of a device run one after the other, so ranks of one communicator on it would wait for each
 /// other.
-fn refuse_ranks_of_one_device(members: &[Member]) -> Result<(), Error> {
-    let share = |one: &Member, other: &Member| {
+fn refuse_ranks_of_one_device(members: &[BatchMember]) -> Result<(), Error> {
+    let share = |one: &BatchMember, other: &BatchMember| {
         one.handle.communicator_key == other.handle.communicator_key
             && one.stream.context() == other.stream.context()
     };
     if (0..).zip(members).any(|(index, one)| members[..index].iter().any(|other| share(one, other))) {
         let reason =
             "ranks of one communicator that share a GPU need a graph each, captured in a thread of its own";
-        return Err(Error::argument(CAPTURE, reason));
+        return Err(Error::bad_argument(CAPTURE, reason));
     }
     Ok(())
 }
 
 /// Captures the operations on private streams, one per device: this keeps the order of a device's operations
 /// for any streams of the communicators. They are launched on the stream of the device's first communicator.
-fn capture(library: Library, batch: &mut Batch<'static>, state: &Arc<GraphState>) -> Result<(), Error> {
+fn capture_batch(library: Library, batch: &mut Batch<'static>, state: &Arc<GraphState>) -> Result<(), Error> {
     let mut objects = Vec::new();
     let captured = capture_steps(library, batch, state, &mut objects);
-    batch.keep(objects);
+    batch.keep_objects(objects);
     captured
 }
 
@@ -250,24 +253,25 @@ fn capture_steps(
     let mut captures: Vec<PrivateStream> = Vec::new();
     let mut captured_graphs = Vec::new();
     for stream in streams() {
-        if !captures.iter().any(|capture| capture.context() == stream.context()) {
+        if !captures.iter().any(|capture| capture.stream_context() == stream.context()) {
             captures.push(PrivateStream::new(stream)?);
         }
     }
     // A thread that ends a communicator after the guards are dropped waits here until the captures have
     // ended.
     let mut graphs = lock(&state.graphs);
-    let guards = batch.lock(CAPTURE)?;
+    let guards = batch.lock_members(CAPTURE)?;
     state.add_to_communicators();
     // The closure of `Graph::capture` can have made some after the operations. No thread makes any while the
     // guards are held.
-    *objects = batch.objects();
+    *objects = batch.member_objects();
     batch.refuse_misaligned(objects)?;
     captures.iter_mut().try_for_each(PrivateStream::begin_capture)?;
-    let private =
-        |stream: &Arc<CudaStream>| captures.iter().find(|capture| capture.context() == stream.context());
-    let private: Vec<_> = streams().filter_map(private).map(PrivateStream::raw).collect();
-    let captured = run(library, batch, &private);
+    let private = |stream: &Arc<CudaStream>| {
+        captures.iter().find(|capture| capture.stream_context() == stream.context())
+    };
+    let private: Vec<_> = streams().filter_map(private).map(PrivateStream::raw_stream).collect();
+    let captured = run_steps(library, batch, &private);
     drop(guards);
     let all = || streams().chain(batch.others.iter().map(|other| &other.stream));
     let ended = match captured {
@@ -300,15 +304,15 @@ fn capture_steps(
 
 /// Calls NCCL for every step. The guards of the communicators are held. Returns ncclInProgress if a
 /// communicator is non-blocking in spite of its configuration.
-fn run(library: Library, batch: &Batch<'_>, streams: &[cudaStream_t]) -> Result<ncclResult_t, Error> {
+fn run_steps(library: Library, batch: &Batch<'_>, streams: &[cudaStream_t]) -> Result<ncclResult_t, Error> {
     // SAFETY: the guards are held, and the batch lives until NCCL is done; the graph keeps its buffers.
-    let call = |step: &Step| unsafe { step.call(&batch.members, streams) };
+    let call = |step: &BatchStep| unsafe { step.call_operation(&batch.members, streams) };
     let mut result = ncclResult_t::ncclSuccess;
-    for steps in batch.steps.chunk_by(Step::is_grouped_with) {
+    for steps in batch.steps.chunk_by(BatchStep::is_grouped_with) {
         let code = match steps {
             [step] if step.group.is_none() => call(step)?,
             _ => {
-                nccl_group::run(library, nccl_group::END, || {
+                nccl_group::run_calls(library, nccl_group::END, || {
                     steps.iter().try_for_each(|step| call(step).map(drop))
                 })?
                 .0

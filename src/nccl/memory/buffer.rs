@@ -29,7 +29,7 @@ impl<'a> Access<'a> {
 
     /// The access to a mutably borrowed buffer, after the stream has waited for its earlier uses.
     #[inline]
-    fn exclusive(address: CUdeviceptr, queued: SyncOnDrop<'a>) -> Self {
+    fn new_exclusive(address: CUdeviceptr, queued: SyncOnDrop<'a>) -> Self {
         Self { address, queued: Some(queued), is_exclusive: true }
     }
 
@@ -49,7 +49,7 @@ impl Drop for Access<'_> {
     #[inline]
     fn drop(&mut self) {
         match self.queued.take() {
-            Some(queued) if !self.is_exclusive => reads::record(queued),
+            Some(queued) if !self.is_exclusive => reads::record_access(queued),
             queued => drop(queued),
         }
     }
@@ -157,7 +157,7 @@ unsafe impl<T: Element> DeviceBufferMut for CudaSlice<T> {
     #[inline]
     fn write<'a>(&'a mut self, stream: &'a CudaStream) -> Access<'a> {
         let (address, queued) = self.device_ptr_mut(stream);
-        Access::exclusive(address, queued)
+        Access::new_exclusive(address, queued)
     }
 }
 

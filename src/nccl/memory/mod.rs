@@ -93,7 +93,7 @@ impl Memory {
         stream: Arc<CudaStream>,
         owner: O,
     ) -> Self {
-        Self { allocation: Arc::new(Allocation::adopt(address, bytes, stream, owner)) }
+        Self { allocation: Arc::new(Allocation::adopt_memory(address, bytes, stream, owner)) }
     }
 
     /// Size in bytes.
@@ -182,26 +182,26 @@ impl<T: Element> TryFrom<CudaSlice<T>> for Memory {
         let stream = Arc::clone(DeviceSlice::stream(&slice));
         let bytes = DeviceSlice::num_bytes(&slice);
         cuda::check_stream(ADOPT, &stream)?;
-        cuda::bind(stream.context())?;
+        cuda::bind_context(stream.context())?;
         // The slice may be memory of the capture's graph.
         cuda::refuse_captured(ADOPT, &stream)?;
         // An error noted by cudarc may mean a lost record of an earlier use.
-        stream.context().check_err().map_err(Error::cuda("an earlier operation of cudarc's"))?;
+        stream.context().check_err().map_err(Error::of_cuda("an earlier operation of cudarc's"))?;
         // cudarc waits for the events of earlier uses only while it counts a stream.
         let tracks = stream.context().is_event_tracking();
         let counted = tracks.then(|| cuda::track_events(stream.context())).transpose()?;
         // SAFETY: used only here, and this function holds the stream.
         let second =
-            unsafe { cuda::second_object(&stream) }.map_err(Error::cuda("cuDevicePrimaryCtxRetain"))?;
+            unsafe { cuda::second_object(&stream) }.map_err(Error::of_cuda("cuDevicePrimaryCtxRetain"))?;
         let (address, used) = slice.device_ptr_mut(&second);
         drop((used, counted));
-        second.context().check_err().map_err(Error::cuda("cuStreamWaitEvent"))?;
+        second.context().check_err().map_err(Error::of_cuda("cuStreamWaitEvent"))?;
         if !address.is_multiple_of(8) {
             let reason = format!(
                 "memory at address {address:#x} cannot be adopted: it must begin at a multiple of 8 bytes"
             );
-            return Err(Error::argument(ADOPT, reason));
+            return Err(Error::bad_argument(ADOPT, reason));
         }
-        Ok(Self { allocation: Arc::new(Allocation::adopt(address, bytes, stream, slice)) })
+        Ok(Self { allocation: Arc::new(Allocation::adopt_memory(address, bytes, stream, slice)) })
     }
 }

@@ -22,7 +22,7 @@ static RECORDED: Condvar = Condvar::new();
 pub(crate) struct Recording(usize);
 
 impl Recording {
-    fn begin(event: &CudaEvent) -> Self {
+    fn begin_recording(event: &CudaEvent) -> Self {
         let (event, mut recording) = (event.cu_event() as usize, lock(&RECORDING));
         while recording.contains(&event) {
             recording = RECORDED.wait(recording).unwrap_or_else(PoisonError::into_inner);
@@ -42,9 +42,9 @@ impl Drop for Recording {
 /// Records a queued access, in addition to earlier ones. A failure is noted as by cudarc, and nothing is
 /// recorded then.
 #[cold]
-pub(super) fn record(queued: SyncOnDrop<'_>) {
+pub(super) fn record_access(queued: SyncOnDrop<'_>) {
     let Some((event, stream)) = to_record(&queued) else { return drop(queued) };
-    let recording = Recording::begin(event);
+    let recording = Recording::begin_recording(event);
     match cuda::wait_for_queued(stream, event) {
         Ok(()) => drop(queued),
         Err(error) => {
@@ -70,7 +70,7 @@ pub(crate) fn queue_read<T, R>(
     mem::forget(queued);
     cuda::refuse_captured_copy(stream)?;
     let Some((event, _)) = event else { return call() };
-    let _recording = Recording::begin(event);
+    let _recording = Recording::begin_recording(event);
     cuda::wait_for_queued(stream, event)?;
     call()
 }
@@ -90,7 +90,7 @@ pub(crate) fn begin_write<T>(
     mem::forget(queued);
     cuda::refuse_captured_copy(stream)?;
     let Some((event, _)) = event else { return Ok(None) };
-    let recording = Recording::begin(event);
+    let recording = Recording::begin_recording(event);
     cuda::wait_for_queued(stream, event)?;
     Ok(Some(recording))
 }

@@ -10,7 +10,7 @@ use super::buffer::{DeviceBuffer, OwnedBuffer};
 use crate::lock::lock;
 use crate::log;
 use crate::nccl::allocation::Owner;
-use crate::nccl::communicator::{Communicator, Handle, Object, RegisteredMemory, State};
+use crate::nccl::communicator::{Communicator, CommunicatorState, Handle, Object, RegisteredMemory};
 use crate::nccl::{cuda, error::Error, nccl_group};
 
 /// NCCL's functions for a kind of registered memory.
@@ -45,8 +45,8 @@ impl Registered {
         functions: &'static Functions,
     ) -> Result<Arc<Self>, Error> {
         let operation = functions.register_name;
-        nccl_group::forbid(operation)?;
-        cuda::bind(&communicator.handle.context)?;
+        nccl_group::forbid_group(operation)?;
+        cuda::bind_context(&communicator.handle.context)?;
         let OwnedBuffer { stream, owner, addresses, .. } =
             OwnedBuffer::new(communicator, operation, "memory", buffer)?;
         Ok(Arc::new(Self {
@@ -62,7 +62,7 @@ impl Registered {
 
     /// The communicator deregisters it before it ends.
     pub(super) fn add_to_communicator(self: &Arc<Self>) {
-        self.communicator.add(Arc::downgrade(self) as Weak<dyn Object>);
+        self.communicator.add_object(Arc::downgrade(self) as Weak<dyn Object>);
     }
 
     /// Numbers a new window before NCCL creates it.
@@ -78,7 +78,7 @@ impl Registered {
             communicator: Arc::clone(&self.communicator),
             memory: self.memory.clone(),
             owner: Arc::clone(&self.owner),
-            slot: AtomicPtr::new(self.raw()),
+            slot: AtomicPtr::new(self.raw_handle()),
             number: AtomicU64::new(self.number.load(Ordering::Relaxed)),
             functions: self.functions,
             ended: AtomicBool::new(self.ended.load(Ordering::Acquire)),
@@ -88,14 +88,14 @@ impl Registered {
     }
 
     pub(super) fn is_active(&self) -> bool {
-        !self.raw().is_null() && !self.ended.load(Ordering::Acquire)
+        !self.raw_handle().is_null() && !self.ended.load(Ordering::Acquire)
     }
 
-    pub(super) fn raw(&self) -> *mut c_void {
+    pub(super) fn raw_handle(&self) -> *mut c_void {
         self.slot.load(Ordering::Acquire)
     }
 
-    pub(super) fn addresses(&self) -> &Range<u64> {
+    pub(super) fn address_range(&self) -> &Range<u64> {
         &self.memory.addresses
     }
 
@@ -105,14 +105,15 @@ impl Registered {
     }
 
     /// Deregisters it. No work uses it any more.
-    fn deregister(&self) -> Result<(), Error> {
+    fn deregister_memory(&self) -> Result<(), Error> {
         let (operation, handle) = (self.functions.deregister_name, &*self.communicator);
-        let state = handle.lock();
-        let communicator = handle.comm(*state, State::exists, operation)?;
+        let state = handle.lock_state();
+        let communicator = handle.comm_in_state(*state, CommunicatorState::allows_queries, operation)?;
         // SAFETY: the communicator is alive, the handle is one of its own, and no work of this rank uses it.
-        let code = unsafe { (self.functions.deregister)(handle.library.raw(), communicator, self.raw()) }?;
+        let code =
+            unsafe { (self.functions.deregister)(handle.library.raw(), communicator, self.raw_handle()) }?;
         drop(state);
-        handle.finish(operation, code)
+        handle.finish_operation(operation, code)
     }
 
     /// Waits for the communicator's work and deregisters the memory. If the work fails, the communicator is
@@ -121,29 +122,29 @@ impl Registered {
         let (operation, handle) = (self.functions.deregister_name, &*self.communicator);
         if std::thread::panicking() {
             // Dropping the communicator deregisters it too.
-            return handle.abort().and(Err(Error::Aborted { operation }));
+            return handle.abort_communicator().and(Err(Error::Aborted { operation }));
         }
-        cuda::bind(&handle.context)?;
+        cuda::bind_context(&handle.context)?;
         // Waiting would invalidate a capture.
-        handle.streams().iter().try_for_each(|stream| cuda::refuse_captured(operation, stream))?;
+        handle.used_streams().iter().try_for_each(|stream| cuda::refuse_captured(operation, stream))?;
         handle.drain_or_abort(operation)?;
-        self.deregister()
+        self.deregister_memory()
     }
 }
 
 impl Object for Registered {
-    fn release(&self) {
+    fn release_object(&self) {
         if self.is_active() {
             self.ended.store(true, Ordering::Release);
-            if let Err(error) = self.deregister() {
+            if let Err(error) = self.deregister_memory() {
                 self.defer_to_communicator(&error);
             }
         }
     }
 
-    fn memory(&self) -> Option<RegisteredMemory> {
+    fn registered_memory(&self) -> Option<RegisteredMemory> {
         let number = self.number.load(Ordering::Relaxed);
-        Some(RegisteredMemory { raw: self.raw().addr(), number, ..self.memory.clone() })
+        Some(RegisteredMemory { raw: self.raw_handle().addr(), number, ..self.memory.clone() })
     }
 }
 
@@ -206,13 +207,17 @@ impl Communicator {
     pub fn register<B: DeviceBuffer + ?Sized>(&self, buffer: &B) -> Result<Registration, Error> {
         let registered = Registered::new(self, buffer, false, &REGISTRATION)?;
         let ((address, bytes), slot) = (registered.address_and_bytes(), registered.slot.as_ptr());
-        self.handle.call(REGISTRATION.register_name, State::is_alive, |raw, communicator| {
-            // While the guard is held: a graph keeps the memory known to NCCL when it is captured.
-            registered.add_to_communicator();
-            // SAFETY: `call` holds the guard, and the handle is alive; the memory has so many bytes; writes
-            // one pointer.
-            unsafe { raw.ncclCommRegister(communicator, address, bytes, slot) }
-        })?;
+        self.handle.call_in_state(
+            REGISTRATION.register_name,
+            CommunicatorState::is_alive,
+            |raw, communicator| {
+                // While the guard is held: a graph keeps the memory known to NCCL when it is captured.
+                registered.add_to_communicator();
+                // SAFETY: `call_in_state` holds the guard, and the handle is alive; the memory has so many
+                // bytes; writes one pointer.
+                unsafe { raw.ncclCommRegister(communicator, address, bytes, slot) }
+            },
+        )?;
         Ok(Registration { _registered: registered })
     }
 }

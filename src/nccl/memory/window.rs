@@ -9,7 +9,7 @@ use super::buffer::DeviceBuffer;
 use super::registered::{Functions, Registered};
 use super::view::checked_range;
 use crate::Element;
-use crate::nccl::communicator::{Communicator, Guards, State, overlap};
+use crate::nccl::communicator::{Communicator, CommunicatorState, Guards, ranges_overlap};
 use crate::nccl::error::{Error, each_first_error};
 use crate::nccl::{cuda, library::Library, nccl_group};
 
@@ -40,7 +40,7 @@ pub enum WindowKind {
 }
 
 impl WindowKind {
-    fn flags(self, library: Library) -> Result<c_int, Error> {
+    fn raw_flags(self, library: Library) -> Result<c_int, Error> {
         let flags = match self {
             Self::Plain => NCCL_WIN_DEFAULT,
             Self::Symmetric => NCCL_WIN_COLL_SYMMETRIC,
@@ -90,8 +90,8 @@ impl Communicator {
     /// [`Error::Deadline`]; otherwise the errors of [`register`](Self::register).
     pub fn window<B: DeviceBuffer + ?Sized>(&self, buffer: &B, kind: WindowKind) -> Result<Window, Error> {
         let window = Window::new(self, buffer, kind)?;
-        window.start(&mut Guards::lock([&*self.handle]))?;
-        window.finish()?;
+        window.start_registration(&mut Guards::lock_all([&*self.handle]))?;
+        window.finish_registration()?;
         Ok(window)
     }
 }
@@ -106,7 +106,7 @@ pub fn windows<'a, B: DeviceBuffer + ?Sized + 'a>(
     memories: impl IntoIterator<Item = (&'a Communicator, &'a B)>,
     kind: WindowKind,
 ) -> Result<Vec<Window>, Error> {
-    nccl_group::forbid(WINDOW)?;
+    nccl_group::forbid_group(WINDOW)?;
     let (communicators, buffers): (Vec<_>, Vec<_>) = memories.into_iter().unzip();
     let library = Communicator::common_library(WINDOW, communicators.iter().copied())?;
     let Some(library) = library else { return Ok(Vec::new()) };
@@ -118,14 +118,14 @@ pub fn windows<'a, B: DeviceBuffer + ?Sized + 'a>(
         refuse_overlaps(&windows)?;
     }
     // NCCL uses the communicators until the group has ended.
-    let mut guards = Guards::lock(windows.iter().map(|window| &*window.registered.communicator));
-    let grouped = nccl_group::run(library, nccl_group::END, || {
-        windows.iter().try_for_each(|window| window.start(&mut guards))
+    let mut guards = Guards::lock_all(windows.iter().map(|window| &*window.registered.communicator));
+    let grouped = nccl_group::run_calls(library, nccl_group::END, || {
+        windows.iter().try_for_each(|window| window.start_registration(&mut guards))
     });
     drop(guards);
     grouped?;
     // Each one, in spite of errors: NCCL may write into every window until it is done with it.
-    each_first_error(&windows, Window::finish)?;
+    each_first_error(&windows, Window::finish_registration)?;
     Ok(windows)
 }
 
@@ -153,10 +153,11 @@ fn refuse_different_sizes(windows: &[Window]) -> Result<(), Error> {
 fn refuse_overlaps(windows: &[Window]) -> Result<(), Error> {
     for (index, Window { registered: one, .. }) in windows.iter().enumerate() {
         let overlaps = |Window { registered: other, .. }: &Window| {
-            Arc::ptr_eq(&one.communicator, &other.communicator) && overlap(one.addresses(), other.addresses())
+            Arc::ptr_eq(&one.communicator, &other.communicator)
+                && ranges_overlap(one.address_range(), other.address_range())
         };
         if windows[..index].iter().any(overlaps) {
-            return Err(Error::argument(WINDOW, OVERLAP));
+            return Err(Error::bad_argument(WINDOW, OVERLAP));
         }
     }
     Ok(())
@@ -166,9 +167,9 @@ const OVERLAP: &str = "the memory is in another symmetric window of the communic
 
 /// Refuses memory of another symmetric window: NCCL does not define which one it uses.
 fn refuse_overlap(communicator: &Communicator, registered: &Registered) -> Result<(), Error> {
-    let known = communicator.handle.registered_at(registered.addresses());
+    let known = communicator.handle.registered_at(registered.address_range());
     if known.iter().any(|(memory, _)| memory.symmetric && memory.raw != 0) {
-        return Err(Error::argument(WINDOW, OVERLAP));
+        return Err(Error::bad_argument(WINDOW, OVERLAP));
     }
     Ok(())
 }
@@ -186,23 +187,23 @@ impl Window {
         }
         let library = communicator.library();
         library.raw().require(WINDOW)?;
-        let flags = kind.flags(library)?;
+        let flags = kind.raw_flags(library)?;
         // The memory's zeroes and earlier writes come before writes of other ranks.
         cuda::refuse_captured(WINDOW, buffer.stream())?;
-        cuda::wait(buffer.stream())?;
+        cuda::wait_for_stream(buffer.stream())?;
         if symmetric {
             communicator.handle.prepare_fence(&communicator.stream)?;
         }
         Ok(Self { registered, flags })
     }
 
-    /// Calls NCCL. It writes its handle before the communicator reports success; [finish](Self::finish) waits
-    /// for the handle.
-    fn start(&self, guards: &mut Guards<'_>) -> Result<(), Error> {
+    /// Calls NCCL. It writes its handle before the communicator reports success;
+    /// [finish](Self::finish_registration) waits for the handle.
+    fn start_registration(&self, guards: &mut Guards<'_>) -> Result<(), Error> {
         let ((address, bytes), slot) =
             (self.registered.address_and_bytes(), self.registered.slot.as_ptr().cast());
         let handle = &*self.registered.communicator;
-        let (comm, _) = guards.comm(handle, State::is_alive, WINDOW)?;
+        let (comm, _) = guards.comm_of(handle, CommunicatorState::is_alive, WINDOW)?;
         self.registered.number_window();
         if handle.is_blocking() {
             // While the guard is held: a graph keeps the memory known to NCCL when it is captured.
@@ -212,10 +213,10 @@ impl Window {
         // until the callers have waited for NCCL.
         let code =
             unsafe { handle.library.raw().ncclCommWindowRegister(comm, address, bytes, slot, self.flags) }?;
-        handle.library.accept(WINDOW, code).map(drop)
+        handle.library.accept_code(WINDOW, code).map(drop)
     }
 
-    fn finish(&self) -> Result<(), Error> {
+    fn finish_registration(&self) -> Result<(), Error> {
         let handle = &*self.registered.communicator;
         handle.wait_for_nccl(WINDOW, handle.config.deadline)?;
         if !handle.is_blocking() {
@@ -247,16 +248,20 @@ impl Window {
             return Ok(0);
         }
         let mut address = std::ptr::null_mut();
-        self.registered.communicator.call(OPERATION, State::exists, |raw, handle| {
-            // SAFETY: `call` holds the guard, and the handle is alive; writes one pointer.
-            unsafe { raw.ncclWinGetUserPtr(handle, self.registered.raw().cast(), &mut address) }
-        })?;
+        self.registered.communicator.call_in_state(
+            OPERATION,
+            CommunicatorState::allows_queries,
+            |raw, handle| {
+                // SAFETY: `call_in_state` holds the guard, and the handle is alive; writes one pointer.
+                unsafe { raw.ncclWinGetUserPtr(handle, self.registered.raw_handle().cast(), &mut address) }
+            },
+        )?;
         Ok(address as CUdeviceptr)
     }
 
     /// Checks a write of `len` elements at element `offset` of another rank's window, and returns NCCL's
     /// handle and the offset in bytes.
-    pub(crate) fn target<T: Element>(
+    pub(crate) fn write_target<T: Element>(
         &self,
         operation: &'static str,
         communicator: &Communicator,
@@ -268,10 +273,10 @@ impl Window {
         }
         if !self.is_active() {
             let reason = "NCCL made no window for the memory here (Window::is_active)";
-            return Err(Error::argument(operation, reason));
+            return Err(Error::bad_argument(operation, reason));
         }
         checked_range(offset..offset.saturating_add(len), self.bytes() / size_of::<T>())?;
-        Ok((self.registered.raw().cast(), offset * size_of::<T>()))
+        Ok((self.registered.raw_handle().cast(), offset * size_of::<T>()))
     }
 }
 

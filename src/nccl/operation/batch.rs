@@ -5,14 +5,16 @@ use std::{cell::RefCell, num::NonZeroU64, ops::Range, ptr, sync::Arc};
 use cudarc::driver::{CudaEvent, CudaStream};
 use nccl_sys::{cudaStream_t, ncclResult_t};
 
-use super::buffers::{Accesses, Buffers, OtherStreams, check_recorded, refuse_misread};
+use super::buffers::{Accesses, CallBuffers, OtherStreams, check_recorded, refuse_misread};
 use super::call::Submission;
 use super::call_config::CallConfig;
-use super::kind::{Kind, Operation};
+use super::kind::{NcclOperation, OperationKind};
 use super::reduction::Operator;
 use super::submit::call_nccl;
 use crate::nccl::allocation::Owner;
-use crate::nccl::communicator::{Communicator, Guards, Handle, Object, RegisteredMemory, State, overlap};
+use crate::nccl::communicator::{
+    Communicator, CommunicatorState, Guards, Handle, Object, RegisteredMemory, ranges_overlap,
+};
 use crate::nccl::cuda;
 use crate::nccl::error::{Error, each_first_error};
 use crate::nccl::library::Library;
@@ -23,9 +25,9 @@ use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut, OwnedBuffer};
 pub(crate) struct Batch<'env> {
     /// Common library of the communicators; `None` without operations.
     pub(crate) library: Option<Library>,
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<BatchStep>,
     /// Communicators, without duplicates. Steps and streams refer to them by index.
-    pub(crate) members: Vec<Member>,
+    pub(crate) members: Vec<BatchMember>,
     /// Keep the buffers' addresses valid. A batch dropped before its work was queued records no events: the
     /// streams may have become part of a capture, and cudarc would replace the events of earlier work there.
     accesses: Vec<Accesses<'env>>,
@@ -38,7 +40,7 @@ pub(crate) struct Batch<'env> {
     owned: Vec<(usize, Range<u64>)>,
     /// Operators, kept until NCCL has copied them.
     pub(super) operators: Vec<Arc<Operator>>,
-    /// Number of [nested](nested) groups that have not ended, have failed or have panicked.
+    /// Number of [nested](run_nested) groups that have not ended, have failed or have panicked.
     unfinished: usize,
     /// Index of the first step of the outermost nested group.
     group: usize,
@@ -47,7 +49,7 @@ pub(crate) struct Batch<'env> {
 }
 
 #[derive(Debug)]
-pub(crate) struct Member {
+pub(crate) struct BatchMember {
     pub(crate) handle: Arc<Handle>,
     pub(crate) stream: Arc<CudaStream>,
     pub(crate) rank: usize,
@@ -70,50 +72,50 @@ pub(crate) struct OtherStream {
 }
 
 #[derive(Debug)]
-pub(crate) struct Step {
+pub(crate) struct BatchStep {
     pub(crate) member: usize,
     pub(super) config: Option<CallConfig>,
-    pub(crate) operation: Operation,
+    pub(crate) operation: NcclOperation,
     pub(super) addresses: (u64, u64),
-    /// See [`Accesses::misaligned`](super::buffers::Accesses::misaligned), if a window can be created around
-    /// the buffer before NCCL is called.
+    /// See [`Accesses::misaligned_address`](super::buffers::Accesses::misaligned_address), if a window can be
+    /// created around the buffer before NCCL is called.
     pub(super) misaligned: Option<NonZeroU64>,
-    /// Index of the first step of the step's [nested] group.
+    /// Index of the first step of the step's [nested](run_nested) group.
     pub(crate) group: Option<usize>,
 }
 
 impl<'env> Batch<'env> {
     /// Checks an operation as far as possible without NCCL, and orders the communicator's stream after the
     /// buffers' streams.
-    pub(crate) fn record(
+    pub(crate) fn record_operation(
         &mut self,
         submission: Submission<'env>,
-        buffers: Buffers<'env, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
+        buffers: CallBuffers<'env, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
     ) -> Result<(), Error> {
-        self.check(&submission)?;
+        self.check_submission(&submission)?;
         let Submission { communicator, operation, .. } = &submission;
-        cuda::refuse_captured(operation.name(), &communicator.stream)?;
+        cuda::refuse_captured(operation.operation_name(), &communicator.stream)?;
         let (mut others, offsets) = (OtherStreams::new(), buffers.offsets);
-        let accesses = communicator.access(operation, buffers, false, &mut others)?;
-        let addresses = communicator.addresses(operation, offsets, &accesses)?;
+        let accesses = communicator.access_buffers(operation, buffers, false, &mut others)?;
+        let addresses = communicator.operation_addresses(operation, offsets, &accesses)?;
         self.has_events |= accesses.have_events();
         self.accesses.push(accesses);
-        self.push(submission, addresses, None, others)
+        self.push_step(submission, addresses, None, others)
     }
 
-    /// Like [`record`](Self::record), for an operation of a graph or a prepared one: keeps the owners of its
-    /// buffers, and does not order streams yet.
+    /// Like [`record_operation`](Self::record_operation), for an operation of a graph or a prepared one:
+    /// keeps the owners of its buffers, and does not order streams yet.
     pub(crate) fn record_owned<'b>(
         &mut self,
         submission: Submission<'b>,
-        buffers: Buffers<'b, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
+        buffers: CallBuffers<'b, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
     ) -> Result<(), Error> {
-        self.check(&submission)?;
+        self.check_submission(&submission)?;
         let Submission { communicator, operation, .. } = &submission;
         let (mut others, offsets) = (OtherStreams::new(), buffers.offsets);
         let mut owned = Vec::new();
-        for buffer in buffers.owned(communicator, operation.name())? {
-            self.refuse_overlap(operation.name(), &buffer)?;
+        for buffer in buffers.owned_buffers(communicator, operation.operation_name())? {
+            self.refuse_overlap(operation.operation_name(), &buffer)?;
             let registered = communicator.handle.registered_at(&buffer.addresses);
             self.kept.extend(registered.into_iter().map(|(_, object)| Arc::new(object) as Owner));
             self.kept.push(buffer.owner);
@@ -123,22 +125,22 @@ impl<'env> Batch<'env> {
         }
         self.operators.extend(buffers.operator.cloned());
         // Buffers with an owner have no events, so this does not wait.
-        let accesses = buffers.accesses(&communicator.stream);
-        let addresses = communicator.addresses(operation, offsets, &accesses)?;
-        let misaligned = accesses.misaligned(operation);
-        for (memory, object) in communicator.handle.registered() {
+        let accesses = buffers.into_accesses(&communicator.stream);
+        let addresses = communicator.operation_addresses(operation, offsets, &accesses)?;
+        let misaligned = accesses.misaligned_address(operation);
+        for (memory, object) in communicator.handle.registered_objects() {
             let is_target =
-                matches!(operation.kind, Kind::Put(_, window, _) if window.0.addr() == memory.raw);
-            if is_target || operation.waits() {
+                matches!(operation.kind, OperationKind::Put(_, window, _) if window.0.addr() == memory.raw);
+            if is_target || operation.waits_for_signals() {
                 self.kept.push(Arc::new(object));
             }
         }
-        if operation.waits() {
+        if operation.waits_for_signals() {
             communicator.add_streams_of_windows(&mut others)?;
         }
-        let member = self.member(communicator);
+        let member = self.member_index(communicator);
         self.owned.extend(owned.into_iter().map(|addresses| (member, addresses)));
-        self.push(submission, addresses, misaligned, others)
+        self.push_step(submission, addresses, misaligned, others)
     }
 
     /// Refuses an overlap of buffers in one group, if one of them is written: operations of a group run
@@ -151,71 +153,79 @@ impl<'env> Batch<'env> {
         let overlaps = |other: &OwnedBuffer| {
             (buffer.is_written || other.is_written)
                 && Arc::ptr_eq(&buffer.owner, &other.owner)
-                && overlap(&buffer.addresses, &other.addresses)
+                && ranges_overlap(&buffer.addresses, &other.addresses)
         };
         if self.group_buffers.iter().any(overlaps) {
             let reason = "another operation of the group writes what this one uses, or uses what it writes";
-            return Err(Error::argument(operation, reason));
+            return Err(Error::bad_argument(operation, reason));
         }
         self.group_buffers.push(buffer.clone());
         Ok(())
     }
 
-    fn check(&self, submission: &Submission<'_>) -> Result<(), Error> {
+    fn check_submission(&self, submission: &Submission<'_>) -> Result<(), Error> {
         let Submission { communicator, config, operation } = submission;
         let library = self.library.unwrap_or(communicator.library());
         if !ptr::eq(communicator.library().raw(), library.raw()) {
-            return Err(Error::WrongLibrary { operation: operation.name() });
+            return Err(Error::WrongLibrary { operation: operation.operation_name() });
         }
-        operation.require(library)?;
-        config.map(|config| config.raw(library)).transpose()?;
-        communicator.handle.comm(*communicator.handle.lock(), State::is_alive, operation.name())?;
-        cuda::bind(&communicator.handle.context)
+        operation.require_function(library)?;
+        config.map(|config| config.raw_config(library)).transpose()?;
+        communicator.handle.comm_in_state(
+            *communicator.handle.lock_state(),
+            CommunicatorState::is_alive,
+            operation.operation_name(),
+        )?;
+        cuda::bind_context(&communicator.handle.context)
     }
 
-    fn push(
+    fn push_step(
         &mut self,
         Submission { communicator, config, operation }: Submission<'_>,
         addresses: (u64, u64),
         misaligned: Option<NonZeroU64>,
         others: OtherStreams,
     ) -> Result<(), Error> {
-        let member = self.member(communicator);
+        let member = self.member_index(communicator);
         self.library = Some(communicator.library());
         for stream in others {
-            self.others.push(OtherStream { member, stream, event: communicator.event()? });
+            self.others.push(OtherStream { member, stream, event: communicator.order_event()? });
         }
         let group = (self.unfinished > 0).then_some(self.group);
         let config = config.cloned();
-        self.steps.push(Step { member, config, operation, addresses, misaligned, group });
+        self.steps.push(BatchStep { member, config, operation, addresses, misaligned, group });
         Ok(())
     }
 
     /// Returns the index of the communicator in the members. Adds it if it is missing.
-    fn member(&mut self, communicator: &Communicator) -> usize {
+    fn member_index(&mut self, communicator: &Communicator) -> usize {
         let found = self.members.iter().position(|member| Arc::ptr_eq(&member.handle, &communicator.handle));
         found.unwrap_or_else(|| {
             let (handle, stream) = (Arc::clone(&communicator.handle), Arc::clone(&communicator.stream));
-            self.members.push(Member { handle, stream, rank: communicator.rank() });
+            self.members.push(BatchMember { handle, stream, rank: communicator.rank() });
             self.members.len() - 1
         })
     }
 
-    /// Objects of the members now. Drop them without the guards, all of them: see [`Handle::objects`].
-    pub(crate) fn objects(&self) -> Vec<MemberObject> {
-        let of_member = |(index, member): (usize, &Member)| {
-            let objects = member.handle.objects().into_iter();
-            objects.map(move |object| MemberObject { member: index, memory: object.memory(), object })
+    /// Objects of the members now. Drop them without the guards, all of them: see [`Handle::live_objects`].
+    pub(crate) fn member_objects(&self) -> Vec<MemberObject> {
+        let of_member = |(index, member): (usize, &BatchMember)| {
+            let objects = member.handle.live_objects().into_iter();
+            objects.map(move |object| MemberObject {
+                member: index,
+                memory: object.registered_memory(),
+                object,
+            })
         };
         self.members.iter().enumerate().flat_map(of_member).collect()
     }
 
     /// Keeps the registrations and windows used by the operations. Some may be newer than the operations.
-    pub(crate) fn keep(&mut self, objects: Vec<MemberObject>) {
+    pub(crate) fn keep_objects(&mut self, objects: Vec<MemberObject>) {
         for MemberObject { member, memory, object } in objects {
             let Some(memory) = memory else { continue };
             let is_used = |(user, addresses): &(usize, Range<u64>)| {
-                *user == member && overlap(addresses, &memory.addresses)
+                *user == member && ranges_overlap(addresses, &memory.addresses)
             };
             if self.owned.iter().any(is_used) {
                 self.kept.push(Arc::new(object));
@@ -225,7 +235,7 @@ impl<'env> Batch<'env> {
 
     /// Refuses misaligned places in symmetric windows. Some windows may be newer than the operations.
     pub(crate) fn refuse_misaligned(&self, objects: &[MemberObject]) -> Result<(), Error> {
-        self.steps.iter().try_for_each(|Step { member, operation, misaligned, .. }| {
+        self.steps.iter().try_for_each(|BatchStep { member, operation, misaligned, .. }| {
             let in_symmetric_window = |address: &NonZeroU64| {
                 let known = objects.iter().filter(|known| known.member == *member);
                 let mut memories = known.filter_map(|known| known.memory.as_ref());
@@ -236,10 +246,10 @@ impl<'env> Batch<'env> {
         })
     }
 
-    /// Returns an error after a failed [nested] group.
+    /// Returns an error after a failed [nested](run_nested) group.
     pub(crate) fn refuse_unfinished(&self, operation: &'static str) -> Result<(), Error> {
         let reason = "cancelled, because a group in it failed or panicked";
-        if self.unfinished == 0 { Ok(()) } else { Err(Error::argument(operation, reason)) }
+        if self.unfinished == 0 { Ok(()) } else { Err(Error::bad_argument(operation, reason)) }
     }
 
     /// Refuses captured streams: a capture may have begun since the operations were recorded, or a buffer's
@@ -247,33 +257,33 @@ impl<'env> Batch<'env> {
     pub(crate) fn refuse_captured(&self, operation: &'static str) -> Result<(), Error> {
         let members = self.members.iter().map(|member| &member.stream);
         for stream in members.chain(self.others.iter().map(|other| &other.stream)) {
-            cuda::bind(stream.context())?;
+            cuda::bind_context(stream.context())?;
             cuda::refuse_captured(operation, stream)?;
         }
         Ok(())
     }
 
-    pub(crate) fn lock(&self, operation: &'static str) -> Result<Guards<'_>, Error> {
-        Guards::lock(self.members.iter().map(|member| &*member.handle)).all_alive(operation)
+    pub(crate) fn lock_members(&self, operation: &'static str) -> Result<Guards<'_>, Error> {
+        Guards::lock_all(self.members.iter().map(|member| &*member.handle)).all_alive(operation)
     }
 
     /// Waits until NCCL's own threads have finished the operations.
     pub(crate) fn wait_for_threads(&self, operation: &'static str) -> Result<(), Error> {
         // Each one, in spite of errors: afterwards the buffers may be used again.
         each_first_error(&self.members, |member| {
-            member.handle.finish(operation, ncclResult_t::ncclInProgress)
+            member.handle.finish_operation(operation, ncclResult_t::ncclInProgress)
         })
     }
 
     /// Returns the buffers to cudarc, and makes their streams wait for the communicators' streams.
-    pub(crate) fn release(&mut self) -> Result<(), Error> {
+    pub(crate) fn release_buffers(&mut self) -> Result<(), Error> {
         // Each one, in spite of errors: from now on, memory may be freed in the order of these streams.
         // Before the events of the buffers: waiting for one can make a stream part of a capture.
         let led = each_first_error(&self.others, |OtherStream { member, stream: other, event }| {
             let stream = &self.members[*member].stream;
-            cuda::bind(stream.context()).and_then(|()| cuda::make_wait(event, stream, other))
+            cuda::bind_context(stream.context()).and_then(|()| cuda::make_wait(event, stream, other))
         });
-        self.accesses.drain(..).for_each(|accesses| drop(accesses.queued()));
+        self.accesses.drain(..).for_each(|accesses| drop(accesses.into_queued()));
         if !self.has_events {
             return led;
         }
@@ -282,7 +292,10 @@ impl<'env> Batch<'env> {
 }
 
 /// Runs a nested group. If it fails or panics, it counts as unfinished, and the whole batch fails.
-pub(crate) fn nested<T, E>(batch: &RefCell<Batch<'_>>, body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+pub(crate) fn run_nested<T, E>(
+    batch: &RefCell<Batch<'_>>,
+    body: impl FnOnce() -> Result<T, E>,
+) -> Result<T, E> {
     let mut outer = batch.borrow_mut();
     if outer.unfinished == 0 {
         outer.group = outer.steps.len();
@@ -295,8 +308,8 @@ pub(crate) fn nested<T, E>(batch: &RefCell<Batch<'_>>, body: impl FnOnce() -> Re
     Ok(value)
 }
 
-impl Step {
-    /// True for steps of one [nested] group.
+impl BatchStep {
+    /// True for steps of one [nested](run_nested) group.
     pub(crate) fn is_grouped_with(&self, other: &Self) -> bool {
         self.group.is_some() && self.group == other.group
     }
@@ -304,20 +317,21 @@ impl Step {
     /// Calls NCCL with the stream of each communicator from `streams`. Returns ncclSuccess or ncclInProgress.
     ///
     /// # Safety
-    /// The caller holds the guards of [`Batch::lock`], and the batch of the step lives until NCCL is done
-    /// with it.
-    pub(crate) unsafe fn call(
+    /// The caller holds the guards of [`Batch::lock_members`], and the batch of the step lives until NCCL is
+    /// done with it.
+    pub(crate) unsafe fn call_operation(
         &self,
-        members: &[Member],
+        members: &[BatchMember],
         streams: &[cudaStream_t],
     ) -> Result<ncclResult_t, Error> {
         let Self { operation, addresses, .. } = self;
         let (handle, stream) = (&members[self.member].handle, streams[self.member]);
-        cuda::bind(&handle.context)?;
+        cuda::bind_context(&handle.context)?;
         // SAFETY: checked buffers, kept by the batch; the guard is held, and the state was found to be this
         // one.
-        let code =
-            unsafe { call_nccl(handle, stream, State::Alive, self.config.as_ref(), operation, *addresses) }?;
-        handle.library.accept(operation.name(), code)
+        let code = unsafe {
+            call_nccl(handle, stream, CommunicatorState::Alive, self.config.as_ref(), operation, *addresses)
+        }?;
+        handle.library.accept_code(operation.operation_name(), code)
     }
 }

@@ -8,7 +8,7 @@ use cudarc::driver::sys::CUresult;
 use cudarc::driver::{CudaContext, CudaStream};
 use nccl_sys::Version;
 
-use super::kind::{Kind, Operation, WAIT_SIGNAL};
+use super::kind::{NcclOperation, OperationKind, WAIT_SIGNAL};
 use super::reduction::{Operator, SCALAR};
 use crate::nccl::communicator::Communicator;
 use crate::nccl::cuda;
@@ -23,7 +23,7 @@ pub(super) const IN_PLACE: &str = "buffer";
 /// Buffers of an operation. Without `send`, both of NCCL's addresses are in `receive`; without `receive`,
 /// NCCL writes nothing.
 #[doc(hidden)]
-pub struct Buffers<'b, S: ?Sized, R: ?Sized> {
+pub struct CallBuffers<'b, S: ?Sized, R: ?Sized> {
     send: Option<&'b S>,
     receive: Option<&'b mut R>,
     pub(super) operator: Option<&'b Arc<Operator>>,
@@ -31,13 +31,13 @@ pub struct Buffers<'b, S: ?Sized, R: ?Sized> {
     pub(super) offsets: (u64, u64),
 }
 
-impl<'b, S: DeviceBuffer + ?Sized> Buffers<'b, S, MemoryViewMut<'b, u8>> {
+impl<'b, S: DeviceBuffer + ?Sized> CallBuffers<'b, S, MemoryViewMut<'b, u8>> {
     pub(super) fn send_only(send: Option<&'b S>) -> Self {
         Self::new(send, None, None)
     }
 }
 
-impl<'b, B: DeviceBufferMut + ?Sized> Buffers<'b, B, B> {
+impl<'b, B: DeviceBufferMut + ?Sized> CallBuffers<'b, B, B> {
     /// One buffer, written by the operation, and read if the operation reads.
     #[inline]
     pub(super) fn in_place(buffer: &'b mut B, operator: Option<&'b Arc<Operator>>) -> Self {
@@ -45,7 +45,7 @@ impl<'b, B: DeviceBufferMut + ?Sized> Buffers<'b, B, B> {
     }
 }
 
-impl<'b, S: DeviceBuffer + ?Sized, R: DeviceBufferMut + ?Sized> Buffers<'b, S, R> {
+impl<'b, S: DeviceBuffer + ?Sized, R: DeviceBufferMut + ?Sized> CallBuffers<'b, S, R> {
     #[inline]
     pub(super) fn new(
         send: Option<&'b S>,
@@ -57,14 +57,14 @@ impl<'b, S: DeviceBuffer + ?Sized, R: DeviceBufferMut + ?Sized> Buffers<'b, S, R
 
     /// Orders the accesses after events of the buffers.
     #[inline(always)]
-    pub(super) fn accesses(self, stream: &'b CudaStream) -> Accesses<'b> {
+    pub(super) fn into_accesses(self, stream: &'b CudaStream) -> Accesses<'b> {
         Accesses {
             send: ManuallyDrop::new(self.send.map(|send| send.read(stream))),
             receive: ManuallyDrop::new(self.receive.map(|receive| receive.write(stream))),
         }
     }
 
-    pub(super) fn owned(
+    pub(super) fn owned_buffers(
         &self,
         communicator: &Communicator,
         operation: &'static str,
@@ -98,7 +98,7 @@ impl<'b, S: DeviceBuffer + ?Sized, R: DeviceBufferMut + ?Sized> Buffers<'b, S, R
 }
 
 /// Accesses to an operation's buffers, valid while the buffers are borrowed. Dropping them has no effect:
-/// cudarc records the stream's use of the buffers when the [accesses of queued work](Self::queued) are
+/// cudarc records the stream's use of the buffers when the [accesses of queued work](Self::into_queued) are
 /// dropped.
 #[derive(Debug)]
 pub(super) struct Accesses<'b> {
@@ -119,33 +119,33 @@ impl<'b> Accesses<'b> {
 
     /// Address of the buffer to read, or of the only one.
     #[inline]
-    fn source(&self) -> u64 {
-        self.send.as_ref().map_or(self.target(), Access::address)
+    fn source_address(&self) -> u64 {
+        self.send.as_ref().map_or(self.target_address(), Access::address)
     }
 
     #[inline]
-    fn target(&self) -> u64 {
+    fn target_address(&self) -> u64 {
         self.receive.as_ref().map_or(0, Access::address)
     }
 
     /// Address of the buffer, if a place of a rank in it is not a multiple of 4 bytes, in an operation with
     /// symmetric kernels in NCCL.
     #[inline]
-    pub(super) fn misaligned(&self, operation: &Operation) -> Option<NonZeroU64> {
-        let (first, part) = (self.source(), (operation.count * operation.data_type.size()) as u64);
+    pub(super) fn misaligned_address(&self, operation: &NcclOperation) -> Option<NonZeroU64> {
+        let (first, part) = (self.source_address(), (operation.count * operation.data_type.size()) as u64);
         // All ranks must agree, so this rank's own part does not count: in place, rank 0's part is at the
         // beginning of the buffer, and the others follow it.
         let places = match operation.kind {
-            Kind::AllReduce(_) => first,
-            Kind::AllGather if self.send.is_some() => first,
-            Kind::AllGather | Kind::ReduceScatter(_) => first | part,
+            OperationKind::AllReduce(_) => first,
+            OperationKind::AllGather if self.send.is_some() => first,
+            OperationKind::AllGather | OperationKind::ReduceScatter(_) => first | part,
             _ => 0,
         };
         if places.is_multiple_of(4) { None } else { NonZeroU64::new(first) }
     }
 
     /// Accesses of work, to be dropped once the work is queued. Dropping has no effect without events.
-    pub(super) fn queued(self) -> Queued<'b> {
+    pub(super) fn into_queued(self) -> Queued<'b> {
         (ManuallyDrop::into_inner(self.send), ManuallyDrop::into_inner(self.receive))
     }
 }
@@ -157,14 +157,14 @@ impl Communicator {
     /// Checks the devices of the buffers, and orders NCCL's stream (it may be `captured`) after their
     /// streams. Streams other than NCCL's are added to `others`.
     #[inline(always)]
-    pub(super) fn access<'b>(
+    pub(super) fn access_buffers<'b>(
         &'b self,
-        operation: &Operation,
-        buffers: Buffers<'b, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
+        operation: &NcclOperation,
+        buffers: CallBuffers<'b, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
         captured: bool,
         others: &mut OtherStreams,
     ) -> Result<Accesses<'b>, Error> {
-        let name = operation.name();
+        let name = operation.operation_name();
         let mut contexts = Vec::new();
         let track = !captured && buffers.may_have_events();
         if track && !self.handle.tracks_own.load(Ordering::Relaxed) {
@@ -186,12 +186,12 @@ impl Communicator {
         if let Some(scalar) = buffers.operator.and_then(|operator| operator.scalar.as_ref()) {
             wait_for(SCALAR, &scalar.stream)?;
         }
-        if operation.waits() {
+        if operation.waits_for_signals() {
             self.add_streams_of_windows(others)?;
         }
         // Here, it costs half the instructions of a check before the waits.
         buffers.check_copies(name)?;
-        let accesses = buffers.accesses(&self.stream);
+        let accesses = buffers.into_accesses(&self.stream);
         if accesses.have_events() {
             self.check_events(name, captured, &contexts)?;
         }
@@ -224,10 +224,10 @@ impl Communicator {
             return Ok(());
         }
         cuda::refuse_per_thread(operation, stream)?;
-        cuda::bind(&self.handle.context)?;
+        cuda::bind_context(&self.handle.context)?;
         // Waiting for a captured stream would make the communicator's stream part of the capture.
         cuda::refuse_captured(operation, stream)?;
-        cuda::order(&*self.event()?, stream, &self.stream)?;
+        cuda::order_streams(&*self.order_event()?, stream, &self.stream)?;
         // A capture of the other stream may have begun since its check, and include this stream now.
         cuda::refuse_captured(operation, &self.stream)?;
         others.push(Arc::clone(stream));
@@ -271,22 +271,22 @@ impl Communicator {
     /// Returns NCCL's two addresses of an operation. Before NCCL 2.30, refuses offsets in a symmetric window
     /// unless they are multiples of 4 bytes: their results are wrong with 2.28.9, and right with 2.30.7.
     #[inline]
-    pub(super) fn addresses(
+    pub(super) fn operation_addresses(
         &self,
-        operation: &Operation,
+        operation: &NcclOperation,
         offsets: (u64, u64),
         accesses: &Accesses<'_>,
     ) -> Result<(u64, u64), Error> {
-        if let Some(first) = accesses.misaligned(operation) {
+        if let Some(first) = accesses.misaligned_address(operation) {
             self.refuse_misaligned(operation, first.get())?;
         }
-        Ok((accesses.source() + offsets.0, accesses.target() + offsets.1))
+        Ok((accesses.source_address() + offsets.0, accesses.target_address() + offsets.1))
     }
 
     /// Refuses a place in a symmetric window unless it is a multiple of 4 bytes, if the loaded NCCL gives
     /// wrong results there. `address` is in the window.
     #[cold]
-    pub(super) fn refuse_misaligned(&self, operation: &Operation, address: u64) -> Result<(), Error> {
+    pub(super) fn refuse_misaligned(&self, operation: &NcclOperation, address: u64) -> Result<(), Error> {
         let registered = self.handle.registered_at(&(address..address + 1));
         let in_symmetric_window = registered.iter().any(|(memory, _)| memory.symmetric);
         if in_symmetric_window { refuse_misread(self.library(), operation) } else { Ok(()) }
@@ -296,24 +296,24 @@ impl Communicator {
     /// signal.
     #[cold]
     pub(super) fn add_streams_of_windows(&self, others: &mut OtherStreams) -> Result<(), Error> {
-        cuda::bind(&self.handle.context)?;
-        let streams = self.handle.registered().into_iter().map(|(memory, _)| memory.stream);
+        cuda::bind_context(&self.handle.context)?;
+        let streams = self.handle.registered_objects().into_iter().map(|(memory, _)| memory.stream);
         for stream in streams.filter(|stream| **stream != *self.stream) {
             cuda::refuse_captured(WAIT_SIGNAL, &stream)?;
             others.push(stream);
         }
         // Created before the operation: after a failure, nothing is queued.
-        if others.is_empty() { Ok(()) } else { self.event().map(drop) }
+        if others.is_empty() { Ok(()) } else { self.order_event().map(drop) }
     }
 }
 
 /// Refuses an operation at a misaligned place in a symmetric window, if the loaded NCCL gives wrong results
 /// there.
-pub(super) fn refuse_misread(library: Library, operation: &Operation) -> Result<(), Error> {
+pub(super) fn refuse_misread(library: Library, operation: &NcclOperation) -> Result<(), Error> {
     let loaded = library.version();
     // Operations of a single rank are copies.
     if loaded < Version::new(2, 30, 0) && operation.size > 1 {
-        return Err(Error::Misaligned { operation: operation.name(), loaded });
+        return Err(Error::Misaligned { operation: operation.operation_name(), loaded });
     }
     Ok(())
 }
@@ -328,11 +328,14 @@ const NOTED: &str = "an earlier operation of cudarc's";
 /// a noted error, waits for the work of all of them and returns the error.
 pub(super) fn check_recorded<'a>(streams: impl Iterator<Item = &'a CudaStream> + Clone) -> Result<(), Error> {
     // Taken before the waits: the error of several streams can be noted in one context object.
-    let noted =
-        each_first_error(streams.clone(), |stream| stream.context().check_err().map_err(Error::cuda(NOTED)));
+    let noted = each_first_error(streams.clone(), |stream| {
+        stream.context().check_err().map_err(Error::of_cuda(NOTED))
+    });
     if noted.is_ok() {
         return Ok(());
     }
-    let wait = |stream: &CudaStream| cuda::bind(stream.context()).and_then(|()| cuda::wait(stream));
+    let wait = |stream: &CudaStream| {
+        cuda::bind_context(stream.context()).and_then(|()| cuda::wait_for_stream(stream))
+    };
     noted.and(each_first_error(streams, wait))
 }

@@ -2,9 +2,9 @@
 
 use std::{ops::Range, sync::Arc};
 
-use super::buffers::{Buffers, IN_PLACE, RECEIVE, SEND};
+use super::buffers::{CallBuffers, IN_PLACE, RECEIVE, SEND};
 use super::call_config::CallConfig;
-use super::kind::{ALL_TO_ALL_V, Exchange, Kind, Operation, require_type};
+use super::kind::{ALL_TO_ALL_V, NcclOperation, OperationKind, PeerExchange, require_type};
 use super::reduction::Operator;
 use crate::Element;
 use crate::nccl::communicator::Communicator;
@@ -30,14 +30,14 @@ pub trait Launch<'b>: sealed::Launch<'b> {}
 impl<'b, L: sealed::Launch<'b>> Launch<'b> for L {}
 
 pub(crate) mod sealed {
-    use super::{Buffers, DeviceBuffer, DeviceBufferMut, Error, Submission};
+    use super::{CallBuffers, DeviceBuffer, DeviceBufferMut, Error, Submission};
 
     pub trait Launch<'b>: Copy {
         /// Submits a checked operation.
         fn launch(
             self,
             submission: Submission<'b>,
-            buffers: Buffers<'b, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
+            buffers: CallBuffers<'b, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
         ) -> Result<(), Error>;
     }
 }
@@ -47,7 +47,7 @@ pub(crate) mod sealed {
 pub struct Submission<'b> {
     pub(crate) communicator: &'b Communicator,
     pub(crate) config: Option<&'b CallConfig>,
-    pub(crate) operation: Operation,
+    pub(crate) operation: NcclOperation,
 }
 
 /// Calls NCCL immediately.
@@ -113,7 +113,7 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
     #[inline(always)]
     pub(super) fn out_of_place<S, R>(
         self,
-        kind: Kind,
+        kind: OperationKind,
         mut send: Option<&'b S>,
         mut receive: Option<&'b mut R>,
         operator: Option<&'b Arc<Operator>>,
@@ -122,14 +122,14 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
         S: DeviceBuffer + ?Sized,
         R: DeviceBufferMut<Element = S::Element> + ?Sized,
     {
-        let (name, size) = (kind.name(), self.communicator.size());
-        self.check_rank(kind.root())?;
-        if let Some(root) = kind.root() {
+        let (name, size) = (kind.function_name(), self.communicator.size());
+        self.check_rank(kind.root_rank())?;
+        if let Some(root) = kind.root_rank() {
             if self.communicator.rank() == root {
                 let (buffer, missing) =
                     if kind.root_sends() { (SEND, send.is_none()) } else { (RECEIVE, receive.is_none()) };
                 if missing {
-                    return Err(Error::argument(
+                    return Err(Error::bad_argument(
                         name,
                         format!("rank {root} is the root and needs a {buffer}"),
                     ));
@@ -138,8 +138,8 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
                 let gathered = send.and_then(|send| send.len().checked_mul(size));
                 match kind {
                     // NCCL's copy engines find the root's window by this address.
-                    Kind::Gather(_) if receive.as_deref().map(R::len) == gathered => {}
-                    Kind::Gather(_) | Kind::Reduce(..) => receive = None,
+                    OperationKind::Gather(_) if receive.as_deref().map(R::len) == gathered => {}
+                    OperationKind::Gather(_) | OperationKind::Reduce(..) => receive = None,
                     _ => send = None,
                 }
             }
@@ -148,54 +148,57 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
         let whole = if kind.sends_parts() { None } else { sent };
         let count = match whole.or(received.filter(|_| !kind.receives_parts())) {
             Some(count) => count,
-            None => self.part(name, SEND, sent.unwrap_or_default())?,
+            None => self.part_len(name, SEND, sent.unwrap_or_default())?,
         };
         let needed = |parts| if parts { count.checked_mul(size) } else { Some(count) };
-        expect(name, SEND, needed(kind.sends_parts()), sent)?;
-        expect(name, RECEIVE, needed(kind.receives_parts()), received)?;
-        self.submit(kind, count, Buffers::new(send, receive, operator))
+        expect_len(name, SEND, needed(kind.sends_parts()), sent)?;
+        expect_len(name, RECEIVE, needed(kind.receives_parts()), received)?;
+        self.submit_operation(kind, count, CallBuffers::new(send, receive, operator))
     }
 
     /// Submits a collective whose result replaces its input.
     #[inline(always)]
     pub(super) fn in_place<B: DeviceBufferMut + ?Sized>(
         self,
-        kind: Kind,
+        kind: OperationKind,
         buffer: &'b mut B,
         operator: Option<&'b Arc<Operator>>,
     ) -> Result<(), Error> {
-        self.check_rank(kind.root())?;
+        self.check_rank(kind.root_rank())?;
         let (sends, receives) = (kind.sends_parts(), kind.receives_parts());
         let len = buffer.len();
-        let count = if sends || receives { self.part(kind.name(), IN_PLACE, len)? } else { len };
+        let count = if sends || receives { self.part_len(kind.function_name(), IN_PLACE, len)? } else { len };
         let own = (self.communicator.rank() * count * size_of::<B::Element>()) as u64;
-        let mut buffers = Buffers::in_place(buffer, operator);
+        let mut buffers = CallBuffers::in_place(buffer, operator);
         buffers.offsets = (if receives { own } else { 0 }, if sends { own } else { 0 });
-        self.submit(kind, count, buffers)
+        self.submit_operation(kind, count, buffers)
     }
 
     /// Submits an operation, with the `count` of NCCL's function.
     #[inline(always)]
-    pub(super) fn submit<S: DeviceBuffer + ?Sized>(
+    pub(super) fn submit_operation<S: DeviceBuffer + ?Sized>(
         self,
-        kind: Kind,
+        kind: OperationKind,
         count: usize,
-        buffers: Buffers<'b, S, impl DeviceBufferMut + ?Sized>,
+        buffers: CallBuffers<'b, S, impl DeviceBufferMut + ?Sized>,
     ) -> Result<(), Error> {
         let Self { communicator, config, launch } = self;
         let (rank, size, data_type) = (communicator.rank(), communicator.size(), S::Element::DATA_TYPE);
         let is_scale = size == 1 && buffers.operator.is_some();
-        let operation = Operation { kind, count, data_type, rank, size, is_scale };
-        self.check_rank(operation.kind.peer())?;
+        let operation = NcclOperation { kind, count, data_type, rank, size, is_scale };
+        self.check_rank(operation.kind.peer_rank())?;
         require_type::<S::Element>(communicator.library())?;
         if config.is_some() && !operation.is_collective() {
             let reason = "it does not take a CallConfig: only collectives with an NCCL function of their \
                           own do";
-            return Err(Error::argument(operation.name(), reason));
+            return Err(Error::bad_argument(operation.operation_name(), reason));
         }
         if buffers.operator.is_some_and(|operator| !Arc::ptr_eq(&operator.communicator, &communicator.handle))
         {
-            return Err(Error::WrongCommunicator { operation: operation.name(), object: "scaled sum" });
+            return Err(Error::WrongCommunicator {
+                operation: operation.operation_name(),
+                object: "scaled sum",
+            });
         }
         launch.launch(Submission { communicator, config, operation }, buffers)
     }
@@ -207,7 +210,7 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
     }
 
     /// Length of each rank's part in a buffer with one part per rank.
-    fn part(&self, operation: &'static str, buffer: &'static str, found: usize) -> Result<usize, Error> {
+    fn part_len(&self, operation: &'static str, buffer: &'static str, found: usize) -> Result<usize, Error> {
         let size = self.communicator.size();
         if found.is_multiple_of(size) {
             return Ok(found / size);
@@ -216,11 +219,11 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
     }
 
     /// Checks the parts of a send and a receive buffer of these lengths, one per rank.
-    pub(super) fn exchanges(
+    pub(super) fn check_exchanges(
         &self,
         (send, sent): (&[Range<usize>], usize),
         (receive, received): (&[Range<usize>], usize),
-    ) -> Result<Box<[Exchange]>, Error> {
+    ) -> Result<Box<[PeerExchange]>, Error> {
         let (own, size) = (self.communicator.rank(), self.communicator.size());
         check_parts(SEND, send, sent, size)?;
         check_parts(RECEIVE, receive, received, size)?;
@@ -240,13 +243,13 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
             return Err(wrong_parts(RECEIVE, &reason));
         }
         let pairs = send.iter().cloned().zip(receive.iter().cloned());
-        Ok(pairs.map(|(send, receive)| Exchange { send, receive }).collect())
+        Ok(pairs.map(|(send, receive)| PeerExchange { send, receive }).collect())
     }
 }
 
 /// Refuses a buffer of another length. `needed` is `None` if the length overflows.
 #[inline(always)]
-fn expect(
+fn expect_len(
     operation: &'static str,
     buffer: &'static str,
     needed: Option<usize>,
@@ -275,5 +278,5 @@ fn check_parts(buffer: &'static str, parts: &[Range<usize>], len: usize, size: u
 }
 
 fn wrong_parts(buffer: &'static str, reason: &str) -> Error {
-    Error::argument(ALL_TO_ALL_V, format!("the parts of the {buffer}: {reason}"))
+    Error::bad_argument(ALL_TO_ALL_V, format!("the parts of the {buffer}: {reason}"))
 }

@@ -60,7 +60,7 @@ impl CallConfig {
     }
 
     /// The C struct. Its pointer points into `self`.
-    pub(crate) fn raw(&self, library: Library) -> Result<ncclCollConfig_t, Error> {
+    pub(crate) fn raw_config(&self, library: Library) -> Result<ncclCollConfig_t, Error> {
         library.require("CallConfig", SINCE)?;
         let mut raw = ncclCollConfig_t::default();
         self.settings.apply(&mut raw, library)?;

@@ -4,9 +4,9 @@ use std::{ffi::c_int, ops::Range};
 
 use nccl_sys::ncclWaitSignalDesc_t;
 
-use super::buffers::Buffers;
+use super::buffers::CallBuffers;
 use super::call::{Call, Immediate, Launch};
-use super::kind::{Kind, PUT, PeerWindow, WAIT_SIGNAL};
+use super::kind::{OperationKind, PUT, PeerWindow, WAIT_SIGNAL};
 use super::reduction::Reduction;
 use crate::nccl::communicator::Communicator;
 use crate::nccl::error::Error;
@@ -56,7 +56,7 @@ pub trait Collectives<'b>: Sized {
     {
         let call = self.call();
         let (op, operator) = op.resolve(call.communicator);
-        call.out_of_place(Kind::AllReduce(op), Some(send), Some(receive), operator)
+        call.out_of_place(OperationKind::AllReduce(op), Some(send), Some(receive), operator)
     }
 
     /// In-place [`all_reduce`](Self::all_reduce).
@@ -68,7 +68,7 @@ pub trait Collectives<'b>: Sized {
     {
         let call = self.call();
         let (op, operator) = op.resolve(call.communicator);
-        call.in_place(Kind::AllReduce(op), buffer, operator)
+        call.in_place(OperationKind::AllReduce(op), buffer, operator)
     }
 
     /// Sets element `i` of the root's `receive` to the reduction of element `i` of all ranks' `send`
@@ -94,7 +94,7 @@ pub trait Collectives<'b>: Sized {
     {
         let call = self.call();
         let (op, operator) = op.resolve(call.communicator);
-        call.out_of_place(Kind::Reduce(op, root), Some(send), receive, operator)
+        call.out_of_place(OperationKind::Reduce(op, root), Some(send), receive, operator)
     }
 
     /// In-place [`reduce`](Self::reduce). The other ranks' buffers are only read.
@@ -105,7 +105,7 @@ pub trait Collectives<'b>: Sized {
     {
         let call = self.call();
         let (op, operator) = op.resolve(call.communicator);
-        call.in_place(Kind::Reduce(op, root), buffer, operator)
+        call.in_place(OperationKind::Reduce(op, root), buffer, operator)
     }
 
     /// Copies the root's `send` to all ranks' `receive`, of the same length (`ncclBroadcast`). The other
@@ -115,7 +115,7 @@ pub trait Collectives<'b>: Sized {
         S: DeviceBuffer + ?Sized,
         R: DeviceBufferMut<Element = S::Element> + ?Sized,
     {
-        self.call().out_of_place(Kind::Broadcast(root), send, Some(receive), None)
+        self.call().out_of_place(OperationKind::Broadcast(root), send, Some(receive), None)
     }
 
     /// Copies the root's buffer to the buffers of all ranks (`ncclBroadcast`).
@@ -123,7 +123,7 @@ pub trait Collectives<'b>: Sized {
     where
         B: DeviceBufferMut + ?Sized,
     {
-        self.call().in_place(Kind::Broadcast(root), buffer, None)
+        self.call().in_place(OperationKind::Broadcast(root), buffer, None)
     }
 
     /// Concatenates all ranks' `send` in `receive`, in rank order (`ncclAllGather`): rank `r`'s part begins
@@ -133,13 +133,13 @@ pub trait Collectives<'b>: Sized {
         S: DeviceBuffer + ?Sized,
         R: DeviceBufferMut<Element = S::Element> + ?Sized,
     {
-        self.call().out_of_place(Kind::AllGather, Some(send), Some(receive), None)
+        self.call().out_of_place(OperationKind::AllGather, Some(send), Some(receive), None)
     }
 
     /// In-place [`all_gather`](Self::all_gather): this rank's input is its own part of the buffer, from
     /// element `rank * (buffer.len() / size)` on. The length of the buffer is a multiple of `size`.
     fn all_gather_in_place<B: DeviceBufferMut + ?Sized>(self, buffer: &'b mut B) -> Result<(), Error> {
-        self.call().in_place(Kind::AllGather, buffer, None)
+        self.call().in_place(OperationKind::AllGather, buffer, None)
     }
 
     /// Reduces all ranks' `send`, splits the result into one part of `receive.len()` elements per rank, and
@@ -152,7 +152,7 @@ pub trait Collectives<'b>: Sized {
     {
         let call = self.call();
         let (op, operator) = op.resolve(call.communicator);
-        call.out_of_place(Kind::ReduceScatter(op), Some(send), Some(receive), operator)
+        call.out_of_place(OperationKind::ReduceScatter(op), Some(send), Some(receive), operator)
     }
 
     /// In-place [`reduce_scatter`](Self::reduce_scatter): the result is stored in this rank's own part of the
@@ -165,7 +165,7 @@ pub trait Collectives<'b>: Sized {
     {
         let call = self.call();
         let (op, operator) = op.resolve(call.communicator);
-        call.in_place(Kind::ReduceScatter(op), buffer, operator)
+        call.in_place(OperationKind::ReduceScatter(op), buffer, operator)
     }
 
     /// Sends part `r` of `send` to rank `r`, and receives part `r` of `receive` from it (`ncclAlltoAll`, or
@@ -176,7 +176,7 @@ pub trait Collectives<'b>: Sized {
         S: DeviceBuffer + ?Sized,
         R: DeviceBufferMut<Element = S::Element> + ?Sized,
     {
-        self.call().out_of_place(Kind::AllToAll, Some(send), Some(receive), None)
+        self.call().out_of_place(OperationKind::AllToAll, Some(send), Some(receive), None)
     }
 
     /// [`all_to_all`](Self::all_to_all) with parts of any lengths and offsets (sends and receives in a
@@ -214,8 +214,12 @@ pub trait Collectives<'b>: Sized {
         R: DeviceBufferMut<Element = S::Element> + ?Sized,
     {
         let call = self.call();
-        let exchanges = call.exchanges((send_parts, send.len()), (receive_parts, receive.len()))?;
-        call.submit(Kind::AllToAllV(exchanges), 0, Buffers::new(Some(send), Some(receive), None))
+        let exchanges = call.check_exchanges((send_parts, send.len()), (receive_parts, receive.len()))?;
+        call.submit_operation(
+            OperationKind::AllToAllV(exchanges),
+            0,
+            CallBuffers::new(Some(send), Some(receive), None),
+        )
     }
 
     /// Concatenates all ranks' `send` in the root's `receive`, in rank order (`ncclGather`, or sends and
@@ -228,7 +232,7 @@ pub trait Collectives<'b>: Sized {
         S: DeviceBuffer + ?Sized,
         R: DeviceBufferMut<Element = S::Element> + ?Sized,
     {
-        self.call().out_of_place(Kind::Gather(root), Some(send), receive, None)
+        self.call().out_of_place(OperationKind::Gather(root), Some(send), receive, None)
     }
 
     /// In-place [`gather`](Self::gather): every rank's input is its own part of a buffer of the root's
@@ -238,7 +242,7 @@ pub trait Collectives<'b>: Sized {
     where
         B: DeviceBufferMut + ?Sized,
     {
-        self.call().in_place(Kind::Gather(root), buffer, None)
+        self.call().in_place(OperationKind::Gather(root), buffer, None)
     }
 
     /// Splits the root's `send` into one part of `receive.len()` elements per rank, and stores this rank's
@@ -249,7 +253,7 @@ pub trait Collectives<'b>: Sized {
         S: DeviceBuffer + ?Sized,
         R: DeviceBufferMut<Element = S::Element> + ?Sized,
     {
-        self.call().out_of_place(Kind::Scatter(root), send, Some(receive), None)
+        self.call().out_of_place(OperationKind::Scatter(root), send, Some(receive), None)
     }
 
     /// In-place [`scatter`](Self::scatter): every rank's result is stored in its own part of a buffer of the
@@ -259,19 +263,27 @@ pub trait Collectives<'b>: Sized {
     where
         B: DeviceBufferMut + ?Sized,
     {
-        self.call().in_place(Kind::Scatter(root), buffer, None)
+        self.call().in_place(OperationKind::Scatter(root), buffer, None)
     }
 
     /// Sends the buffer to another rank (`ncclSend`). The peer calls [`recv`](Self::recv) with the same type
     /// and length. The stream waits for the other side: to send and receive at the same time, use a
     /// [`group`](super::group()).
     fn send<S: DeviceBuffer + ?Sized>(self, buffer: &'b S, peer: usize) -> Result<(), Error> {
-        self.call().submit(Kind::Send(peer), buffer.len(), Buffers::send_only(Some(buffer)))
+        self.call().submit_operation(
+            OperationKind::Send(peer),
+            buffer.len(),
+            CallBuffers::send_only(Some(buffer)),
+        )
     }
 
     /// Receives the elements that another rank [sends](Self::send) (`ncclRecv`).
     fn recv<R: DeviceBufferMut + ?Sized>(self, buffer: &'b mut R, peer: usize) -> Result<(), Error> {
-        self.call().submit(Kind::Recv(peer), buffer.len(), Buffers::in_place(buffer, None))
+        self.call().submit_operation(
+            OperationKind::Recv(peer),
+            buffer.len(),
+            CallBuffers::in_place(buffer, None),
+        )
     }
 
     /// Writes `source` into the window of the signal's peer, from element `offset` on, and raises the signal
@@ -294,11 +306,12 @@ pub trait Collectives<'b>: Sized {
         signal: Signal,
     ) -> Result<(), Error> {
         let call = self.call();
-        let (window, offset) = window.target::<S::Element>(PUT, call.communicator, offset, source.len())?;
-        call.submit(
-            Kind::Put(signal, PeerWindow(window), offset),
+        let (window, offset) =
+            window.write_target::<S::Element>(PUT, call.communicator, offset, source.len())?;
+        call.submit_operation(
+            OperationKind::Put(signal, PeerWindow(window), offset),
             source.len(),
-            Buffers::send_only(Some(source)),
+            CallBuffers::send_only(Some(source)),
         )
     }
 
@@ -307,7 +320,11 @@ pub trait Collectives<'b>: Sized {
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.29.
     fn signal(self, signal: Signal) -> Result<(), Error> {
-        self.call().submit(Kind::Signal(signal), 0, Buffers::send_only(None::<&Memory>))
+        self.call().submit_operation(
+            OperationKind::Signal(signal),
+            0,
+            CallBuffers::send_only(None::<&Memory>),
+        )
     }
 
     /// Makes the stream wait until each of these signals has been raised the given number of times
@@ -319,7 +336,7 @@ pub trait Collectives<'b>: Sized {
         let call = self.call();
         let wrong = |count| {
             let reason = format!("{count} signals to wait for; between 1 and 2147483647 are possible");
-            Error::argument(WAIT_SIGNAL, reason)
+            Error::bad_argument(WAIT_SIGNAL, reason)
         };
         if signals.is_empty() {
             return Err(wrong(0));
@@ -330,7 +347,11 @@ pub trait Collectives<'b>: Sized {
             Ok(ncclWaitSignalDesc_t { opCnt: times, peer: peer as c_int, sigIdx: index, ctx: context })
         };
         let descriptions = signals.iter().map(describe).collect::<Result<_, Error>>()?;
-        call.submit(Kind::WaitSignals(descriptions), 0, Buffers::send_only(None::<&Memory>))
+        call.submit_operation(
+            OperationKind::WaitSignals(descriptions),
+            0,
+            CallBuffers::send_only(None::<&Memory>),
+        )
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use nccl_sys::{Version, cudaStream_t, ncclCollConfig_t, ncclComm_t, ncclRedOp_t, ncclResult_t};
 
-use super::kind::{Exchange, Kind, Operation, PeerWindow, raw_type};
+use super::kind::{NcclOperation, OperationKind, PeerExchange, PeerWindow, raw_type};
 use crate::nccl::{error::Error, library::Library, memory::Signal, nccl_group};
 
 /// Common arguments of NCCL's functions: addresses of the buffers, communicator and stream.
@@ -17,48 +17,60 @@ pub(super) struct Arguments {
     pub(super) stream: cudaStream_t,
 }
 
-impl Operation {
+impl NcclOperation {
     /// Calls NCCL's function, or equivalent ones if the library lacks it.
     ///
     /// # Safety
     /// The addresses are the checked buffers' addresses, the handle is alive, and no other thread uses it.
     #[inline(always)]
-    pub(super) unsafe fn call(&self, library: Library, arguments: Arguments) -> Result<ncclResult_t, Error> {
+    pub(super) unsafe fn call_function(
+        &self,
+        library: Library,
+        arguments: Arguments,
+    ) -> Result<ncclResult_t, Error> {
         let Arguments { from, to, comm, stream } = arguments;
         let (raw, n, t) = (library.raw(), self.count, raw_type(self.data_type));
         // SAFETY: by the contract above.
         let code = unsafe {
             match self.kind {
-                _ if self.is_scale => return self.scale(library, arguments),
-                Kind::AllReduce(op) => raw.ncclAllReduce(from, to, n, t, op, comm, stream),
-                Kind::Reduce(op, root) => raw.ncclReduce(from, to, n, t, op, root as c_int, comm, stream),
-                Kind::Broadcast(root) => raw.ncclBroadcast(from, to, n, t, root as c_int, comm, stream),
-                Kind::AllGather => raw.ncclAllGather(from, to, n, t, comm, stream),
-                Kind::ReduceScatter(op) => raw.ncclReduceScatter(from, to, n, t, op, comm, stream),
+                _ if self.is_scale => return self.call_scale(library, arguments),
+                OperationKind::AllReduce(op) => raw.ncclAllReduce(from, to, n, t, op, comm, stream),
+                OperationKind::Reduce(op, root) => {
+                    raw.ncclReduce(from, to, n, t, op, root as c_int, comm, stream)
+                }
+                OperationKind::Broadcast(root) => {
+                    raw.ncclBroadcast(from, to, n, t, root as c_int, comm, stream)
+                }
+                OperationKind::AllGather => raw.ncclAllGather(from, to, n, t, comm, stream),
+                OperationKind::ReduceScatter(op) => raw.ncclReduceScatter(from, to, n, t, op, comm, stream),
                 // Errors of these three mean that the library lacks the function.
-                Kind::AllToAll => match raw.ncclAlltoAll(from, to, n, t, comm, stream) {
+                OperationKind::AllToAll => match raw.ncclAlltoAll(from, to, n, t, comm, stream) {
                     Ok(code) => code,
                     Err(_) => return self.exchange_all(library, arguments),
                 },
-                Kind::Gather(root) => match raw.ncclGather(from, to, n, t, root as c_int, comm, stream) {
-                    Ok(code) => code,
-                    Err(_) => return self.exchange_all(library, arguments),
-                },
-                Kind::Scatter(root) => match raw.ncclScatter(from, to, n, t, root as c_int, comm, stream) {
-                    Ok(code) => code,
-                    Err(_) => return self.exchange_all(library, arguments),
-                },
-                Kind::AllToAllV(_) => return self.exchange_all(library, arguments),
-                Kind::Send(peer) => raw.ncclSend(from, n, t, peer as c_int, comm, stream),
-                Kind::Recv(peer) => raw.ncclRecv(to, n, t, peer as c_int, comm, stream),
-                Kind::Put(Signal { peer, index, context }, PeerWindow(window), offset) => {
+                OperationKind::Gather(root) => {
+                    match raw.ncclGather(from, to, n, t, root as c_int, comm, stream) {
+                        Ok(code) => code,
+                        Err(_) => return self.exchange_all(library, arguments),
+                    }
+                }
+                OperationKind::Scatter(root) => {
+                    match raw.ncclScatter(from, to, n, t, root as c_int, comm, stream) {
+                        Ok(code) => code,
+                        Err(_) => return self.exchange_all(library, arguments),
+                    }
+                }
+                OperationKind::AllToAllV(_) => return self.exchange_all(library, arguments),
+                OperationKind::Send(peer) => raw.ncclSend(from, n, t, peer as c_int, comm, stream),
+                OperationKind::Recv(peer) => raw.ncclRecv(to, n, t, peer as c_int, comm, stream),
+                OperationKind::Put(Signal { peer, index, context }, PeerWindow(window), offset) => {
                     let peer = peer as c_int;
                     raw.ncclPutSignal(from, n, t, peer, window, offset, index, context, 0, comm, stream)?
                 }
-                Kind::Signal(Signal { peer, index, context }) => {
+                OperationKind::Signal(Signal { peer, index, context }) => {
                     raw.ncclSignal(peer as c_int, index, context, 0, comm, stream)?
                 }
-                Kind::WaitSignals(ref descriptions) => {
+                OperationKind::WaitSignals(ref descriptions) => {
                     // NCCL takes a mutable pointer but only reads.
                     let mut descriptions = descriptions.clone();
                     let count = descriptions.len() as c_int;
@@ -73,27 +85,27 @@ impl Operation {
     /// 2.29.3: they need a second call.
     ///
     /// # Safety
-    /// See [`call`](Self::call).
+    /// See [`call_function`](Self::call_function).
     #[cold]
-    unsafe fn scale(
+    unsafe fn call_scale(
         &self,
         library: Library,
         Arguments { from, to, comm, stream }: Arguments,
     ) -> Result<ncclResult_t, Error> {
         let (raw, bytes, t) = (library.raw(), self.data_type.size(), raw_type(self.data_type));
-        let op = self.kind.op().unwrap_or(ncclRedOp_t::ncclSum);
+        let op = self.kind.reduction_op().unwrap_or(ncclRedOp_t::ncclSum);
         let scale = |elements: Range<usize>| {
             let offset = elements.start * bytes;
             let (from, to) = (from.wrapping_byte_add(offset), to.wrapping_byte_add(offset));
-            // SAFETY: by the contract of `call`: the elements lie within the checked buffers.
+            // SAFETY: by the contract of `call_function`: the elements lie within the checked buffers.
             let code = unsafe { raw.ncclAllReduce(from, to, elements.len(), t, op, comm, stream) };
-            library.accept(self.name(), code)
+            library.accept_code(self.operation_name(), code)
         };
         let is_whole = |&count: &usize| library.version() >= SCALES_ALL || is_scaled_whole(count, bytes);
         match (0..=self.count).rev().find(is_whole) {
             Some(whole) if whole < self.count => {
                 let both = || scale(0..whole).and_then(|_| scale(whole..self.count));
-                Ok(nccl_group::run(library, self.name(), both)?.0)
+                Ok(nccl_group::run_calls(library, self.operation_name(), both)?.0)
             }
             _ => scale(0..self.count),
         }
@@ -102,7 +114,7 @@ impl Operation {
     /// Composes the operation of sends and receives in a group, if NCCL has no function for it or is too old.
     ///
     /// # Safety
-    /// See [`call`](Self::call).
+    /// See [`call_function`](Self::call_function).
     #[cold]
     unsafe fn exchange_all(
         &self,
@@ -110,14 +122,14 @@ impl Operation {
         Arguments { from, to, comm, stream }: Arguments,
     ) -> Result<ncclResult_t, Error> {
         let (raw, bytes, t) = (library.raw(), self.data_type.size(), raw_type(self.data_type));
-        let accept = |code| library.accept(self.name(), code).map(drop);
+        let accept = |code| library.accept_code(self.operation_name(), code).map(drop);
         let exchange = |rank: usize| {
-            let (Exchange { send, receive }, peer) = (self.exchange(rank), rank as c_int);
+            let (PeerExchange { send, receive }, peer) = (self.peer_exchange(rank), rank as c_int);
             let from = from.wrapping_byte_add(send.start * bytes);
             let to = to.wrapping_byte_add(receive.start * bytes);
             // NCCL assigns channels to empty sends and receives too.
             if !send.is_empty() {
-                // SAFETY: by the contract of `call`: the part lies within the checked buffer.
+                // SAFETY: by the contract of `call_function`: the part lies within the checked buffer.
                 accept(unsafe { raw.ncclSend(from, send.len(), t, peer, comm, stream) })?;
             }
             if receive.is_empty() {
@@ -126,27 +138,27 @@ impl Operation {
             // SAFETY: as above.
             accept(unsafe { raw.ncclRecv(to, receive.len(), t, peer, comm, stream) })
         };
-        Ok(nccl_group::run(library, self.name(), || (0..self.size).try_for_each(exchange))?.0)
+        Ok(nccl_group::run_calls(library, self.operation_name(), || (0..self.size).try_for_each(exchange))?.0)
     }
 
-    fn exchange(&self, peer: usize) -> Exchange {
+    fn peer_exchange(&self, peer: usize) -> PeerExchange {
         let (part, whole) = (peer * self.count..(peer + 1) * self.count, 0..self.count);
         let only = |condition: bool, range: Range<usize>| if condition { range } else { 0..0 };
         let (send, receive) = match self.kind {
-            Kind::AllToAll => (part.clone(), part),
-            Kind::AllToAllV(ref exchanges) => return exchanges[peer].clone(),
-            Kind::Gather(root) => (only(peer == root, whole), only(self.rank == root, part)),
-            Kind::Scatter(root) => (only(self.rank == root, part), only(peer == root, whole)),
+            OperationKind::AllToAll => (part.clone(), part),
+            OperationKind::AllToAllV(ref exchanges) => return exchanges[peer].clone(),
+            OperationKind::Gather(root) => (only(peer == root, whole), only(self.rank == root, part)),
+            OperationKind::Scatter(root) => (only(self.rank == root, part), only(peer == root, whole)),
             _ => (0..0, 0..0),
         };
-        Exchange { send, receive }
+        PeerExchange { send, receive }
     }
 
     /// Calls the variant of NCCL's function with a configuration. Versions with these functions scale all
     /// elements.
     ///
     /// # Safety
-    /// See [`call`](Self::call); the pointers in the configuration are valid.
+    /// See [`call_function`](Self::call_function); the pointers in the configuration are valid.
     pub(super) unsafe fn call_configured(
         &self,
         library: Library,
@@ -154,20 +166,28 @@ impl Operation {
         config: &ncclCollConfig_t,
     ) -> Result<ncclResult_t, Error> {
         let (raw, n, t) = (library.raw(), self.count, raw_type(self.data_type));
-        let root = self.kind.root().unwrap_or_default() as c_int;
+        let root = self.kind.root_rank().unwrap_or_default() as c_int;
         // SAFETY: by the contract above.
         let code = unsafe {
             match self.kind {
-                Kind::AllReduce(op) => raw.ncclAllReduceConfig(from, to, n, t, op, comm, stream, config),
-                Kind::Reduce(op, _) => raw.ncclReduceConfig(from, to, n, t, op, root, comm, stream, config),
-                Kind::Broadcast(_) => raw.ncclBroadcastConfig(from, to, n, t, root, comm, stream, config),
-                Kind::AllGather => raw.ncclAllGatherConfig(from, to, n, t, comm, stream, config),
-                Kind::ReduceScatter(op) => {
+                OperationKind::AllReduce(op) => {
+                    raw.ncclAllReduceConfig(from, to, n, t, op, comm, stream, config)
+                }
+                OperationKind::Reduce(op, _) => {
+                    raw.ncclReduceConfig(from, to, n, t, op, root, comm, stream, config)
+                }
+                OperationKind::Broadcast(_) => {
+                    raw.ncclBroadcastConfig(from, to, n, t, root, comm, stream, config)
+                }
+                OperationKind::AllGather => raw.ncclAllGatherConfig(from, to, n, t, comm, stream, config),
+                OperationKind::ReduceScatter(op) => {
                     raw.ncclReduceScatterConfig(from, to, n, t, op, comm, stream, config)
                 }
-                Kind::AllToAll => raw.ncclAlltoAllConfig(from, to, n, t, comm, stream, config),
-                Kind::Gather(_) => raw.ncclGatherConfig(from, to, n, t, root, comm, stream, config),
-                Kind::Scatter(_) => raw.ncclScatterConfig(from, to, n, t, root, comm, stream, config),
+                OperationKind::AllToAll => raw.ncclAlltoAllConfig(from, to, n, t, comm, stream, config),
+                OperationKind::Gather(_) => raw.ncclGatherConfig(from, to, n, t, root, comm, stream, config),
+                OperationKind::Scatter(_) => {
+                    raw.ncclScatterConfig(from, to, n, t, root, comm, stream, config)
+                }
                 // The caller has refused these.
                 _ => Ok(ncclResult_t::ncclInvalidUsage),
             }

@@ -5,8 +5,8 @@ use std::{cell::RefCell, marker::PhantomData, time::Duration};
 use nccl_sys::{Nccl, cudaStream_t, ncclResult_t, ncclSimInfo_t};
 
 use super::agreement;
-use super::batch::{Batch, Step, nested};
-use super::buffers::Buffers;
+use super::batch::{Batch, BatchStep, run_nested};
+use super::buffers::CallBuffers;
 use super::call::{Call, Submission, sealed};
 use crate::nccl::communicator::Communicator;
 use crate::nccl::error::Error;
@@ -41,12 +41,12 @@ const SIMULATE: &str = "ncclGroupSimulateEnd";
 /// for communicators of different libraries; [`Error::Disagreement`] if ranks of one communicator call
 /// different operations; [`Error::Nccl`], [`Error::Deadline`] or [`Error::Aborted`] if the launch fails.
 pub fn group<'env, T, E: From<Error>>(body: impl FnOnce(&Group<'env>) -> Result<T, E>) -> Result<T, E> {
-    let scope = Scope::enter(START)?;
+    let scope = Scope::enter_group(START)?;
     let group = Group { simulated: false, batch: RefCell::default(), environment: PhantomData };
     let value = body(&group)?;
     drop(scope);
     // SAFETY: no arguments; closes NCCL's group of this thread.
-    group.run(END, |raw| unsafe { raw.ncclGroupEnd() })?;
+    group.run_batch(END, |raw| unsafe { raw.ncclGroupEnd() })?;
     Ok(value)
 }
 
@@ -73,12 +73,12 @@ pub fn group<'env, T, E: From<Error>>(body: impl FnOnce(&Group<'env>) -> Result<
 pub fn simulate<'env, E: From<Error>>(
     body: impl FnOnce(&Group<'env>) -> Result<(), E>,
 ) -> Result<Option<Duration>, E> {
-    let scope = Scope::enter(START)?;
+    let scope = Scope::enter_group(START)?;
     let group = Group { simulated: true, batch: RefCell::default(), environment: PhantomData };
     body(&group)?;
     drop(scope);
     let mut info = ncclSimInfo_t::default();
-    group.run(SIMULATE, |raw| {
+    group.run_batch(SIMULATE, |raw| {
         // SAFETY: closes NCCL's group of this thread; writes into one struct of ours.
         unsafe { raw.ncclGroupSimulateEnd(&mut info) }.unwrap_or(ncclResult_t::ncclInvalidUsage)
     })?;
@@ -104,25 +104,25 @@ impl<'env> Group<'env> {
     /// called inside a group or not. If it fails, this whole group is cancelled, even if the error is not
     /// propagated.
     pub fn nested<T, E>(&self, body: impl FnOnce(&Self) -> Result<T, E>) -> Result<T, E> {
-        nested(&self.batch, || body(self))
+        run_nested(&self.batch, || body(self))
     }
 
     /// Passes all operations to NCCL, and orders other streams after them, even after an error.
-    fn run(self, name: &'static str, end: impl FnOnce(&Nccl) -> ncclResult_t) -> Result<(), Error> {
+    fn run_batch(self, name: &'static str, end: impl FnOnce(&Nccl) -> ncclResult_t) -> Result<(), Error> {
         let mut batch = self.batch.into_inner();
         batch.refuse_unfinished(START)?;
-        agreement::check(&batch.members, &batch.steps, |_, _| true)?;
+        agreement::check_agreement(&batch.members, &batch.steps, |_, _| true)?;
         let Some(library) = batch.library else { return Ok(()) };
         batch.refuse_captured(name)?;
         if !self.simulated {
-            batch.members.iter().try_for_each(|member| member.handle.fence(&member.stream))?;
+            batch.members.iter().try_for_each(|member| member.handle.fence_operation(&member.stream))?;
         }
         let streams = batch.members.iter().map(|member| member.stream.cu_stream() as cudaStream_t);
         let streams: Vec<_> = streams.collect();
-        let guards = batch.lock(name)?;
+        let guards = batch.lock_members(name)?;
         // SAFETY: the guards are held, and the batch lives until the end of this function, by when NCCL has
         // queued the operations.
-        let call = |step: &Step| unsafe { step.call(&batch.members, &streams) }.map(drop);
+        let call = |step: &BatchStep| unsafe { step.call_operation(&batch.members, &streams) }.map(drop);
         let ended = nccl_group::run_until(library, || batch.steps.iter().try_for_each(call), name, end);
         drop(guards);
         let finished = match ended {
@@ -130,7 +130,7 @@ impl<'env> Group<'env> {
             Ok((ncclResult_t::ncclInProgress, ())) => batch.wait_for_threads(name),
             ended => ended.map(drop),
         };
-        finished.and(batch.release())
+        finished.and(batch.release_buffers())
     }
 }
 
@@ -138,25 +138,25 @@ impl<'env> sealed::Launch<'env> for &Group<'env> {
     fn launch(
         self,
         submission: Submission<'env>,
-        buffers: Buffers<'env, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
+        buffers: CallBuffers<'env, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
     ) -> Result<(), Error> {
         let Submission { communicator, operation, .. } = &submission;
         if self.simulated {
             communicator.library().raw().require(SIMULATE)?;
             if !operation.has_algorithm() {
                 let reason = "not possible in a simulation: NCCL would treat unconnected ranks as connected";
-                return Err(Error::argument(operation.name(), reason));
+                return Err(Error::bad_argument(operation.operation_name(), reason));
             }
             if !communicator.handle.is_blocking() {
                 let reason =
                     "not possible in a simulation on a non-blocking communicator: NCCL would launch it";
-                return Err(Error::argument(operation.name(), reason));
+                return Err(Error::bad_argument(operation.operation_name(), reason));
             }
         }
         // NCCL copies the data of a single rank immediately, even in a simulated group.
         let left_out = self.simulated && operation.size == 1;
         let mut batch = self.batch.borrow_mut();
-        batch.record(submission, buffers)?;
+        batch.record_operation(submission, buffers)?;
         if left_out {
             batch.steps.pop();
         }

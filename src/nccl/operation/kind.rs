@@ -50,8 +50,8 @@ pub(super) const fn is_fp8(data_type: DataType) -> bool {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Operation {
-    pub(crate) kind: Kind,
+pub(crate) struct NcclOperation {
+    pub(crate) kind: OperationKind,
     /// Count argument of NCCL's function, in elements.
     pub(crate) count: usize,
     pub(crate) data_type: DataType,
@@ -64,14 +64,14 @@ pub(crate) struct Operation {
 
 /// Kind of an operation. Roots and peers are below the size, so they fit into NCCL's ints.
 #[derive(Clone, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum OperationKind {
     AllReduce(ncclRedOp_t),
     Reduce(ncclRedOp_t, usize),
     Broadcast(usize),
     AllGather,
     ReduceScatter(ncclRedOp_t),
     AllToAll,
-    AllToAllV(Box<[Exchange]>),
+    AllToAllV(Box<[PeerExchange]>),
     Gather(usize),
     Scatter(usize),
     Send(usize),
@@ -97,15 +97,15 @@ unsafe impl Sync for PeerWindow {}
 
 /// Elements of the send buffer for a rank, and elements of the receive buffer from it.
 #[derive(Clone, Debug)]
-pub(crate) struct Exchange {
+pub(crate) struct PeerExchange {
     pub(crate) send: Range<usize>,
     pub(crate) receive: Range<usize>,
 }
 
-impl Kind {
+impl OperationKind {
     /// Name of NCCL's function.
     #[inline]
-    pub(crate) const fn name(&self) -> &'static str {
+    pub(crate) const fn function_name(&self) -> &'static str {
         match self {
             Self::AllReduce(_) => "ncclAllReduce",
             Self::Reduce(..) => "ncclReduce",
@@ -137,7 +137,7 @@ impl Kind {
     }
 
     #[inline]
-    pub(crate) const fn root(&self) -> Option<usize> {
+    pub(crate) const fn root_rank(&self) -> Option<usize> {
         match *self {
             Self::Reduce(_, root) | Self::Broadcast(root) | Self::Gather(root) | Self::Scatter(root) => {
                 Some(root)
@@ -148,7 +148,7 @@ impl Kind {
 
     /// The other rank, for operations between two ranks.
     #[inline]
-    pub(crate) const fn peer(&self) -> Option<usize> {
+    pub(crate) const fn peer_rank(&self) -> Option<usize> {
         match *self {
             Self::Send(peer) | Self::Recv(peer) => Some(peer),
             Self::Put(signal, ..) | Self::Signal(signal) => Some(signal.peer),
@@ -164,7 +164,7 @@ impl Kind {
     }
 
     #[inline]
-    pub(crate) const fn op(&self) -> Option<ncclRedOp_t> {
+    pub(crate) const fn reduction_op(&self) -> Option<ncclRedOp_t> {
         match *self {
             Self::AllReduce(op) | Self::Reduce(op, _) | Self::ReduceScatter(op) => Some(op),
             _ => None,
@@ -172,35 +172,42 @@ impl Kind {
     }
 }
 
-impl Operation {
+impl NcclOperation {
     #[inline]
-    pub(crate) const fn name(&self) -> &'static str {
-        self.kind.name()
+    pub(crate) const fn operation_name(&self) -> &'static str {
+        self.kind.function_name()
     }
 
     /// Refuses an operation without a function in the library, unless it can be composed of others.
-    pub(crate) fn require(&self, library: Library) -> Result<(), MissingSymbol> {
+    pub(crate) fn require_function(&self, library: Library) -> Result<(), MissingSymbol> {
         match self.kind {
-            Kind::Put(..) | Kind::Signal(_) | Kind::WaitSignals(_) => library.raw().require(self.name()),
+            OperationKind::Put(..) | OperationKind::Signal(_) | OperationKind::WaitSignals(_) => {
+                library.raw().require(self.operation_name())
+            }
             _ => Ok(()),
         }
     }
 
     /// True for an operation after which the windows' memory contains other ranks' writes.
     #[inline]
-    pub(crate) const fn waits(&self) -> bool {
-        matches!(self.kind, Kind::WaitSignals(_))
+    pub(crate) const fn waits_for_signals(&self) -> bool {
+        matches!(self.kind, OperationKind::WaitSignals(_))
     }
 
     /// True if NCCL has an algorithm for it, instead of composing it of sends and receives.
     pub(crate) const fn has_algorithm(&self) -> bool {
-        matches!(self.kind, Kind::Broadcast(_) | Kind::AllGather) || self.kind.op().is_some()
+        matches!(self.kind, OperationKind::Broadcast(_) | OperationKind::AllGather)
+            || self.kind.reduction_op().is_some()
     }
 
     /// True for a collective with an NCCL function of its own. The function has a variant with a
     /// configuration.
     #[inline]
     pub(crate) const fn is_collective(&self) -> bool {
-        self.has_algorithm() || matches!(self.kind, Kind::AllToAll | Kind::Gather(_) | Kind::Scatter(_))
+        self.has_algorithm()
+            || matches!(
+                self.kind,
+                OperationKind::AllToAll | OperationKind::Gather(_) | OperationKind::Scatter(_)
+            )
     }
 }

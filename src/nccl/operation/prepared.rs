@@ -5,16 +5,16 @@ use std::{cell::RefCell, fmt, num::NonZeroU64, ops::RangeBounds, slice, sync::Ar
 use cudarc::driver::CudaStream;
 use nccl_sys::{cudaStream_t, ncclResult_t};
 
-use super::batch::{Batch, Step, nested};
-use super::buffers::{Buffers, OtherStreams};
+use super::batch::{Batch, BatchStep, run_nested};
+use super::buffers::{CallBuffers, OtherStreams};
 use super::call::{Call, Submission, sealed};
 use super::call_config::CallConfig;
 use super::collectives::Collectives;
-use super::kind::Operation;
+use super::kind::NcclOperation;
 use super::reduction::Operator;
 use super::submit::call_nccl;
 use crate::nccl::allocation::{Allocation, Owner};
-use crate::nccl::communicator::{Communicator, Handle, State};
+use crate::nccl::communicator::{Communicator, CommunicatorState, Handle};
 use crate::nccl::cuda;
 use crate::nccl::error::{Error, each_first_error};
 use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut, checked_range};
@@ -54,7 +54,7 @@ const QUEUE: &str = "queueing prepared operations";
 pub struct Prepared {
     /// Handle of the communicator. The communicator may have ended.
     handle: Arc<Handle>,
-    entries: Box<[Entry]>,
+    entries: Box<[PreparedEntry]>,
     /// Streams of the buffers, without duplicates.
     streams: Vec<Arc<CudaStream>>,
     /// True if an operation waits for signals: other ranks may have written into windows when it is done.
@@ -68,7 +68,7 @@ pub struct Prepared {
 }
 
 /// One call, or several launched together by NCCL.
-enum Entry {
+enum PreparedEntry {
     Call(PreparedCall),
     /// A call with settings, or with a check each time.
     Special(Box<SpecialCall>),
@@ -76,14 +76,14 @@ enum Entry {
 }
 
 struct PreparedCall {
-    operation: Operation,
+    operation: NcclOperation,
     addresses: (u64, u64),
 }
 
 struct SpecialCall {
     call: PreparedCall,
     config: Option<CallConfig>,
-    /// See [`Step::misaligned`].
+    /// See [`BatchStep::misaligned`].
     misaligned: Option<NonZeroU64>,
 }
 
@@ -121,10 +121,10 @@ impl<'b> Preparation<'b> {
 
     /// Groups operations to be launched together by NCCL, as in a [`group`](super::group()).
     pub fn group<T, E>(&self, body: impl FnOnce(&Self) -> Result<T, E>) -> Result<T, E> {
-        nested(&self.batch, || body(self))
+        run_nested(&self.batch, || body(self))
     }
 
-    fn finish(self) -> Result<Prepared, Error> {
+    fn into_prepared(self) -> Result<Prepared, Error> {
         let batch = self.batch.into_inner();
         batch.refuse_unfinished(PREPARE)?;
         let Batch { steps, others, kept, operators, .. } = batch;
@@ -134,7 +134,7 @@ impl<'b> Preparation<'b> {
                 streams.push(other.stream);
             }
         }
-        let waits = steps.iter().any(|step| step.operation.waits());
+        let waits = steps.iter().any(|step| step.operation.waits_for_signals());
         let needs_device = steps.iter().any(|step| step.operation.is_scale);
         let mut entries = Vec::with_capacity(steps.len());
         let mut steps = steps.into_iter().peekable();
@@ -147,7 +147,7 @@ impl<'b> Preparation<'b> {
             while let Some(step) = steps.next_if(|step| step.group == Some(group)) {
                 calls.push(step.into());
             }
-            entries.push(Entry::Group(calls.into()));
+            entries.push(PreparedEntry::Group(calls.into()));
         }
         let handle = Arc::clone(&self.communicator.handle);
         let mut memories: Vec<Arc<Allocation>> =
@@ -159,13 +159,13 @@ impl<'b> Preparation<'b> {
     }
 }
 
-impl From<Step> for SpecialCall {
-    fn from(Step { operation, addresses, misaligned, config, .. }: Step) -> Self {
+impl From<BatchStep> for SpecialCall {
+    fn from(BatchStep { operation, addresses, misaligned, config, .. }: BatchStep) -> Self {
         Self { call: PreparedCall { operation, addresses }, config, misaligned }
     }
 }
 
-impl From<SpecialCall> for Entry {
+impl From<SpecialCall> for PreparedEntry {
     fn from(call: SpecialCall) -> Self {
         match call {
             SpecialCall { call, config: None, misaligned: None } => Self::Call(call),
@@ -186,7 +186,7 @@ impl<'b> sealed::Launch<'b> for &Preparation<'_> {
     fn launch(
         self,
         submission: Submission<'b>,
-        buffers: Buffers<'b, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
+        buffers: CallBuffers<'b, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
     ) -> Result<(), Error> {
         self.batch.borrow_mut().record_owned(submission, buffers)
     }
@@ -204,10 +204,10 @@ impl Communicator {
         &'b self,
         body: impl FnOnce(&Preparation<'b>) -> Result<(), E>,
     ) -> Result<Prepared, E> {
-        nccl_group::forbid(PREPARE)?;
+        nccl_group::forbid_group(PREPARE)?;
         let preparation = Preparation { communicator: self, batch: RefCell::default() };
         body(&preparation)?;
-        Ok(preparation.finish()?)
+        Ok(preparation.into_prepared()?)
     }
 
     /// Queues all prepared operations, one after the other, on the communicator's current stream. All ranks
@@ -231,13 +231,13 @@ impl Communicator {
         let entries = checked_range(range, prepared.len()).ok().and_then(|range| prepared.entries.get(range));
         let entries = entries.ok_or_else(|| {
             let reason = format!("the range reaches past the end of the {} entries", prepared.len());
-            Error::argument(QUEUE, reason)
+            Error::bad_argument(QUEUE, reason)
         })?;
         self.queue_entries(prepared, entries)
     }
 
-    fn queue_entries(&self, prepared: &Prepared, entries: &[Entry]) -> Result<(), Error> {
-        nccl_group::forbid(QUEUE)?;
+    fn queue_entries(&self, prepared: &Prepared, entries: &[PreparedEntry]) -> Result<(), Error> {
+        nccl_group::forbid_group(QUEUE)?;
         let (handle, stream) = (&*self.handle, &*self.stream);
         if !Arc::ptr_eq(&prepared.handle, &self.handle) {
             return Err(Error::WrongCommunicator { operation: QUEUE, object: "list of prepared operations" });
@@ -246,7 +246,7 @@ impl Communicator {
             return Ok(());
         }
         if prepared.needs_device || cuda::is_default(stream) {
-            cuda::bind(&handle.context)?;
+            cuda::bind_context(&handle.context)?;
         } else {
             cuda::bind_once(&handle.context)?;
         }
@@ -278,21 +278,21 @@ impl Communicator {
     }
 
     #[inline(always)]
-    fn queue_entry(&self, entry: &Entry) -> Result<(), Error> {
+    fn queue_entry(&self, entry: &PreparedEntry) -> Result<(), Error> {
         let handle = &*self.handle;
-        handle.fence(&self.stream)?;
+        handle.fence_operation(&self.stream)?;
         let call = match entry {
-            Entry::Call(call) => call,
-            Entry::Special(call) => return self.queue_special(slice::from_ref(call), false),
-            Entry::Group(calls) => return self.queue_special(calls, true),
+            PreparedEntry::Call(call) => call,
+            PreparedEntry::Special(call) => return self.queue_special(slice::from_ref(call), false),
+            PreparedEntry::Group(calls) => return self.queue_special(calls, true),
         };
-        let state = handle.lock();
+        let state = handle.lock_state();
         // SAFETY: the guard is held.
-        let code = unsafe { self.pass(call, None, *state) };
+        let code = unsafe { self.pass_operation(call, None, *state) };
         drop(state);
         match code {
             Ok(ncclResult_t::ncclSuccess) => Ok(()),
-            code => code.and_then(|code| handle.finish(call.operation.name(), code)),
+            code => code.and_then(|code| handle.finish_operation(call.operation.operation_name(), code)),
         }
     }
 
@@ -304,18 +304,19 @@ impl Communicator {
                 self.refuse_misaligned(&call.operation, address.get())?;
             }
         }
-        let state = handle.lock();
-        handle.comm(*state, State::is_alive, QUEUE)?;
+        let state = handle.lock_state();
+        handle.comm_in_state(*state, CommunicatorState::is_alive, QUEUE)?;
         let each = || {
             calls.iter().try_fold(ncclResult_t::ncclSuccess, |_, SpecialCall { call, config, .. }| {
                 // SAFETY: the guard is held.
-                let code = unsafe { self.pass(call, config.as_ref(), *state) }?;
-                library.accept(call.operation.name(), code)
+                let code = unsafe { self.pass_operation(call, config.as_ref(), *state) }?;
+                library.accept_code(call.operation.operation_name(), code)
             })
         };
-        let code = if is_group { nccl_group::run(library, END, each).map(|(code, _)| code) } else { each() };
+        let code =
+            if is_group { nccl_group::run_calls(library, END, each).map(|(code, _)| code) } else { each() };
         drop(state);
-        handle.finish(QUEUE, code?)
+        handle.finish_operation(QUEUE, code?)
     }
 
     /// Calls NCCL's function of a prepared operation of this communicator.
@@ -323,11 +324,11 @@ impl Communicator {
     /// # Safety
     /// The caller holds the guard of the communicator's state, with the value `state`.
     #[inline(always)]
-    unsafe fn pass(
+    unsafe fn pass_operation(
         &self,
         PreparedCall { operation, addresses }: &PreparedCall,
         config: Option<&CallConfig>,
-        state: State,
+        state: CommunicatorState,
     ) -> Result<ncclResult_t, Error> {
         let stream = self.stream.cu_stream() as cudaStream_t;
         // SAFETY: checked buffers of this communicator's device. `Prepared` owns them and is borrowed; once

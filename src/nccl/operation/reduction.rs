@@ -8,7 +8,7 @@ use nccl_sys::{ncclRedOp_t, ncclResult_t, ncclScalarResidence_t};
 
 use super::kind::{is_fp8, raw_op, raw_type, require_type};
 use crate::log;
-use crate::nccl::communicator::{Communicator, Handle, Object, State};
+use crate::nccl::communicator::{Communicator, CommunicatorState, Handle, Object};
 use crate::nccl::error::{Error, Needed};
 use crate::nccl::memory::{DeviceBuffer, OwnedBuffer};
 use crate::nccl::{cuda, nccl_group};
@@ -95,26 +95,26 @@ impl Communicator {
         residence: ncclScalarResidence_t,
         scalar: Option<OwnedBuffer>,
     ) -> Result<ScaledSum<'_, T>, Error> {
-        nccl_group::forbid(CREATE)?;
+        nccl_group::forbid_group(CREATE)?;
         require_type::<T>(self.library())?;
         if is_fp8(T::DATA_TYPE) && self.size() == 1 {
             let data_type = T::DATA_TYPE;
             let reason =
                 format!("NCCL does not scale {data_type} over a single rank: scale in a kernel of your own");
-            return Err(Error::argument(CREATE, reason));
+            return Err(Error::bad_argument(CREATE, reason));
         }
-        cuda::bind(&self.handle.context)?;
+        cuda::bind_context(&self.handle.context)?;
         let mut op = ncclRedOp_t::ncclSum;
         let data_type = const { raw_type(T::DATA_TYPE) };
-        self.handle.call(CREATE, State::is_alive, |raw, handle| {
-            // SAFETY: `call` holds the guard, and the handle is alive; the scalar is one element of this
-            // type, on the host for the length of the call or in device memory owned by the operator; writes
-            // one number.
+        self.handle.call_in_state(CREATE, CommunicatorState::is_alive, |raw, handle| {
+            // SAFETY: `call_in_state` holds the guard, and the handle is alive; the scalar is one element of
+            // this type, on the host for the length of the call or in device memory owned by the operator;
+            // writes one number.
             Ok(unsafe { raw.ncclRedOpCreatePreMulSum(&mut op, address, data_type, residence, handle) })
         })?;
         let (communicator, ended) = (Arc::clone(&self.handle), AtomicBool::new(false));
         let operator = Arc::new(Operator { communicator, op, scalar, ended });
-        self.handle.add(Arc::downgrade(&operator) as Weak<dyn Object>);
+        self.handle.add_object(Arc::downgrade(&operator) as Weak<dyn Object>);
         Ok(ScaledSum { operator, borrowed: PhantomData })
     }
 }
@@ -145,25 +145,29 @@ pub struct Operator {
 }
 
 impl Object for Operator {
-    fn release(&self) {
+    fn release_object(&self) {
         if self.ended.swap(true, Ordering::AcqRel) {
             return;
         }
         let handle = &*self.communicator;
-        let state = handle.lock();
-        let Ok(communicator) = handle.comm(*state, State::exists, "ncclRedOpDestroy") else { return };
+        let state = handle.lock_state();
+        let Ok(communicator) =
+            handle.comm_in_state(*state, CommunicatorState::allows_queries, "ncclRedOpDestroy")
+        else {
+            return;
+        };
         // SAFETY: the operator belongs to this communicator, which is alive; nobody uses it afterwards.
         let code = unsafe { handle.library.raw().ncclRedOpDestroy(self.op, communicator) };
         // Unlocked first: a subscriber of the log is the program's code, and may use the communicator.
         drop(state);
         if code != ncclResult_t::ncclSuccess {
-            log::warn(format_args!("{}", handle.library.failure("ncclRedOpDestroy", code)));
+            log::warn(format_args!("{}", handle.library.code_error("ncclRedOpDestroy", code)));
         }
     }
 }
 
 impl Drop for Operator {
     fn drop(&mut self) {
-        self.release();
+        self.release_object();
     }
 }

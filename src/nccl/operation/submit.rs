@@ -4,12 +4,12 @@ use std::{iter, mem};
 
 use nccl_sys::{cudaStream_t, ncclResult_t};
 
-use super::buffers::{Buffers, OtherStreams, check_recorded};
+use super::buffers::{CallBuffers, OtherStreams, check_recorded};
 use super::call::{Immediate, Submission, sealed};
 use super::call_config::CallConfig;
 use super::functions::Arguments;
-use super::kind::Operation;
-use crate::nccl::communicator::{Handle, State};
+use super::kind::NcclOperation;
+use crate::nccl::communicator::{CommunicatorState, Handle};
 use crate::nccl::error::{Error, each_first_error};
 use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut};
 use crate::nccl::{cuda, nccl_group};
@@ -19,12 +19,13 @@ impl<'b> sealed::Launch<'b> for Immediate {
     fn launch(
         self,
         Submission { communicator, config, operation }: Submission<'b>,
-        buffers: Buffers<'b, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
+        buffers: CallBuffers<'b, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
     ) -> Result<(), Error> {
-        let (name, handle, stream) = (operation.name(), &*communicator.handle, &*communicator.stream);
-        nccl_group::forbid(name)?;
+        let (name, handle, stream) =
+            (operation.operation_name(), &*communicator.handle, &*communicator.stream);
+        nccl_group::forbid_group(name)?;
         if cuda::is_default(stream) || operation.is_scale {
-            cuda::bind(&handle.context)?;
+            cuda::bind_context(&handle.context)?;
         } else {
             cuda::bind_once(&handle.context)?;
         }
@@ -33,13 +34,13 @@ impl<'b> sealed::Launch<'b> for Immediate {
         }
         let mut others = OtherStreams::new();
         let offsets = buffers.offsets;
-        let accesses = communicator.access(&operation, buffers, self.captured, &mut others)?;
+        let accesses = communicator.access_buffers(&operation, buffers, self.captured, &mut others)?;
         let events = accesses.have_events();
-        let addresses = communicator.addresses(&operation, offsets, &accesses)?;
+        let addresses = communicator.operation_addresses(&operation, offsets, &accesses)?;
         if !self.captured {
-            handle.fence(stream)?;
+            handle.fence_operation(stream)?;
         }
-        let state = handle.lock();
+        let state = handle.lock_state();
         // SAFETY: checked buffers, borrowed until this function returns; the guard is held.
         let code = unsafe {
             call_nccl(handle, stream.cu_stream() as cudaStream_t, *state, config, &operation, addresses)
@@ -50,8 +51,8 @@ impl<'b> sealed::Launch<'b> for Immediate {
             mem::forget(others);
             return Ok(());
         }
-        let accesses = accesses.queued();
-        let result = code.and_then(|code| handle.finish(name, code));
+        let accesses = accesses.into_queued();
+        let result = code.and_then(|code| handle.finish_operation(name, code));
         // Even after an error, something may have been queued. Before the events of the buffers: waiting for
         // an earlier one can make this stream part of a capture, and the other streams cannot wait for a
         // captured one.
@@ -70,22 +71,22 @@ impl<'b> sealed::Launch<'b> for Immediate {
 pub(super) unsafe fn call_nccl(
     handle: &Handle,
     stream: cudaStream_t,
-    state: State,
+    state: CommunicatorState,
     config: Option<&CallConfig>,
-    operation: &Operation,
+    operation: &NcclOperation,
     (source, target): (u64, u64),
 ) -> Result<ncclResult_t, Error> {
-    // Not `Handle::comm`: the name of a recorded operation is looked up.
+    // Not `Handle::comm_in_state`: the name of a recorded operation is looked up.
     if !state.is_alive() {
-        return Err(state.refuse(operation.name()));
+        return Err(state.refuse_operation(operation.operation_name()));
     }
     let comm = handle.raw_handle();
     let arguments = Arguments { from: source as *const _, to: target as *mut _, comm, stream };
     match config {
         // SAFETY: by the contract above; the handle is alive.
-        None => unsafe { operation.call(handle.library, arguments) },
+        None => unsafe { operation.call_function(handle.library, arguments) },
         Some(config) => {
-            let config = config.raw(handle.library)?;
+            let config = config.raw_config(handle.library)?;
             // SAFETY: as above; the configuration's text outlives the call.
             unsafe { operation.call_configured(handle.library, arguments, &config) }
         }

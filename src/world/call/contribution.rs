@@ -11,7 +11,7 @@ pub(crate) enum Contribution {
 }
 
 impl Contribution {
-    pub(crate) fn name(&self) -> &'static str {
+    pub(crate) fn call_name(&self) -> &'static str {
         match self {
             Self::Barrier => "barrier",
             Self::Message(_) => "all_gather",
@@ -24,11 +24,14 @@ impl Contribution {
 ///
 /// # Errors
 /// If some ranks are at a barrier and others at an all_gather.
-pub(crate) fn combine(contributions: Vec<Contribution>, first: usize) -> Result<Option<Vec<Vec<u8>>>, Error> {
-    let expected = contributions.first().map_or("barrier", Contribution::name);
+pub(crate) fn combine_contributions(
+    contributions: Vec<Contribution>,
+    first: usize,
+) -> Result<Option<Vec<Vec<u8>>>, Error> {
+    let expected = contributions.first().map_or("barrier", Contribution::call_name);
     let mut messages = Vec::new();
     for (index, contribution) in contributions.into_iter().enumerate() {
-        let name = contribution.name();
+        let name = contribution.call_name();
         if name != expected {
             return Err(Error::CallMismatch(Mismatch {
                 rank: first,
@@ -117,9 +120,11 @@ mod tests {
     #[test]
     fn ranks_at_different_calls_are_named() {
         let message = |byte| Contribution::Message(vec![byte]);
-        assert_eq!(combine(vec![message(1), message(2)], 0), Ok(Some(vec![vec![1], vec![2]])));
-        assert_eq!(combine(vec![Contribution::Barrier, Contribution::Barrier], 0), Ok(None));
-        let text = combine(vec![message(1), message(1), Contribution::Barrier], 4).unwrap_err().to_string();
+        assert_eq!(combine_contributions(vec![message(1), message(2)], 0), Ok(Some(vec![vec![1], vec![2]])));
+        assert_eq!(combine_contributions(vec![Contribution::Barrier, Contribution::Barrier], 0), Ok(None));
+        let text = combine_contributions(vec![message(1), message(1), Contribution::Barrier], 4)
+            .unwrap_err()
+            .to_string();
         assert!(text.starts_with("rank 4 called all_gather while rank 6 called barrier"), "{text}");
     }
 }

@@ -16,10 +16,10 @@ const PLACE_BYTES: usize = 48;
 
 /// First report of each call, by topic; oldest topic first.
 #[derive(Debug, Default)]
-pub(crate) struct CallLog(VecDeque<Topic>);
+pub(crate) struct CallLog(VecDeque<CallTopic>);
 
 #[derive(Debug)]
-struct Topic {
+struct CallTopic {
     topic: u64,
     /// Rank and text by place and number.
     calls: HashMap<(u64, u64), (usize, String)>,
@@ -30,9 +30,9 @@ struct Topic {
 
 impl CallLog {
     /// Records calls of a rank. Returns the first difference from the call of another rank.
-    pub(crate) fn record(&mut self, rank: usize, topic: u64, calls: Vec<Called>) -> Option<Mismatch> {
+    pub(crate) fn record_calls(&mut self, rank: usize, topic: u64, calls: Vec<Called>) -> Option<Mismatch> {
         if !self.has_topic(topic) {
-            self.0.push_back(Topic { topic, calls: HashMap::new(), reached: HashMap::new(), bytes: 0 });
+            self.0.push_back(CallTopic { topic, calls: HashMap::new(), reached: HashMap::new(), bytes: 0 });
         }
         let known = self.0.iter_mut().find(|known| known.topic == topic)?;
         let mut differences = Vec::new();
@@ -53,7 +53,7 @@ impl CallLog {
                 Entry::Occupied(_) => {}
             }
         }
-        self.evict(topic);
+        self.evict_oldest(topic);
         let (_, other, own) = differences.into_iter().min_by_key(|&(call, ..)| call)?;
         let mut both = [other, (rank, own)];
         both.sort_unstable();
@@ -63,7 +63,7 @@ impl CallLog {
 
     /// Returns the awaited ranks that have not reported their calls, nor later ones. Empty if the reports of
     /// the waiting rank were evicted: the reports of others may be gone as well.
-    pub(crate) fn late(&self, wait: &Wait) -> BTreeSet<usize> {
+    pub(crate) fn late_ranks(&self, wait: &Wait) -> BTreeSet<usize> {
         let Some(known) = self.0.iter().find(|known| known.topic == wait.topic) else {
             return BTreeSet::new();
         };
@@ -81,7 +81,7 @@ impl CallLog {
 
     /// Calls with the highest numbers of the newest topics, about `max` bytes in total, as rank, topic and
     /// calls.
-    pub(crate) fn newest(&self, max: usize) -> Vec<(usize, u64, Vec<Called>)> {
+    pub(crate) fn newest_calls(&self, max: usize) -> Vec<(usize, u64, Vec<Called>)> {
         let mut left = max;
         let mut found = Vec::new();
         for topic in self.0.iter().rev() {
@@ -100,7 +100,7 @@ impl CallLog {
 
     /// Evicts the oldest topics, and the current one last, while the log is too large. Waiting ranks report
     /// their calls again.
-    fn evict(&mut self, current: u64) {
+    fn evict_oldest(&mut self, current: u64) {
         while self.0.iter().map(|topic| topic.bytes).sum::<usize>() > MAX_BYTES {
             let oldest = self.0.iter().position(|topic| topic.topic != current).unwrap_or(0);
             self.0.remove(oldest);
@@ -119,14 +119,14 @@ mod tests {
     #[test]
     fn the_first_difference_names_both_ranks() {
         let mut call_log = CallLog::default();
-        assert_eq!(call_log.record(2, 7, calls(&[(1, "a"), (2, "b"), (3, "c")])), None);
+        assert_eq!(call_log.record_calls(2, 7, calls(&[(1, "a"), (2, "b"), (3, "c")])), None);
         // Another communicator, equal calls, and calls reported by one rank only.
-        assert_eq!(call_log.record(1, 8, calls(&[(1, "x")])), None);
-        assert_eq!(call_log.record(3, 7, calls(&[(3, "c"), (4, "d")])), None);
-        assert_eq!(call_log.record(4, 7, calls(&[(9, "x")])), None);
-        let error = call_log.record(1, 7, calls(&[(4, "y"), (3, "x"), (2, "b")])).unwrap().to_string();
+        assert_eq!(call_log.record_calls(1, 8, calls(&[(1, "x")])), None);
+        assert_eq!(call_log.record_calls(3, 7, calls(&[(3, "c"), (4, "d")])), None);
+        assert_eq!(call_log.record_calls(4, 7, calls(&[(9, "x")])), None);
+        let error = call_log.record_calls(1, 7, calls(&[(4, "y"), (3, "x"), (2, "b")])).unwrap().to_string();
         assert!(error.starts_with("rank 1 called x while rank 2 called c; all ranks "), "{error}");
-        let error = call_log.record(5, 7, calls(&[(1, "b")])).unwrap().to_string();
+        let error = call_log.record_calls(5, 7, calls(&[(1, "b")])).unwrap().to_string();
         assert!(error.starts_with("rank 2 called a while rank 5 called b; "), "{error}");
     }
 
@@ -134,17 +134,20 @@ mod tests {
     fn ranks_that_have_not_reported_a_call_are_late() {
         let mut call_log = CallLog::default();
         let message = |place, number| Called { place, number, what: "a".to_owned() };
-        assert_eq!(call_log.record(0, 7, calls(&[(4, "d"), (5, "e"), (3, "c")])), None);
+        assert_eq!(call_log.record_calls(0, 7, calls(&[(4, "d"), (5, "e"), (3, "c")])), None);
         // Reports may come in another order.
-        assert_eq!(call_log.record(0, 7, calls(&[(2, "b")])), None);
-        assert_eq!(call_log.record(1, 7, calls(&[(4, "d")])), None);
-        assert_eq!(call_log.record(2, 8, calls(&[(9, "x")])), None);
-        assert_eq!(call_log.record(4, 7, vec![message(11, 6), message(12, 2)]), None);
+        assert_eq!(call_log.record_calls(0, 7, calls(&[(2, "b")])), None);
+        assert_eq!(call_log.record_calls(1, 7, calls(&[(4, "d")])), None);
+        assert_eq!(call_log.record_calls(2, 8, calls(&[(9, "x")])), None);
+        assert_eq!(call_log.record_calls(4, 7, vec![message(11, 6), message(12, 2)]), None);
         let late = |rank, topic, awaited: &[(usize, u64, u64)]| {
             let awaited =
                 awaited.iter().map(|&(rank, place, number)| Awaited { rank, place, number }).collect();
             let (operation, limit) = ("all_reduce".to_owned(), std::time::Duration::from_secs(1));
-            call_log.late(&Wait { rank, topic, operation, limit, awaited }).into_iter().collect::<Vec<_>>()
+            call_log
+                .late_ranks(&Wait { rank, topic, operation, limit, awaited })
+                .into_iter()
+                .collect::<Vec<_>>()
         };
         let nobody: [usize; 0] = [];
         let all = |number| [(4, 0, number), (2, 0, number), (1, 0, number), (0, 0, number)];
@@ -163,11 +166,11 @@ mod tests {
     #[test]
     fn the_newest_calls_are_returned_up_to_the_limit() {
         let mut call_log = CallLog::default();
-        assert_eq!(call_log.record(2, 7, calls(&[(1, "a"), (2, "b")])), None);
-        assert_eq!(call_log.record(1, 8, calls(&[(4, "d"), (5, "e"), (3, "c")])), None);
-        assert_eq!(call_log.record(0, 8, calls(&[(6, "f")])), None);
+        assert_eq!(call_log.record_calls(2, 7, calls(&[(1, "a"), (2, "b")])), None);
+        assert_eq!(call_log.record_calls(1, 8, calls(&[(4, "d"), (5, "e"), (3, "c")])), None);
+        assert_eq!(call_log.record_calls(0, 8, calls(&[(6, "f")])), None);
         let call = CALL_OVERHEAD + 1;
-        let newest = |max: usize| call_log.newest(max);
+        let newest = |max: usize| call_log.newest_calls(max);
         assert_eq!(newest(0), []);
         assert_eq!(newest(2 * call), [(0, 8, calls(&[(6, "f")])), (1, 8, calls(&[(5, "e")]))]);
         let five = newest(5 * call);
@@ -178,28 +181,28 @@ mod tests {
     #[test]
     fn calls_are_kept_until_the_log_is_too_large() {
         let mut call_log = CallLog::default();
-        assert_eq!(call_log.record(0, 1, calls(&[(1, "a")])), None);
-        assert_eq!(call_log.record(0, 1, calls(&[(2, "b")])), None);
+        assert_eq!(call_log.record_calls(0, 1, calls(&[(1, "a")])), None);
+        assert_eq!(call_log.record_calls(0, 1, calls(&[(2, "b")])), None);
         assert_eq!(
-            call_log.record(0, 1, calls(&[(1, "another")])),
+            call_log.record_calls(0, 1, calls(&[(1, "another")])),
             None,
             "a rank does not differ from itself"
         );
         for topic in 10..100 {
-            assert_eq!(call_log.record(0, topic, calls(&[(1, "a")])), None);
+            assert_eq!(call_log.record_calls(0, topic, calls(&[(1, "a")])), None);
         }
-        assert!(call_log.record(1, 99, calls(&[(1, "x")])).is_some());
-        let error = call_log.record(1, 1, calls(&[(1, "x")])).unwrap().to_string();
+        assert!(call_log.record_calls(1, 99, calls(&[(1, "x")])).is_some());
+        let error = call_log.record_calls(1, 1, calls(&[(1, "x")])).unwrap().to_string();
         assert!(error.starts_with("rank 0 called a while rank 1 called x; "), "{error}");
         let long = "x".repeat(MAX_BYTES / 3);
         for topic in 200..204 {
-            assert_eq!(call_log.record(0, topic, calls(&[(1, &long)])), None);
+            assert_eq!(call_log.record_calls(0, topic, calls(&[(1, &long)])), None);
         }
         assert_eq!(call_log.0.iter().map(|topic| topic.topic).collect::<Vec<_>>(), [202, 203]);
-        assert_eq!(call_log.record(1, 1, calls(&[(1, "y")])), None);
+        assert_eq!(call_log.record_calls(1, 1, calls(&[(1, "y")])), None);
         // More than there is room for, of one topic.
         let much: Vec<(u64, &str)> = (0..4).map(|number| (number, long.as_str())).collect();
-        assert_eq!(call_log.record(2, 300, calls(&much)), None);
+        assert_eq!(call_log.record_calls(2, 300, calls(&much)), None);
         assert!(call_log.0.is_empty());
     }
 }

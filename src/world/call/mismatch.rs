@@ -29,13 +29,13 @@ pub struct Mismatch {
 impl fmt::Display for Mismatch {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rank, called, peer, peer_called } = self;
-        formatter.write_str(&Self::text(*rank, called, *peer, peer_called.as_deref()))
+        formatter.write_str(&Self::mismatch_text(*rank, called, *peer, peer_called.as_deref()))
     }
 }
 
 impl Mismatch {
     /// The text, from the parts.
-    pub(crate) fn text(rank: usize, called: &str, peer: usize, peer_called: Option<&str>) -> String {
+    pub(crate) fn mismatch_text(rank: usize, called: &str, peer: usize, peer_called: Option<&str>) -> String {
         let has_left = called == LEFT || peer_called == Some(LEFT);
         let peer_called = peer_called.unwrap_or(EARLIER);
         let left = if has_left { LEFT_EARLY } else { "" };
@@ -44,7 +44,7 @@ impl Mismatch {
 
     /// Replaces ranks of a group by ranks of its job.
     #[cfg(any(feature = "fabric", feature = "nccl"))]
-    pub(crate) fn renumber(self, rank_in_job: impl Fn(usize) -> usize) -> Self {
+    pub(crate) fn renumber_ranks(self, rank_in_job: impl Fn(usize) -> usize) -> Self {
         Self { rank: rank_in_job(self.rank), peer: rank_in_job(self.peer), ..self }
     }
 }

@@ -7,12 +7,12 @@ mod numbering;
 mod pack;
 mod timeout;
 
-pub(crate) use contribution::{Contribution, LateRank, combine, late_error};
+pub(crate) use contribution::{Contribution, LateRank, combine_contributions, late_error};
 pub(crate) use log::CallLog;
 #[cfg(any(feature = "fabric", feature = "nccl"))]
 pub(crate) use mismatch::LEFT;
 pub use mismatch::Mismatch;
 pub(crate) use numbering::Numbering;
-pub(crate) use pack::{pack, unpack};
+pub(crate) use pack::{pack_messages, unpack_messages};
 pub(crate) use timeout::MAX_NAMED;
 pub use timeout::{Awaited, Timeout, Wait};

@@ -1,7 +1,7 @@
 //! Packing of several messages into one.
 
 /// Concatenates messages, each with its length as a prefix.
-pub(crate) fn pack<'a>(messages: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
+pub(crate) fn pack_messages<'a>(messages: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut bytes = Vec::new();
     for message in messages {
         bytes.extend_from_slice(&(message.len() as u64).to_le_bytes());
@@ -11,7 +11,7 @@ pub(crate) fn pack<'a>(messages: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> 
 }
 
 /// Splits packed messages; `None` if they are malformed.
-pub(crate) fn unpack(mut bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
+pub(crate) fn unpack_messages(mut bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut messages = Vec::new();
     while !bytes.is_empty() {
         let (length, rest) = bytes.split_first_chunk::<8>()?;

@@ -48,7 +48,7 @@ pub struct Timeout {
 
 impl fmt::Display for Timeout {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&Self::text(&self.operation, self.limit, &self.late))
+        formatter.write_str(&Self::timeout_text(&self.operation, self.limit, &self.late))
     }
 }
 
@@ -60,13 +60,13 @@ impl Timeout {
     }
 
     /// The text, from the parts.
-    pub(crate) fn text(operation: &str, limit: Duration, late: &[(usize, String)]) -> String {
+    pub(crate) fn timeout_text(operation: &str, limit: Duration, late: &[(usize, String)]) -> String {
         let seconds = limit.as_secs_f64();
-        format!("{operation}: not complete after {seconds} s, the timeout{}", Self::names(late))
+        format!("{operation}: not complete after {seconds} s, the timeout{}", Self::late_names(late))
     }
 
     /// Returns the end of the text with the late ranks; empty if there are none.
-    pub(crate) fn names(late: &[(usize, String)]) -> String {
+    pub(crate) fn late_names(late: &[(usize, String)]) -> String {
         let mut text = String::new();
         for (index, (rank, host)) in late.iter().take(MAX_NAMED).enumerate() {
             let before = if index == 0 { LATE } else { ", " };

@@ -183,7 +183,7 @@ const LOCAL_SIZES: [(Launcher, &str); 3] = [
     (Launcher::Torchrun, "LOCAL_WORLD_SIZE"),
 ];
 
-fn number(value: &str) -> Option<usize> {
+fn parse_number(value: &str) -> Option<usize> {
     value.trim().parse().ok()
 }
 
@@ -217,7 +217,7 @@ impl LauncherVariables<'_> {
     }
 
     /// Returns the first of these variables that is set.
-    fn first(&self, names: &[&'static str]) -> Option<Assignment> {
+    fn first_set(&self, names: &[&'static str]) -> Option<Assignment> {
         names.iter().find_map(|&name| Some((name, (self.variable)(name)?)))
     }
 
@@ -260,19 +260,20 @@ impl LauncherVariables<'_> {
     /// large for the number of ranks; or finds a value that is not a number.
     fn find_contradiction(&self) -> Option<Refusal> {
         let (ranks, sizes) = self.own_names()?;
-        let (rank, size) = (self.first(ranks), self.first(sizes)?);
+        let (rank, size) = (self.first_set(ranks), self.first_set(sizes)?);
         // The rendezvous refuses malformed values of the remaining launchers.
         let is_checked = self.started.launcher.starts_ranks() || self.started.size == Some(1);
         let of_launcher = rank.iter().chain([&size]);
-        let malformed = of_launcher.filter(|_| is_checked).find(|(_, value)| number(value).is_none());
+        let malformed = of_launcher.filter(|_| is_checked).find(|(_, value)| parse_number(value).is_none());
         if let Some(malformed) = malformed {
             return Some(Refusal::Malformed(malformed.clone()));
         }
-        let most = number(&size.1).filter(|_| is_checked)?;
-        let rank = rank.filter(|(_, value)| number(value).is_some_and(|rank| rank >= most));
+        let most = parse_number(&size.1).filter(|_| is_checked)?;
+        let rank = rank.filter(|(_, value)| parse_number(value).is_some_and(|rank| rank >= most));
         let local = LOCAL_SIZES.iter().filter(|(launcher, _)| *launcher == self.started.launcher);
-        let local =
-            local.filter_map(|&(_, name)| self.first(&[name])).find(|(_, value)| number(value) > Some(most));
+        let local = local
+            .filter_map(|&(_, name)| self.first_set(&[name]))
+            .find(|(_, value)| parse_number(value) > Some(most));
         Some(Refusal::Contradiction(rank.or(local)?, size))
     }
 
@@ -284,7 +285,7 @@ impl LauncherVariables<'_> {
             (self.find_value_above_one().or_else(|| self.find_rank_without_size())?, None)
         } else if self.started.size == Some(1) {
             let (_, sizes) = self.own_names()?;
-            (self.find_value_above_one()?, Some(self.first(sizes)?.0))
+            (self.find_value_above_one()?, Some(self.first_set(sizes)?.0))
         } else {
             return None;
         };
@@ -298,7 +299,7 @@ impl LauncherVariables<'_> {
             let value = (self.variable)(name)?;
             let found = match name {
                 HOSTS_OF_SAGEMAKER => Some(value.split(',').count()),
-                _ => number(&value),
+                _ => parse_number(&value),
             };
             (found > Some(most)).then_some(((name, value), origin))
         });
@@ -322,7 +323,7 @@ impl LauncherVariables<'_> {
         [("SLURM_NTASKS", is_task), ("WORLD_SIZE", is_rank)]
             .into_iter()
             .filter(|&(_, is_own)| is_own)
-            .find_map(|(name, _)| self.first(&[name]).filter(|(_, value)| number(value) > Some(1)))
+            .find_map(|(name, _)| self.first_set(&[name]).filter(|(_, value)| parse_number(value) > Some(1)))
     }
 
     /// True for the task of a step, and for a single rank of an MPI launcher inside a step.
@@ -336,6 +337,6 @@ impl LauncherVariables<'_> {
 
     fn find_rank_without_size(&self) -> Option<Assignment> {
         let lone = RANKS_WITH_SIZES.iter().filter(|(_, size)| !size.is_some_and(|size| self.is_set(size)));
-        lone.copied().find_map(|(rank, _)| self.first(&[rank]))
+        lone.copied().find_map(|(rank, _)| self.first_set(&[rank]))
     }
 }

@@ -1,7 +1,7 @@
 //! Rendezvous configuration from each launcher's environment variables.
 
 use super::{COMPLETION_INDEX, Launcher, POD_SIZES, Started, nodelist};
-use crate::hash::fnv1a;
+use crate::hash::fnv1a_hash;
 use crate::world::{Error, Kind, RendezvousConfig, process_variable};
 use std::os::unix::process::parent_id;
 
@@ -47,12 +47,12 @@ impl RendezvousConfig {
             launcher => launcher,
         };
         let mut config = match launcher {
-            Launcher::Explicit => explicit(variable),
-            Launcher::Torchrun => torchrun(variable),
-            Launcher::Slurm => slurm(variable),
-            Launcher::Kubernetes => kubernetes(variable),
+            Launcher::Explicit => from_own_variables(variable),
+            Launcher::Torchrun => from_torchrun(variable),
+            Launcher::Slurm => from_slurm(variable),
+            Launcher::Kubernetes => from_kubernetes(variable),
             Launcher::OpenMpi => open_mpi(variable),
-            Launcher::Mpich => mpich(variable),
+            Launcher::Mpich => from_mpich(variable),
             Launcher::None => Err(Error::Environment(
                 "a TCP rendezvous needs to know its rank: start with torchrun or srun, or set \
                  NCCL_BENCH_RANK, NCCL_BENCH_SIZE and NCCL_BENCH_ADDR (host:port of rank 0) for every process"
@@ -69,16 +69,16 @@ impl RendezvousConfig {
         {
             key.clone_into(&mut config.key);
         }
-        config.checked()
+        config.check_config()
     }
 }
 
-fn number(variable: Variable<'_>, name: &str) -> Result<usize, Error> {
+fn read_number(variable: Variable<'_>, name: &str) -> Result<usize, Error> {
     let value = variable(name).ok_or_else(|| Error::Environment(format!("{name} is not set")))?;
     value.trim().parse().map_err(|_| Error::Environment(format!("{name} is `{value}`, not a number")))
 }
 
-fn port(variable: Variable<'_>) -> Result<Option<u16>, Error> {
+fn read_port(variable: Variable<'_>) -> Result<Option<u16>, Error> {
     let Some(value) = variable("MASTER_PORT") else { return Ok(None) };
     let port = value.trim().parse().ok().filter(|&port| port != 0);
     port.map(Some)
@@ -87,7 +87,7 @@ fn port(variable: Variable<'_>) -> Result<Option<u16>, Error> {
 
 /// Local rank and local size, if both are set and consistent.
 fn local_position(variable: Variable<'_>, rank: &str, size: &str) -> Option<(usize, usize)> {
-    let (rank, size) = (number(variable, rank).ok()?, number(variable, size).ok()?);
+    let (rank, size) = (read_number(variable, rank).ok()?, read_number(variable, size).ok()?);
     (rank < size).then_some((rank, size))
 }
 
@@ -95,8 +95,8 @@ fn master_host(variable: Variable<'_>) -> Option<String> {
     variable("MASTER_ADDR").map(|host| host.trim_start_matches('[').trim_end_matches(']').to_owned())
 }
 
-fn explicit(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
-    let (rank, size) = (number(variable, "NCCL_BENCH_RANK")?, number(variable, "NCCL_BENCH_SIZE")?);
+fn from_own_variables(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
+    let (rank, size) = (read_number(variable, "NCCL_BENCH_RANK")?, read_number(variable, "NCCL_BENCH_SIZE")?);
     if size > 1 && variable("NCCL_BENCH_ADDR").is_none() {
         return Err(Error::Environment(
             "NCCL_BENCH_RANK is set but NCCL_BENCH_ADDR is not: set it to host:port of rank 0".to_owned(),
@@ -105,8 +105,8 @@ fn explicit(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
     Ok(RendezvousConfig { rank, size, ..RendezvousConfig::default() })
 }
 
-fn torchrun(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
-    let (rank, size) = (number(variable, "RANK")?, number(variable, "WORLD_SIZE")?);
+fn from_torchrun(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
+    let (rank, size) = (read_number(variable, "RANK")?, read_number(variable, "WORLD_SIZE")?);
     let host = master_host(variable);
     if host.is_none() && variable("NCCL_BENCH_ADDR").is_none() {
         return Err(Error::Environment(
@@ -114,7 +114,7 @@ fn torchrun(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
                 .to_owned(),
         ));
     }
-    let port = port(variable)?.unwrap_or(MASTER_PORT);
+    let port = read_port(variable)?.unwrap_or(MASTER_PORT);
     let run = variable("TORCHELASTIC_RUN_ID");
     // torchrun's own store listens on MASTER_PORT.
     let ports = match run {
@@ -131,7 +131,7 @@ fn torchrun(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
     })
 }
 
-fn slurm(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
+fn from_slurm(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
     let size = ["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"]
         .into_iter()
         .find(|name| variable(name).is_some())
@@ -158,10 +158,10 @@ fn slurm(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
     let step = variable("SLURM_STEP_ID").or_else(|| variable("SLURM_STEPID")).unwrap_or_default();
     let key = format!("slurm {job}.{step}");
     Ok(RendezvousConfig {
-        rank: number(variable, "SLURM_PROCID")?,
-        size: number(variable, size)?,
+        rank: read_number(variable, "SLURM_PROCID")?,
+        size: read_number(variable, size)?,
         hosts,
-        ports: port(variable)?.map_or_else(|| derived_ports(&key), |port| vec![port]),
+        ports: read_port(variable)?.map_or_else(|| derived_ports(&key), |port| vec![port]),
         key,
         // Slurm gives the number of tasks per host in a compressed form only, so ranks are counted by host.
         local: None,
@@ -169,8 +169,8 @@ fn slurm(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
 }
 
 /// A pod of an indexed Job. Kubernetes gives its index only; the pod template must give the rest.
-fn kubernetes(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
-    let rank = number(variable, COMPLETION_INDEX)?;
+fn from_kubernetes(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
+    let rank = read_number(variable, COMPLETION_INDEX)?;
     let missing = |what: &str, example: &str| {
         let problem = format!(
             "this is pod {rank} of an indexed Job ({COMPLETION_INDEX}), but {what} is not set: add \
@@ -181,7 +181,7 @@ fn kubernetes(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
     let size = POD_SIZES.iter().find(|name| variable(name).is_some()).ok_or_else(|| {
         missing("the number of pods", "{name: NCCL_BENCH_SIZE, value: \"2\"}, the Job's completions,")
     })?;
-    let size = number(variable, size)?;
+    let size = read_number(variable, size)?;
     let host = master_host(variable);
     if size > 1 && host.is_none() && variable("NCCL_BENCH_ADDR").is_none() {
         return Err(missing(
@@ -194,7 +194,7 @@ fn kubernetes(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
         rank,
         size,
         hosts: host.into_iter().collect(),
-        ports: vec![port(variable)?.unwrap_or(MASTER_PORT)],
+        ports: vec![read_port(variable)?.unwrap_or(MASTER_PORT)],
         // Pods of one node have host names of their own, as for NCCL: they have no local rank.
         ..RendezvousConfig::default()
     })
@@ -207,10 +207,10 @@ fn open_mpi(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
     mpi_launcher(variable, ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"], local, job, example)
 }
 
-fn mpich(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
+fn from_mpich(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
     let local = local_position(variable, "MPI_LOCALRANKID", "MPI_LOCALNRANKS");
     // No variable identifies the job, but its processes on a host have the same parent.
-    let here = local.is_some_and(|(_, here)| Some(here) == number(variable, "PMI_SIZE").ok());
+    let here = local.is_some_and(|(_, here)| Some(here) == read_number(variable, "PMI_SIZE").ok());
     let job = here.then(|| format!("under process {}", parent_id()));
     let example = "mpiexec -genv NCCL_BENCH_ADDR node1:29500 ...";
     mpi_launcher(variable, ["PMI_RANK", "PMI_SIZE"], local, job, example)
@@ -223,7 +223,7 @@ fn mpi_launcher(
     job: Option<String>,
     example: &str,
 ) -> Result<RendezvousConfig, Error> {
-    let (rank, size) = (number(variable, rank)?, number(variable, size)?);
+    let (rank, size) = (read_number(variable, rank)?, read_number(variable, size)?);
     let here = local.is_some_and(|(_, here)| here == size);
     if size > 1 && !here && master_host(variable).is_none() && variable("NCCL_BENCH_ADDR").is_none() {
         let problem = format!(
@@ -234,7 +234,7 @@ fn mpi_launcher(
     }
     let here = here.then(|| "127.0.0.1".to_owned());
     let key = job.as_ref().map(|job| format!("mpirun {job}")).unwrap_or_default();
-    let ports = match (port(variable)?, &job) {
+    let ports = match (read_port(variable)?, &job) {
         (Some(port), _) => vec![port],
         (None, Some(_)) => derived_ports(&key),
         (None, None) => Vec::new(),
@@ -251,7 +251,7 @@ fn mpi_launcher(
 
 /// Candidate ports for a job, below the ephemeral ports (32768 and above).
 fn derived_ports(key: &str) -> Vec<u16> {
-    let hash = fnv1a(key.bytes());
+    let hash = fnv1a_hash(key.bytes());
     let slot = u16::try_from((hash ^ (hash >> 32)) % 1250).unwrap_or(0);
     let first = 20_000 + slot * CANDIDATES;
     (first..first + CANDIDATES).collect()

@@ -1,11 +1,11 @@
 //! Agreement of the remaining processes on their next world.
 
 use super::Shrunk;
-use super::question::{View, ask, tell_gone_on};
-use super::service::{Decision, State};
+use super::question::{View, ask_process, tell_gone_on};
+use super::service::{Decision, ProcessState};
 use super::site::Site;
 use super::table::new_key;
-use super::verdict::{Observer, Step, has_called};
+use super::verdict::{NextStep, Observer, has_called};
 use crate::lock::lock;
 use crate::log;
 use crate::world::{Error, Handle, Options, RendezvousConfig, single, tcp, threads};
@@ -31,11 +31,11 @@ type Formed = (Option<Handle>, Arc<Site>);
 ///
 /// # Errors
 /// If this process is left out, too few processes are left, or they do not agree in three times `limit`.
-pub(super) fn agree(site: Arc<Site>, ranks: usize, limit: Duration) -> Result<Vec<Shrunk>, Error> {
+pub(super) fn agree_on_world(site: Arc<Site>, ranks: usize, limit: Duration) -> Result<Vec<Shrunk>, Error> {
     let deadline = Instant::now() + limit.saturating_mul(3);
     let mut site = site;
     loop {
-        let (world, next) = Caller::new(&site, ranks, limit, deadline).run()?;
+        let (world, next) = Caller::new(&site, ranks, limit, deadline).run_agreement()?;
         let handles = match world {
             None => None,
             Some(world) if ranks == 1 && next.processes.len() > 1 => Some(vec![world]),
@@ -69,14 +69,14 @@ impl<'a> Caller<'a> {
         Self { site, ranks, limit, deadline, start: Instant::now(), views, silent }
     }
 
-    fn run(&mut self) -> Result<Formed, Error> {
-        self.site.set(State::Calling);
+    fn run_agreement(&mut self) -> Result<Formed, Error> {
+        self.site.report_state(ProcessState::Calling);
         let result = self.take_steps();
         match &result {
             Ok(_) => {}
-            Err(Error::LeftOut(_)) => self.site.leave(),
+            Err(Error::LeftOut(_)) => self.site.leave_job(),
             // It may call again.
-            Err(_) => self.site.set(State::Idle),
+            Err(_) => self.site.report_state(ProcessState::Idle),
         }
         result
     }
@@ -87,24 +87,24 @@ impl<'a> Caller<'a> {
             if let Some(members) = self.site.gone_on() {
                 return Err(self.left_out(members));
             }
-            self.survey();
-            let formed = match self.next() {
-                Step::Wait => None,
-                Step::Lead(members) => {
+            self.survey_processes();
+            let formed = match self.next_step() {
+                NextStep::Wait => None,
+                NextStep::Lead(members) => {
                     let has_read_all = self.read_news();
                     if let Some(members) = self.site.gone_on() {
                         return Err(self.left_out(members));
                     }
-                    if has_read_all { self.lead(&members)? } else { None }
+                    if has_read_all { self.lead_world(&members)? } else { None }
                 }
-                Step::Join(leader, decision) => self.join(leader, &decision),
-                Step::Follow(decision) => {
+                NextStep::Join(leader, decision) => self.join_world(leader, &decision),
+                NextStep::Follow(decision) => {
                     let next = self.place_in(&decision)?;
-                    self.site.set(State::Decided(decision));
+                    self.site.report_state(ProcessState::Decided(decision));
                     return Ok((None, next));
                 }
-                Step::LeftOut(decision) => return Err(self.left_out(decision.members.len())),
-                Step::TooFew(left, uncertain) => return Err(self.too_few(&left, &uncertain)),
+                NextStep::LeftOut(decision) => return Err(self.left_out(decision.members.len())),
+                NextStep::TooFew(left, uncertain) => return Err(self.too_few(&left, &uncertain)),
             };
             if let Some(formed) = formed {
                 return Ok(formed);
@@ -117,7 +117,7 @@ impl<'a> Caller<'a> {
         }
     }
 
-    fn next(&self) -> Step {
+    fn next_step(&self) -> NextStep {
         let now = Instant::now();
         let silence =
             self.silent.iter().flatten().map(|(since, _)| now.saturating_duration_since(*since)).min();
@@ -128,12 +128,12 @@ impl<'a> Caller<'a> {
             limit: self.limit,
             silence: silence.unwrap_or_default(),
         };
-        observer.next()
+        observer.next_step()
     }
 
     /// Asks the processes before this one, in batches of growing size, until one has called. Asks the
     /// processes after this one only if none has.
-    fn survey(&mut self) {
+    fn survey_processes(&mut self) {
         let (me, all) = (self.site.me, self.site.processes.len());
         let (mut begin, mut count) = (0, 1);
         while begin < me {
@@ -158,7 +158,7 @@ impl<'a> Caller<'a> {
         let answers = Mutex::new(Vec::with_capacity(asked.len()));
         let site = self.site;
         for_each(&asked, |other| {
-            let view = ask(&site.processes[other], other, &site.key, site.processes.len());
+            let view = ask_process(&site.processes[other], other, &site.key, site.processes.len());
             lock(&answers).push((other, view));
         });
         let now = Instant::now();
@@ -179,26 +179,26 @@ impl<'a> Caller<'a> {
     /// it answers a question of this process.
     fn read_news(&self) -> bool {
         let me = &self.site.processes[self.site.me];
-        !matches!(ask(me, self.site.me, &self.site.key, self.site.processes.len()), View::Silent(_))
+        !matches!(ask_process(me, self.site.me, &self.site.key, self.site.processes.len()), View::Silent(_))
     }
 
     /// Forms a world as its first process. `None` if not all members come.
-    fn lead(&self, members: &[usize]) -> Result<Option<Formed>, Error> {
+    fn lead_world(&self, members: &[usize]) -> Result<Option<Formed>, Error> {
         let members: Vec<u32> = members.iter().filter_map(|&member| u32::try_from(member).ok()).collect();
         let mut decision = Decision { formed: false, port: 0, key: new_key()?, members };
         let world = if decision.members.len() == 1 {
             single()
         } else {
-            let config = self.meeting(self.site.me, &decision, 0);
-            let listener = tcp::listen(&config)?;
+            let config = self.meeting_config(self.site.me, &decision, 0);
+            let listener = tcp::listen_on_port(&config)?;
             decision.port = listener.local_addr().map_or(0, |address| address.port());
-            self.site.set(State::Decided(decision.clone()));
-            match tcp::join(&config, &self.options(), Some(listener)) {
+            self.site.report_state(ProcessState::Decided(decision.clone()));
+            match tcp::join_world(&config, &self.meeting_options(), Some(listener)) {
                 Ok(world) => Arc::new(world),
                 Err(error) => return Ok(self.not_formed(&error)),
             }
         };
-        let next = self.settle(decision.clone())?;
+        let next = self.settle_decision(decision.clone())?;
         self.tell_others(&decision);
         Ok(Some((Some(world), next)))
     }
@@ -216,32 +216,32 @@ impl<'a> Caller<'a> {
     }
 
     /// Joins the world formed by `leader`. `None` if not all members come.
-    fn join(&self, leader: usize, decision: &Decision) -> Option<Formed> {
+    fn join_world(&self, leader: usize, decision: &Decision) -> Option<Formed> {
         let rank = decision.members.iter().position(|&member| member as usize == self.site.me)?;
-        match tcp::join(&self.meeting(leader, decision, rank), &self.options(), None) {
-            Ok(world) => Some((Some(Arc::new(world)), self.settle(decision.clone()).ok()?)),
+        match tcp::join_world(&self.meeting_config(leader, decision, rank), &self.meeting_options(), None) {
+            Ok(world) => Some((Some(Arc::new(world)), self.settle_decision(decision.clone()).ok()?)),
             Err(error) => self.not_formed(&error),
         }
     }
 
     fn not_formed<T>(&self, error: &Error) -> Option<T> {
         log::debug(format_args!("the remaining ranks could not form a world: {error}"));
-        self.site.set(State::Calling);
+        self.site.report_state(ProcessState::Calling);
         None
     }
 
     /// Makes a decision final for this process.
-    fn settle(&self, decision: Decision) -> Result<Arc<Site>, Error> {
+    fn settle_decision(&self, decision: Decision) -> Result<Arc<Site>, Error> {
         let next = self.place_in(&decision)?;
-        self.site.set(State::Decided(Decision { formed: true, ..decision }));
+        self.site.report_state(ProcessState::Decided(Decision { formed: true, ..decision }));
         Ok(next)
     }
 
     fn place_in(&self, decision: &Decision) -> Result<Arc<Site>, Error> {
-        self.site.after(decision, self.ranks).ok_or_else(|| self.left_out(decision.members.len()))
+        self.site.site_after(decision, self.ranks).ok_or_else(|| self.left_out(decision.members.len()))
     }
 
-    fn meeting(&self, leader: usize, decision: &Decision, rank: usize) -> RendezvousConfig {
+    fn meeting_config(&self, leader: usize, decision: &Decision, rank: usize) -> RendezvousConfig {
         RendezvousConfig {
             rank,
             size: decision.members.len(),
@@ -252,21 +252,21 @@ impl<'a> Caller<'a> {
         }
     }
 
-    fn options(&self) -> Options {
+    fn meeting_options(&self) -> Options {
         let timeout = (self.limit / 3).clamp(MEET_TIMEOUT.0, MEET_TIMEOUT.1);
         Options { timeout, ..self.site.options.clone() }
     }
 
-    fn names(&self, processes: impl IntoIterator<Item = usize>) -> String {
+    fn process_names(&self, processes: impl IntoIterator<Item = usize>) -> String {
         let processes = processes.into_iter().filter_map(|process| self.site.processes.get(process));
-        processes.map(super::table::Process::describe).collect::<Vec<_>>().join(", ")
+        processes.map(super::table::JobProcess::describe_process).collect::<Vec<_>>().join(", ")
     }
 
     fn left_out(&self, members: usize) -> Error {
         Error::LeftOut(format!(
             "{} called shrink too late or could not be reached: {members} of the {} processes continue \
              without it",
-            self.names([self.site.me]),
+            self.process_names([self.site.me]),
             self.site.processes.len()
         ))
     }
@@ -275,32 +275,35 @@ impl<'a> Caller<'a> {
         Error::TimedOut(format!(
             "{} cannot continue: {} may still run and continue without them ({}); end the processes that \
              may still run, or start the job again",
-            self.names(left.iter().copied()),
-            self.names(uncertain.iter().copied()),
-            self.states(),
+            self.process_names(left.iter().copied()),
+            self.process_names(uncertain.iter().copied()),
+            self.describe_states(),
         ))
     }
 
     fn timed_out(&self) -> Error {
         let limit = self.limit.saturating_mul(3).as_secs_f64();
-        Error::TimedOut(format!("the remaining ranks did not agree within {limit} s: {}", self.states()))
+        Error::TimedOut(format!(
+            "the remaining ranks did not agree within {limit} s: {}",
+            self.describe_states()
+        ))
     }
 
     /// Returns the known states of the other processes, except ended ones.
-    fn states(&self) -> String {
+    fn describe_states(&self) -> String {
         let texts = self.views.iter().enumerate().filter(|(other, _)| *other != self.site.me);
         let texts = texts.filter_map(|(other, view)| {
             let state = match view.as_ref()? {
-                View::Gone | View::State(State::Left) => return None,
+                View::Gone | View::State(ProcessState::Left) => return None,
                 View::Silent(reason) => format!("gave no answer ({reason})"),
-                View::State(State::Idle) => "has not called shrink".to_owned(),
-                View::State(State::Calling) => "has called shrink".to_owned(),
-                View::State(State::Decided(decision)) => {
+                View::State(ProcessState::Idle) => "has not called shrink".to_owned(),
+                View::State(ProcessState::Calling) => "has called shrink".to_owned(),
+                View::State(ProcessState::Decided(decision)) => {
                     let members = decision.members.iter().map(|&member| member as usize);
-                    format!("continues with {}", self.names(members))
+                    format!("continues with {}", self.process_names(members))
                 }
             };
-            Some(format!("{} {state}", self.names([other])))
+            Some(format!("{} {state}", self.process_names([other])))
         });
         texts.collect::<Vec<_>>().join("; ")
     }

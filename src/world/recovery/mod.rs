@@ -68,7 +68,7 @@ impl Recovery {
     /// [`OnFailure::Exit`](super::OnFailure::Exit)), cannot listen or has no address in reach of others, or
     /// processes have different numbers of ranks. Also if a rank has failed.
     pub fn new(world: &Handle) -> Result<Self, Error> {
-        let mut introduced = table::introduce(world)?;
+        let mut introduced = table::introduce_processes(world)?;
         let service = if introduced.processes.len() > 1 {
             let service = Service::of_process(table::on_one_host(&introduced.processes));
             let port = service.as_ref().map(|service| service.port).map_err(ToString::to_string);
@@ -111,14 +111,14 @@ impl Recovery {
             world.fail("continues without the failed ranks (it has called shrink)".into());
         }
         let limit = limit.min(YEAR);
-        let run = |ranks| agreement::agree(Arc::clone(&self.site), ranks, limit);
-        self.site.shrink(self.thread, limit, run).map(|shrunk| (shrunk.world, shrunk.recovery))
+        let run = |ranks| agreement::agree_on_world(Arc::clone(&self.site), ranks, limit);
+        self.site.shrink_job(self.thread, limit, run).map(|shrunk| (shrunk.world, shrunk.recovery))
     }
 }
 
 impl Drop for Recovery {
     fn drop(&mut self) {
-        self.site.depart(self.thread);
+        self.site.depart_thread(self.thread);
     }
 }
 

@@ -33,7 +33,7 @@ pub(super) struct Decision {
 
 /// A process's part in a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum ProcessState {
     /// It has not called.
     Idle,
     /// It has called and waits for a decision.
@@ -44,9 +44,9 @@ pub(super) enum State {
     Left,
 }
 
-struct Entry {
+struct JobEntry {
     process: u32,
-    state: State,
+    state: ProcessState,
     /// Number of processes that continue without this one.
     gone_on: Option<u32>,
 }
@@ -54,7 +54,7 @@ struct Entry {
 /// The jobs of this process, by their keys.
 pub(super) struct Service {
     pub(super) port: u16,
-    jobs: Mutex<HashMap<String, Entry>>,
+    jobs: Mutex<HashMap<String, JobEntry>>,
 }
 
 /// The services of this process: for jobs of this host alone, out of reach for strangers on other hosts, and
@@ -81,7 +81,7 @@ impl Service {
         listener.set_nonblocking(true)?;
         let started = Arc::new(Self::new(listener.local_addr()?.port()));
         let answers = Arc::clone(&started);
-        thread::Builder::new().name("recovery".to_owned()).spawn(move || run(&answers, &listener))?;
+        thread::Builder::new().name("recovery".to_owned()).spawn(move || run_service(&answers, &listener))?;
         *service = Some(Arc::clone(&started));
         Ok(started)
     }
@@ -91,13 +91,13 @@ impl Service {
     }
 
     /// Sets the part of this process, number `process`, in a job.
-    pub(super) fn set(&self, key: &str, process: usize, state: State) {
+    pub(super) fn set_state(&self, key: &str, process: usize, state: ProcessState) {
         let process = u32::try_from(process).unwrap_or(u32::MAX);
         let mut jobs = lock(&self.jobs);
         match jobs.get_mut(key) {
             Some(entry) => entry.state = state,
             None => {
-                jobs.insert(key.to_owned(), Entry { process, state, gone_on: None });
+                jobs.insert(key.to_owned(), JobEntry { process, state, gone_on: None });
             }
         }
     }
@@ -107,17 +107,17 @@ impl Service {
         lock(&self.jobs).get(key)?.gone_on
     }
 
-    /// Sets the part in a job to [`State::Left`], unless it has continued in another world.
-    pub(super) fn leave(&self, key: &str) {
+    /// Sets the part in a job to [`ProcessState::Left`], unless it has continued in another world.
+    pub(super) fn leave_job(&self, key: &str) {
         if let Some(entry) = lock(&self.jobs).get_mut(key)
-            && !matches!(&entry.state, State::Decided(decision) if decision.formed)
+            && !matches!(&entry.state, ProcessState::Decided(decision) if decision.formed)
         {
-            entry.state = State::Left;
+            entry.state = ProcessState::Left;
         }
     }
 
     /// The answer to a question or news; `None` if it is neither.
-    fn answer(&self, question: Frame) -> Option<Frame> {
+    fn answer_question(&self, question: Frame) -> Option<Frame> {
         let (process, key, news) = match question {
             Frame::AskShrink(process, key) => (process, key, None),
             Frame::GoneOn(process, key, members) => (process, key, Some(members)),
@@ -129,18 +129,18 @@ impl Service {
         };
         entry.gone_on = entry.gone_on.or(news);
         Some(match &entry.state {
-            State::Decided(decision) if decision.formed => decision.frame(),
+            ProcessState::Decided(decision) if decision.formed => decision.to_frame(),
             _ if entry.gone_on.is_some() => Frame::HasLeft,
-            State::Idle => Frame::NotCalling,
-            State::Calling => Frame::Calling,
-            State::Left => Frame::HasLeft,
-            State::Decided(decision) => decision.frame(),
+            ProcessState::Idle => Frame::NotCalling,
+            ProcessState::Calling => Frame::Calling,
+            ProcessState::Left => Frame::HasLeft,
+            ProcessState::Decided(decision) => decision.to_frame(),
         })
     }
 }
 
 impl Decision {
-    fn frame(&self) -> Frame {
+    fn to_frame(&self) -> Frame {
         Frame::Decided(u32::from(self.formed), self.port, self.key.clone(), self.members.clone())
     }
 }
@@ -160,18 +160,18 @@ impl<S: Read + Write> Conversation<S> {
     }
 
     /// Reads and writes as far as possible without waiting. Returns `false` once the conversation is over.
-    fn advance(&mut self, service: &Service) -> bool {
+    fn advance_reply(&mut self, service: &Service) -> bool {
         if self.reply.is_empty() {
             let mut buffer = [0; MAX_HELLO];
             let count = match self.stream.read(&mut buffer) {
                 Ok(0) => return false,
                 Ok(count) => count,
-                Err(error) => return waits(&error),
+                Err(error) => return is_waiting(&error),
             };
-            self.decoder.push(&buffer[..count]);
+            self.decoder.push_bytes(&buffer[..count]);
             match self.decoder.next_within(MAX_HELLO) {
                 Ok(None) => return true,
-                Ok(Some(question)) => match service.answer(question) {
+                Ok(Some(question)) => match service.answer_question(question) {
                     Some(answer) => self.reply = answer.encode_first(),
                     None => return false,
                 },
@@ -182,7 +182,7 @@ impl<S: Read + Write> Conversation<S> {
             match self.stream.write(&self.reply[self.sent..]) {
                 Ok(0) => return false,
                 Ok(count) => self.sent += count,
-                Err(error) => return waits(&error),
+                Err(error) => return is_waiting(&error),
             }
         }
         false
@@ -190,43 +190,43 @@ impl<S: Read + Write> Conversation<S> {
 }
 
 /// True for the error of a non-blocking stream that is not ready.
-fn waits(error: &io::Error) -> bool {
+fn is_waiting(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-fn run(service: &Service, listener: &TcpListener) {
+fn run_service(service: &Service, listener: &TcpListener) {
     let mut conversations: VecDeque<Conversation<TcpStream>> = VecDeque::new();
     loop {
         let oldest = conversations.front();
         let timeout = oldest.map_or(IDLE, |oldest| HANDSHAKE_TIMEOUT.saturating_sub(oldest.since.elapsed()));
         let mut poll = Poll::default();
-        let new = poll.add(listener, false);
+        let new = poll.add_connection(listener, false);
         let entries: Vec<usize> =
-            conversations.iter().map(|one| poll.add(&one.stream, !one.reply.is_empty())).collect();
-        if poll.wait(timeout).is_err() {
+            conversations.iter().map(|one| poll.add_connection(&one.stream, !one.reply.is_empty())).collect();
+        if poll.wait_for_ready(timeout).is_err() {
             // For lack of memory.
             thread::sleep(Duration::from_millis(100));
             continue;
         }
-        let new = poll.readable(new);
+        let new = poll.is_readable(new);
         let ready: Vec<bool> =
-            entries.into_iter().map(|entry| poll.readable(entry) || poll.writable(entry)).collect();
+            entries.into_iter().map(|entry| poll.is_readable(entry) || poll.is_writable(entry)).collect();
         drop(poll);
         conversations = std::mem::take(&mut conversations)
             .into_iter()
             .zip(ready)
             .filter_map(|(mut one, ready)| {
-                let goes_on = !ready || one.advance(service);
+                let goes_on = !ready || one.advance_reply(service);
                 (goes_on && one.since.elapsed() < HANDSHAKE_TIMEOUT).then_some(one)
             })
             .collect();
         if new {
-            accept(listener, &mut conversations);
+            accept_connections(listener, &mut conversations);
         }
     }
 }
 
-fn accept(listener: &TcpListener, conversations: &mut VecDeque<Conversation<TcpStream>>) {
+fn accept_connections(listener: &TcpListener, conversations: &mut VecDeque<Conversation<TcpStream>>) {
     for _ in 0..MAX_ACCEPTS {
         match listener.accept() {
             Ok((stream, _)) => {
@@ -237,7 +237,7 @@ fn accept(listener: &TcpListener, conversations: &mut VecDeque<Conversation<TcpS
                     conversations.pop_front();
                 }
             }
-            Err(error) if waits(&error) => return,
+            Err(error) if is_waiting(&error) => return,
             // The peer has closed this connection; there may be others.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(_) => {

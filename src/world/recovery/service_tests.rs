@@ -1,8 +1,8 @@
 use super::*;
-use crate::world::recovery::agreement::agree;
+use crate::world::recovery::agreement::agree_on_world;
 use crate::world::recovery::question::{self, View};
 use crate::world::recovery::site::Site;
-use crate::world::recovery::table::{Introduced, Process};
+use crate::world::recovery::table::{Introduced, JobProcess};
 use crate::world::{Error, Rejoin};
 use proptest::prelude::*;
 
@@ -48,51 +48,51 @@ fn question(process: u32, key: &str) -> Vec<u8> {
 
 fn ask(service: &Service, process: u32, key: &str) -> Frame {
     let mut one = conversation([question(process, key)], usize::MAX);
-    assert!(!one.advance(service), "it ends with the answer");
+    assert!(!one.advance_reply(service), "it ends with the answer");
     let mut decoder = FrameDecoder::new();
-    decoder.push(&one.stream.written);
-    decoder.next().unwrap().unwrap()
+    decoder.push_bytes(&one.stream.written);
+    decoder.next_frame().unwrap().unwrap()
 }
 
 #[test]
 fn a_process_is_told_the_state_of_its_own_job_only() {
     let service = Service::new(1);
-    service.set("ours", 2, State::Idle);
+    service.set_state("ours", 2, ProcessState::Idle);
     assert_eq!(ask(&service, 2, "ours"), Frame::NotCalling);
     assert_eq!(ask(&service, 1, "ours"), Frame::NotKnown);
     assert_eq!(ask(&service, 2, "theirs"), Frame::NotKnown);
-    service.set("ours", 2, State::Calling);
+    service.set_state("ours", 2, ProcessState::Calling);
     assert_eq!(ask(&service, 2, "ours"), Frame::Calling);
     let decision = |formed| Decision { formed, port: 9, key: "new".to_owned(), members: vec![0, 2] };
-    service.set("ours", 2, State::Decided(decision(true)));
+    service.set_state("ours", 2, ProcessState::Decided(decision(true)));
     assert_eq!(ask(&service, 2, "ours"), Frame::Decided(1, 9, "new".to_owned(), vec![0, 2]));
     // The formed world of others stays known; an unformed one does not.
-    service.leave("ours");
+    service.leave_job("ours");
     assert_eq!(ask(&service, 2, "ours"), Frame::Decided(1, 9, "new".to_owned(), vec![0, 2]));
-    service.set("ours", 2, State::Decided(decision(false)));
-    service.leave("ours");
+    service.set_state("ours", 2, ProcessState::Decided(decision(false)));
+    service.leave_job("ours");
     assert_eq!(ask(&service, 2, "ours"), Frame::HasLeft);
 }
 
 #[test]
 fn a_process_that_is_told_that_others_go_on_is_out() {
     let service = Service::new(1);
-    service.set("ours", 2, State::Idle);
+    service.set_state("ours", 2, ProcessState::Idle);
     let tell = |process| {
         let news = Frame::GoneOn(process, "ours".to_owned(), 3).encode_first();
-        assert!(!conversation([news], usize::MAX).advance(&service));
+        assert!(!conversation([news], usize::MAX).advance_reply(&service));
     };
     tell(1);
     assert_eq!((service.gone_on("ours"), ask(&service, 2, "ours")), (None, Frame::NotCalling));
     tell(2);
-    service.set("ours", 2, State::Calling);
+    service.set_state("ours", 2, ProcessState::Calling);
     assert_eq!((service.gone_on("ours"), ask(&service, 2, "ours")), (Some(3), Frame::HasLeft));
 }
 
 /// Process number `rank` of a job with a rank per process on this host.
-fn process(rank: usize, port: u16) -> Process {
+fn process(rank: usize, port: u16) -> JobProcess {
     let (host, addresses) = (crate::world::host(), vec![IpAddr::V4(Ipv4Addr::LOCALHOST)]);
-    Process { first: rank, ranks: 1, host, loopback: String::new(), addresses, port }
+    JobProcess { first: rank, ranks: 1, host, loopback: String::new(), addresses, port }
 }
 
 #[test]
@@ -108,9 +108,9 @@ fn a_process_reads_the_news_of_those_that_have_ended() {
     drop(ended);
     let introduced = Introduced { key, processes, me: 1, thread: 0, rejoin: Rejoin::default() };
     let site = Site::of_process(introduced, Some(Arc::clone(&service)));
-    let agreed = thread::spawn(|| agree(site, 1, Duration::from_secs(60)).map(|ranks| ranks.len()));
+    let agreed = thread::spawn(|| agree_on_world(site, 1, Duration::from_secs(60)).map(|ranks| ranks.len()));
     // Leads, unless it waits for the service.
-    thread::spawn(move || run(&service, &listener));
+    thread::spawn(move || run_service(&service, &listener));
     let agreed = agreed.join().unwrap();
     assert!(matches!(&agreed, Err(Error::LeftOut(text)) if text.contains("1 of the 2")), "{agreed:?}");
 }
@@ -119,7 +119,7 @@ fn a_process_reads_the_news_of_those_that_have_ended() {
 fn strangers_neither_stop_nor_fill_the_service() {
     let service = Service::of_process(true).unwrap();
     let key = "strangers_neither_stop_nor_fill_the_service";
-    service.set(key, 0, State::Calling);
+    service.set_state(key, 0, ProcessState::Calling);
     let address = (Ipv4Addr::LOCALHOST, service.port);
     let connections: Vec<TcpStream> = (0..MAX_CONNECTIONS + 50)
         .map(|number| {
@@ -134,26 +134,26 @@ fn strangers_neither_stop_nor_fill_the_service() {
         })
         .collect();
     let process = process(0, service.port);
-    assert_eq!(question::ask(&process, 0, key, 2), View::State(State::Calling));
+    assert_eq!(question::ask_process(&process, 0, key, 2), View::State(ProcessState::Calling));
     drop(connections);
-    assert_eq!(question::ask(&process, 0, key, 2), View::State(State::Calling));
-    service.leave(key);
-    assert_eq!(question::ask(&process, 0, key, 2), View::Gone);
+    assert_eq!(question::ask_process(&process, 0, key, 2), View::State(ProcessState::Calling));
+    service.leave_job(key);
+    assert_eq!(question::ask_process(&process, 0, key, 2), View::Gone);
 }
 
 #[test]
 fn a_question_may_come_in_pieces_and_an_answer_go_in_pieces() {
     let service = Service::new(1);
-    service.set("ours", 0, State::Calling);
+    service.set_state("ours", 0, ProcessState::Calling);
     let bytes = question(0, "ours");
     let mut one = conversation(bytes.chunks(3).map(<[u8]>::to_vec), 0);
     for _ in 0..bytes.len().div_ceil(3) {
-        assert!(one.advance(&service));
+        assert!(one.advance_reply(&service));
     }
     assert!(!one.reply.is_empty(), "the question is complete");
-    assert!(one.advance(&service), "nothing can be written");
+    assert!(one.advance_reply(&service), "nothing can be written");
     one.stream.room = 1;
-    assert!(!one.advance(&service));
+    assert!(!one.advance_reply(&service));
     assert_eq!(one.stream.written, Frame::Calling.encode_first());
 }
 
@@ -165,12 +165,12 @@ proptest! {
         preamble in any::<bool>(),
     ) {
         let service = Service::new(1);
-        service.set("ours", 0, State::Calling);
+        service.set_state("ours", 0, ProcessState::Calling);
         let begin = if preamble { Frame::Heartbeat.encode_first()[..10].to_vec() } else { Vec::new() };
         let mut one = conversation([begin].into_iter().chain(garbage.clone()), usize::MAX);
         for _ in 0..10 {
-            let goes_on = one.advance(&service);
-            prop_assert!(one.decoder.buffered() <= 3 * MAX_HELLO);
+            let goes_on = one.advance_reply(&service);
+            prop_assert!(one.decoder.buffered_len() <= 3 * MAX_HELLO);
             if !goes_on {
                 break;
             }

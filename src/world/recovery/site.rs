@@ -1,8 +1,8 @@
 //! A process's place in a job, shared by its ranks.
 
 use super::Shrunk;
-use super::service::{Decision, Service, State};
-use super::table::{Introduced, Process};
+use super::service::{Decision, ProcessState, Service};
+use super::table::{Introduced, JobProcess};
 use crate::lock::lock;
 use crate::world::{Error, Options};
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 pub(super) struct Site {
     pub(super) key: String,
     /// All processes of the job.
-    pub(super) processes: Vec<Process>,
+    pub(super) processes: Vec<JobProcess>,
     /// This process.
     pub(super) me: usize,
     /// Options of the next world.
@@ -66,7 +66,7 @@ impl Site {
 
     fn new(
         key: String,
-        processes: Vec<Process>,
+        processes: Vec<JobProcess>,
         me: usize,
         options: Options,
         service: Option<Arc<Service>>,
@@ -74,26 +74,26 @@ impl Site {
         let threads = (0..processes[me].ranks).map(|_| Thread::Here).collect();
         let local = Mutex::new(Local { threads, running: false, finished: false });
         let site = Self { key, processes, me, options, service, local, changed: Condvar::new() };
-        site.set(State::Idle);
+        site.report_state(ProcessState::Idle);
         Arc::new(site)
     }
 
     /// Returns the place in the next world of a decision's members, with `ranks` ranks per process; `None` if
     /// this process is not a member.
-    pub(super) fn after(&self, decision: &Decision, ranks: usize) -> Option<Arc<Self>> {
+    pub(super) fn site_after(&self, decision: &Decision, ranks: usize) -> Option<Arc<Self>> {
         let members = decision.members.iter().map(|&member| member as usize);
         let me = members.clone().position(|member| member == self.me)?;
         let processes = members.enumerate().map(|(number, member)| {
-            Some(Process { first: number * ranks, ranks, ..self.processes.get(member)?.clone() })
+            Some(JobProcess { first: number * ranks, ranks, ..self.processes.get(member)?.clone() })
         });
         let processes = processes.collect::<Option<Vec<_>>>()?;
         Some(Self::new(decision.key.clone(), processes, me, self.options.clone(), self.service.clone()))
     }
 
     /// Sets the state reported to other processes.
-    pub(super) fn set(&self, state: State) {
+    pub(super) fn report_state(&self, state: ProcessState) {
         if let Some(service) = &self.service {
-            service.set(&self.key, self.me, state);
+            service.set_state(&self.key, self.me, state);
         }
     }
 
@@ -102,14 +102,14 @@ impl Site {
         Some(self.service.as_ref()?.gone_on(&self.key)? as usize)
     }
 
-    pub(super) fn leave(&self) {
+    pub(super) fn leave_job(&self) {
         if let Some(service) = &self.service {
-            service.leave(&self.key);
+            service.leave_job(&self.key);
         }
     }
 
     /// Records that rank number `thread` of this process will not call.
-    pub(super) fn depart(&self, thread: usize) {
+    pub(super) fn depart_thread(&self, thread: usize) {
         let before = std::mem::replace(&mut lock(&self.local).threads[thread], Thread::Gone);
         self.changed.notify_all();
         // Perhaps the new world: it is left without the lock.
@@ -125,7 +125,7 @@ impl Site {
 
     /// Shrinks the job for rank number `thread` of this process. The first rank to call does so for all, with
     /// `run`: it gets the number of callers and returns as many results.
-    pub(super) fn shrink(
+    pub(super) fn shrink_job(
         &self,
         thread: usize,
         limit: Duration,
@@ -148,7 +148,7 @@ impl Site {
         if !local.running {
             local.running = true;
             local = self.wait_for_threads(local, limit);
-            self.run(local, run);
+            self.run_shrink(local, run);
             local = lock(&self.local);
         }
         loop {
@@ -179,7 +179,11 @@ impl Site {
         local
     }
 
-    fn run(&self, mut local: MutexGuard<'_, Local>, run: impl FnOnce(usize) -> Result<Vec<Shrunk>, Error>) {
+    fn run_shrink(
+        &self,
+        mut local: MutexGuard<'_, Local>,
+        run: impl FnOnce(usize) -> Result<Vec<Shrunk>, Error>,
+    ) {
         for thread in &mut local.threads {
             if matches!(thread, Thread::Here) {
                 *thread = Thread::LeftOut;
@@ -192,8 +196,8 @@ impl Site {
         let result = if all || self.processes.len() == 1 {
             run(called.len())
         } else {
-            self.leave();
-            Err(self.incomplete(&called))
+            self.leave_job();
+            Err(self.incomplete_error(&called))
         };
         let mut local = lock(&self.local);
         local.finished = result.is_ok();
@@ -222,20 +226,20 @@ impl Site {
         ))
     }
 
-    fn incomplete(&self, called: &[usize]) -> Error {
+    fn incomplete_error(&self, called: &[usize]) -> Error {
         let process = &self.processes[self.me];
         Error::LeftOut(format!(
             "only {} of the {} ranks of this process ({}) remain, and every process needs the same number: \
              this process is excluded. With one process for each rank, a failure costs no other rank",
             called.len(),
             process.ranks,
-            process.describe(),
+            process.describe_process(),
         ))
     }
 }
 
 impl Drop for Site {
     fn drop(&mut self) {
-        self.leave();
+        self.leave_job();
     }
 }

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 /// A process of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Process {
+pub(super) struct JobProcess {
     /// First of its ranks in the world.
     pub(super) first: usize,
     /// Number of its ranks.
@@ -24,9 +24,9 @@ pub(super) struct Process {
     pub(super) port: u16,
 }
 
-impl Process {
+impl JobProcess {
     /// Text for messages: `rank 3 on host a`, `ranks 2 to 3 on host a`.
-    pub(super) fn describe(&self) -> String {
+    pub(super) fn describe_process(&self) -> String {
         let host = &self.host.name;
         match self.ranks {
             1 => format!("rank {} on host {host}", self.first),
@@ -48,7 +48,7 @@ struct Introduction {
 /// The processes of a job, in rank order, and this rank's place among them.
 pub(super) struct Introduced {
     pub(super) key: String,
-    pub(super) processes: Vec<Process>,
+    pub(super) processes: Vec<JobProcess>,
     /// This process.
     pub(super) me: usize,
     /// This rank's number among the ranks of its process.
@@ -61,25 +61,25 @@ pub(super) struct Introduced {
 /// # Errors
 /// If the gather fails, a process cannot continue after a failure, or processes have different numbers of
 /// ranks.
-pub(super) fn introduce(world: &Handle) -> Result<Introduced, Error> {
+pub(super) fn introduce_processes(world: &Handle) -> Result<Introduced, Error> {
     // A rank that cannot continue after a failure also takes part in the gather, to inform all ranks.
-    let prepared = world.rejoin().and_then(|rejoin| Ok((rejoin, token()?, new_key()?)));
+    let prepared = world.rejoin().and_then(|rejoin| Ok((rejoin, process_token()?, new_key()?)));
     let refusal =
         prepared.as_ref().err().map(|error| error.to_string().replace('\n', " ")).unwrap_or_default();
     let (token, key) = prepared.as_ref().map_or(("", ""), |(_, token, key)| (token, key));
     let host = host();
-    let mine = [token, &host.id, &host.name, &loopback(), key, &refusal].join("\n");
+    let mine = [token, &host.id, &host.name, &loopback_identity(), key, &refusal].join("\n");
     let all = world.all_gather(mine.as_bytes())?;
     let all: Vec<Introduction> = all.iter().map(|text| read_introduction(text)).collect::<Result<_, _>>()?;
     if let Some((rank, other)) = all.iter().enumerate().find(|(_, other)| !other.refusal.is_empty()) {
         return Err(Error::Launcher(format!("rank {rank} on host {}: {}", other.host.name, other.refusal)));
     }
-    let mut processes: Vec<Process> = Vec::new();
+    let mut processes: Vec<JobProcess> = Vec::new();
     let (mut me, mut thread) = (0, 0);
     for (rank, other) in all.iter().enumerate() {
         match processes.last_mut().filter(|_| rank > 0 && all[rank - 1].token == other.token) {
             Some(process) => process.ranks += 1,
-            None => processes.push(Process {
+            None => processes.push(JobProcess {
                 first: rank,
                 ranks: 1,
                 host: other.host.clone(),
@@ -97,8 +97,8 @@ pub(super) fn introduce(world: &Handle) -> Result<Introduced, Error> {
         return Err(Error::Mismatch(format!(
             "{} share a process, but {} do not: every process needs the same number of consecutive ranks to \
              continue after a failure",
-            processes[0].describe(),
-            other.describe()
+            processes[0].describe_process(),
+            other.describe_process()
         )));
     }
     let key = all.into_iter().next().map(|first| first.key).unwrap_or_default();
@@ -119,15 +119,15 @@ fn read_introduction(text: &[u8]) -> Result<Introduction, Error> {
 
 /// True if all processes are on one host and reach each other over its loopback interface. Over another one,
 /// a live process would refuse connections like an ended one.
-pub(super) fn on_one_host(processes: &[Process]) -> bool {
+pub(super) fn on_one_host(processes: &[JobProcess]) -> bool {
     share_loopback(processes) && processes.iter().all(|process| process.host.id == processes[0].host.id)
 }
 
-fn share_loopback(processes: &[Process]) -> bool {
+fn share_loopback(processes: &[JobProcess]) -> bool {
     processes.iter().all(|process| process.loopback == processes[0].loopback)
 }
 
-fn loopback() -> String {
+fn loopback_identity() -> String {
     let namespace = fs::metadata("/proc/self/ns/net").map_or(0, |namespace| namespace.ino());
     format!("{} {namespace}", machine())
 }
@@ -174,7 +174,7 @@ pub(super) fn exchange_addresses(
                 if process.port == 0 { rest } else { "it has no address that other ranks can reach" };
             return Err(Error::Rendezvous(format!(
                 "{} cannot be asked after a failure: {reason}",
-                process.describe()
+                process.describe_process()
             )));
         }
     }
@@ -192,7 +192,7 @@ pub(super) fn new_key() -> Result<String, Error> {
 }
 
 /// Identity of this process, the same for all of its threads.
-fn token() -> Result<&'static str, Error> {
+fn process_token() -> Result<&'static str, Error> {
     static TOKEN: OnceLock<String> = OnceLock::new();
     match TOKEN.get() {
         Some(token) => Ok(token),
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn processes_of_one_host_by_name_need_one_loopback_interface_too() {
-        let process = |id: &str, loopback: &str| Process {
+        let process = |id: &str, loopback: &str| JobProcess {
             first: 0,
             ranks: 1,
             host: Host { name: "node1".to_owned(), id: id.to_owned() },
@@ -221,7 +221,7 @@ mod tests {
         // Containers, and hosts with one restored image of memory.
         assert!(!on_one_host(&[process("node1", "a 1"), process("node1", "a 2")]));
         assert!(!on_one_host(&[process("node1", "a 1"), process("node2", "a 1")]));
-        assert_eq!(loopback(), loopback());
-        assert!(!loopback().ends_with(" 0"), "{}", loopback());
+        assert_eq!(loopback_identity(), loopback_identity());
+        assert!(!loopback_identity().ends_with(" 0"), "{}", loopback_identity());
     }
 }

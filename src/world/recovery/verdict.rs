@@ -1,12 +1,12 @@
 //! The next step of a process, from its knowledge of the others. Without sockets and clocks.
 
 use super::question::View;
-use super::service::{Decision, State};
+use super::service::{Decision, ProcessState};
 use std::time::Duration;
 
 /// Next step of a process after its call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum NextStep {
     Wait,
     /// Form a world of these processes; this one is the first.
     Lead(Vec<usize>),
@@ -33,18 +33,28 @@ pub(super) struct Observer<'a> {
 }
 
 impl Observer<'_> {
-    pub(super) fn next(&self) -> Step {
-        if let Some(decision) = self.views.iter().filter_map(decided).find(|decision| decision.formed) {
+    pub(super) fn next_step(&self) -> NextStep {
+        if let Some(decision) = self.views.iter().filter_map(decided_view).find(|decision| decision.formed) {
             let decision = decision.clone();
-            return if self.is_member(&decision) { Step::Follow(decision) } else { Step::LeftOut(decision) };
+            return if self.is_member(&decision) {
+                NextStep::Follow(decision)
+            } else {
+                NextStep::LeftOut(decision)
+            };
         }
         let lower = self.views.iter().enumerate().take(self.me);
-        match lower.filter(|(_, view)| has_called(view)).map(|(index, view)| (index, decided(view))).next() {
-            Some((leader, Some(decision))) if self.is_member(decision) && first(decision) == Some(leader) => {
-                Step::Join(leader, decision.clone())
+        match lower
+            .filter(|(_, view)| has_called(view))
+            .map(|(index, view)| (index, decided_view(view)))
+            .next()
+        {
+            Some((leader, Some(decision)))
+                if self.is_member(decision) && first_member(decision) == Some(leader) =>
+            {
+                NextStep::Join(leader, decision.clone())
             }
-            Some(_) => Step::Wait,
-            None => self.lead(),
+            Some(_) => NextStep::Wait,
+            None => self.leader_step(),
         }
     }
 
@@ -52,33 +62,33 @@ impl Observer<'_> {
         decision.members.iter().any(|&member| member as usize == self.me)
     }
 
-    fn lead(&self) -> Step {
+    fn leader_step(&self) -> NextStep {
         let (mut left, mut uncertain) = (Vec::new(), Vec::new());
         let mut idle = false;
         for (index, view) in self.views.iter().enumerate() {
             match view {
                 _ if index == self.me => left.push(index),
-                Some(View::Gone | View::State(State::Left)) => {}
-                Some(View::State(State::Calling)) => left.push(index),
+                Some(View::Gone | View::State(ProcessState::Left)) => {}
+                Some(View::State(ProcessState::Calling)) => left.push(index),
                 Some(View::Silent(_)) => uncertain.push(index),
-                Some(View::State(State::Idle)) => {
+                Some(View::State(ProcessState::Idle)) => {
                     idle = true;
                     uncertain.push(index);
                 }
                 // It forms a world without having seen this process, and notices later.
-                None | Some(View::State(State::Decided(_))) => return Step::Wait,
+                None | Some(View::State(ProcessState::Decided(_))) => return NextStep::Wait,
             }
         }
         let over = self.elapsed >= self.limit;
         let waited = over || (!idle && self.silence >= self.limit / 3);
         if !uncertain.is_empty() && !waited {
-            Step::Wait
+            NextStep::Wait
         } else if is_quorum(&left, &uncertain) {
-            Step::Lead(left)
+            NextStep::Lead(left)
         } else if over {
-            Step::TooFew(left, uncertain)
+            NextStep::TooFew(left, uncertain)
         } else {
-            Step::Wait
+            NextStep::Wait
         }
     }
 }
@@ -89,20 +99,20 @@ fn is_quorum(left: &[usize], uncertain: &[usize]) -> bool {
     left.len() > uncertain.len() || (left.len() == uncertain.len() && left.first() < uncertain.first())
 }
 
-fn first(decision: &Decision) -> Option<usize> {
+fn first_member(decision: &Decision) -> Option<usize> {
     decision.members.first().map(|&member| member as usize)
 }
 
-fn decided(view: &Option<View>) -> Option<&Decision> {
+fn decided_view(view: &Option<View>) -> Option<&Decision> {
     match view {
-        Some(View::State(State::Decided(decision))) => Some(decision),
+        Some(View::State(ProcessState::Decided(decision))) => Some(decision),
         _ => None,
     }
 }
 
 /// True for a process that waits for a decision or makes one.
 pub(super) fn has_called(view: &Option<View>) -> bool {
-    matches!(view, Some(View::State(State::Calling | State::Decided(_))))
+    matches!(view, Some(View::State(ProcessState::Calling | ProcessState::Decided(_))))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 pub(crate) const MAX_BYTES_PER_TURN: usize = 1 << 20;
 
 /// A connection to another rank. Sending never blocks: bytes refused by the socket are queued.
-pub(crate) struct Connection {
+pub(crate) struct FrameConnection {
     pub(crate) stream: TcpStream,
     queue: Mutex<Queue>,
     open: AtomicBool,
@@ -24,35 +24,35 @@ struct Queue {
     sent: usize,
 }
 
-impl Connection {
+impl FrameConnection {
     pub(crate) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self { stream, queue: Mutex::default(), open: AtomicBool::new(true) })
     }
 
-    /// Sends or queues a frame. Returns `false` if bytes are queued; [`Connection::flush`] sends them once
-    /// the connection is writable.
-    pub(crate) fn send(&self, bytes: &Arc<[u8]>) -> bool {
+    /// Sends or queues a frame. Returns `false` if bytes are queued; [`FrameConnection::flush_queue`] sends
+    /// them once the connection is writable.
+    pub(crate) fn send_frame(&self, bytes: &Arc<[u8]>) -> bool {
         if !self.is_open() {
             return true;
         }
         let mut queue = lock(&self.queue);
         queue.frames.push_back(Arc::clone(bytes));
-        self.drain(&mut queue)
+        self.drain_queue(&mut queue)
     }
 
     /// Sends queued bytes without blocking. Returns `true` if none are left.
-    pub(crate) fn flush(&self) -> bool {
-        self.drain(&mut lock(&self.queue))
+    pub(crate) fn flush_queue(&self) -> bool {
+        self.drain_queue(&mut lock(&self.queue))
     }
 
     /// Number of queued frames, and of sent bytes of the first one. Changes with every byte sent.
-    pub(crate) fn backlog(&self) -> (usize, usize) {
+    pub(crate) fn queue_backlog(&self) -> (usize, usize) {
         let queue = lock(&self.queue);
         (queue.frames.len(), queue.sent)
     }
 
-    fn drain(&self, queue: &mut Queue) -> bool {
+    fn drain_queue(&self, queue: &mut Queue) -> bool {
         let mut total = 0;
         while let Some(first) = queue.frames.front() {
             if total >= MAX_BYTES_PER_TURN {
@@ -88,7 +88,7 @@ impl Connection {
         self.open.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn close(&self) {
+    pub(crate) fn close_stream(&self) {
         self.open.store(false, Ordering::SeqCst);
         // Fails if the peer has closed the connection already.
         let _ = self.stream.shutdown(Shutdown::Both);

@@ -32,14 +32,14 @@ impl TcpState {
     }
 
     pub(crate) fn exit_message(&self, error: &Error) -> String {
-        format!("{error}; {} with it", self.numbering.ends(self.rank))
+        format!("{error}; {} with it", self.numbering.ends_text(self.rank))
     }
 
     /// Reports here and to all others that this process ends the job. If another process is known to have
     /// failed, ends this process for its failure instead.
     pub(crate) fn announce_end(&self, code: i32, rank: Option<usize>, message: &str) {
         self.exit_if_peer_failed();
-        process_exit::claim();
+        process_exit::claim_end();
         self.report_exit(rank, message);
         self.flush_abort(code, rank, Reason::Aborted { code, message: message.to_owned() });
     }
@@ -49,18 +49,18 @@ impl TcpState {
         if self.options.on_failure == OnFailure::Exit {
             thread::sleep(SERVICE_EXIT_TIMEOUT);
         }
-        process_exit::claim();
+        process_exit::claim_end();
         process_exit::report_once(&self.exit_message(&error));
-        process_exit::exit(code);
+        process_exit::exit_now(code);
     }
 
     fn report_exit(&self, rank: Option<usize>, message: &str) {
         let line = match self.failure.get() {
             // The failure of one of its ranks is more specific.
-            Some(failure) if rank.is_none() && self.numbering.count() > 1 => failure.error.to_string(),
+            Some(failure) if rank.is_none() && self.numbering.rank_count() > 1 => failure.error.to_string(),
             _ => {
-                let (rank, ranks) = self.numbering.name(self.rank, rank);
-                format!("rank {rank} on host {}: {message}{ranks}", self.host(self.rank))
+                let (rank, ranks) = self.numbering.name_rank(self.rank, rank);
+                format!("rank {rank} on host {}: {message}{ranks}", self.host_name(self.rank))
             }
         };
         process_exit::report_once(&line);
@@ -69,9 +69,9 @@ impl TcpState {
     /// Reports to all others that this rank aborts the job, and waits up to a second until the frames are
     /// sent.
     pub(crate) fn flush_abort(&self, code: i32, rank: Option<usize>, reason: Reason) {
-        self.broadcast(&self.own_frame(code, rank, reason));
+        self.broadcast_frame(&self.own_frame(code, rank, reason));
         let deadline = Instant::now() + ABORT_FLUSH_TIMEOUT;
-        while self.connections.iter().flatten().any(|connection| !connection.flush())
+        while self.connections.iter().flatten().any(|connection| !connection.flush_queue())
             && Instant::now() < deadline
         {
             thread::sleep(Duration::from_millis(1));

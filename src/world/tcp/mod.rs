@@ -12,13 +12,13 @@ pub(crate) mod wire;
 
 use super::call::Contribution;
 use super::limits::MAX_MESSAGE;
-use super::sync::cores;
+use super::sync::core_count;
 use super::{
     Called, Error, ExitHook, Handle, OnFailure, Options, Position, Reason, Rejoin, RendezvousConfig, Wait,
     World, YEAR, process_exit, single,
 };
 use crate::lock::lock;
-use connection::Connection;
+use connection::FrameConnection;
 use rendezvous::Connected;
 use service::MAX_NOTE_DATA;
 use state::{Failure, TcpState};
@@ -31,9 +31,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use wire::{Frame, MAX_FRAME, Member};
+use wire::{Frame, JobMember, MAX_FRAME};
 
-pub(crate) use rendezvous::{listen, read_some};
+pub(crate) use rendezvous::{listen_on_port, read_some};
 
 /// Joins a world over TCP.
 ///
@@ -49,21 +49,21 @@ pub(crate) use rendezvous::{listen, read_some};
 /// If ranks are missing at [`Options::timeout`]: the error names them at rank 0, and the attempted addresses
 /// elsewhere.
 pub fn tcp(config: RendezvousConfig, options: &Options) -> Result<Handle, Error> {
-    let config = config.checked()?;
+    let config = config.check_config()?;
     if config.size == 1 {
         return Ok(single());
     }
-    Ok(Arc::new(join(&config, options, None)?))
+    Ok(Arc::new(join_world(&config, options, None)?))
 }
 
 /// Joins a world. Rank 0 may pass a listener.
-pub(crate) fn join(
+pub(crate) fn join_world(
     config: &RendezvousConfig,
     options: &Options,
     listener: Option<TcpListener>,
 ) -> Result<Tcp, Error> {
-    let options = options.bounded();
-    let Connected { members, connections, address } = rendezvous::connect(config, &options, listener)?;
+    let options = options.bounded_options();
+    let Connected { members, connections, address } = rendezvous::connect_ranks(config, &options, listener)?;
     let failed = |error: io::Error| {
         Error::Rendezvous(format!("rank {} cannot serve its connections: {error}", config.rank))
     };
@@ -75,30 +75,30 @@ pub(crate) fn join(
     let mut decoders = Vec::with_capacity(connections.len());
     for connection in connections {
         let (stream, decoder) = connection.unzip();
-        let stream = stream.map(Connection::new).transpose().map_err(failed)?;
+        let stream = stream.map(FrameConnection::new).transpose().map_err(failed)?;
         streams.push(stream);
         decoders.push(decoder.unwrap_or_default());
     }
     let state = Arc::new(TcpState::new(config.rank, members, streams, options, wake));
     if config.rank == 0 {
-        state.broadcast(&Frame::Members(state.members.clone()));
+        state.broadcast_frame(&Frame::Members(state.members.clone()));
     }
     let service = thread::Builder::new()
         .name("world".to_owned())
         .spawn({
             let state = Arc::clone(&state);
-            move || service::run(&state, &woken, decoders)
+            move || service::run_service(&state, &woken, decoders)
         })
         .map_err(failed)?;
     let position = Position { rank: config.rank, size: config.size, local_rank, local_size };
-    let spin = local_size <= cores();
+    let spin = local_size <= core_count();
     let description = format!("TCP rendezvous at {address}");
     Ok(Tcp { state, position, spin, description, service: Some(service) })
 }
 
 /// Returns local rank and local size of a rank: from its launcher, or counted by host if the launcher gives
 /// none or two ranks of a host have the same, as with two launchers on one host.
-fn local_position(members: &[Member], rank: usize) -> (usize, usize) {
+fn local_position(members: &[JobMember], rank: usize) -> (usize, usize) {
     let neighbours: Vec<usize> =
         (0..members.len()).filter(|&other| members[other].host.id == members[rank].host.id).collect();
     let claimed: BTreeSet<_> =
@@ -131,7 +131,7 @@ impl World for Tcp {
     }
 
     fn barrier(&self) -> Result<(), Error> {
-        self.state.collective(Contribution::Barrier, self.spin).map(drop)
+        self.state.run_collective(Contribution::Barrier, self.spin).map(drop)
     }
 
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
@@ -142,7 +142,7 @@ impl World for Tcp {
                 mine.len()
             )));
         }
-        let messages = self.state.collective(Contribution::Message(mine.to_vec()), self.spin)?;
+        let messages = self.state.run_collective(Contribution::Message(mine.to_vec()), self.spin)?;
         messages.ok_or_else(|| Error::Mismatch("rank 0 took an all_gather for a barrier".to_owned()))
     }
 
@@ -164,7 +164,7 @@ impl World for Tcp {
         if self.state.rank == 0 {
             self.state.set_note(0, text.to_owned(), data.to_vec());
         } else {
-            self.state.broadcast(&Frame::Note(text.to_owned(), data.to_vec()));
+            self.state.broadcast_frame(&Frame::Note(text.to_owned(), data.to_vec()));
         }
         true
     }
@@ -180,7 +180,7 @@ impl World for Tcp {
     fn post(&self, message: Vec<u8>) -> bool {
         let fits = message.len() <= MAX_FRAME;
         if fits {
-            self.state.broadcast(&Frame::Posted(message));
+            self.state.broadcast_frame(&Frame::Posted(message));
         }
         fits
     }
@@ -193,7 +193,7 @@ impl World for Tcp {
         self.state
             .connections
             .get(process)
-            .is_some_and(|connection| connection.as_ref().is_some_and(Connection::is_open))
+            .is_some_and(|connection| connection.as_ref().is_some_and(FrameConnection::is_open))
     }
 
     fn hold_silence(&self, holds: bool) {
@@ -209,7 +209,7 @@ impl World for Tcp {
             self.state.record_calls(rank, topic, calls.to_vec());
         } else {
             let number = u32::try_from(rank).unwrap_or(u32::MAX);
-            self.state.broadcast(&Frame::Called(number, topic, calls.to_vec()));
+            self.state.broadcast_frame(&Frame::Called(number, topic, calls.to_vec()));
             lock(&self.state.last_calls).insert(rank, (topic, calls.to_vec()));
             self.state.compare_own_calls();
         }
@@ -219,7 +219,7 @@ impl World for Tcp {
         if self.state.rank == 0 {
             self.state.begin_time_out(0, wait.clone());
         } else {
-            self.state.broadcast(&Frame::TimedOut(wait.clone()));
+            self.state.broadcast_frame(&Frame::TimedOut(wait.clone()));
         }
         true
     }
@@ -235,11 +235,11 @@ impl World for Tcp {
     }
 
     fn abort(&self, code: i32, message: &str) -> ! {
-        self.end(code, None, message)
+        self.end_job(code, None, message)
     }
 
     fn name_ranks(&self, per_process: usize) -> bool {
-        self.state.numbering.set(per_process);
+        self.state.numbering.set_count(per_process);
         true
     }
 
@@ -267,14 +267,14 @@ impl World for Tcp {
     }
 
     fn abort_as(&self, rank: usize, code: i32, message: &str) -> ! {
-        self.end(code, Some(rank), message)
+        self.end_job(code, Some(rank), message)
     }
 }
 
 impl Tcp {
-    fn end(&self, code: i32, rank: Option<usize>, message: &str) -> ! {
+    fn end_job(&self, code: i32, rank: Option<usize>, message: &str) -> ! {
         self.state.announce_end(code, rank, message);
-        process_exit::exit(code)
+        process_exit::exit_now(code)
     }
 }
 

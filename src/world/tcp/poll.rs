@@ -14,7 +14,7 @@ pub(crate) struct Poll<'a> {
 
 impl<'a> Poll<'a> {
     /// Adds a connection to wait until it is readable or, if `write` is set, writable. Returns its index.
-    pub(crate) fn add(&mut self, connection: &'a impl AsRawFd, write: bool) -> usize {
+    pub(crate) fn add_connection(&mut self, connection: &'a impl AsRawFd, write: bool) -> usize {
         let events = if write { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
         self.entries.push(libc::pollfd { fd: connection.as_raw_fd(), events, revents: 0 });
         self.entries.len() - 1
@@ -24,7 +24,7 @@ impl<'a> Poll<'a> {
     ///
     /// # Errors
     /// If `poll` fails for lack of memory.
-    pub(crate) fn wait(&mut self, timeout: Duration) -> io::Result<()> {
+    pub(crate) fn wait_for_ready(&mut self, timeout: Duration) -> io::Result<()> {
         let milliseconds = timeout.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32;
         // SAFETY: the entries are valid for reads and writes of their number, and every descriptor is open:
         // the connections are borrowed for the lifetime of `self`.
@@ -42,11 +42,11 @@ impl<'a> Poll<'a> {
     }
 
     /// True if a read from connection `index` returns bytes, end of file or an error.
-    pub(crate) fn readable(&self, index: usize) -> bool {
+    pub(crate) fn is_readable(&self, index: usize) -> bool {
         self.entries[index].revents & !libc::POLLOUT != 0
     }
 
-    pub(crate) fn writable(&self, index: usize) -> bool {
+    pub(crate) fn is_writable(&self, index: usize) -> bool {
         self.entries[index].revents & libc::POLLOUT != 0
     }
 }

@@ -1,7 +1,7 @@
 //! Service thread of a TCP world: receives frames, flushes queued ones, sends heartbeats and detects dead
 //! ranks.
 
-use super::connection::{Connection, MAX_BYTES_PER_TURN};
+use super::connection::{FrameConnection, MAX_BYTES_PER_TURN};
 use super::poll::Poll;
 use super::state::TcpState;
 use super::wire::{Frame, FrameDecoder};
@@ -31,24 +31,29 @@ const EXIT_HOOK_POLL: Duration = Duration::from_millis(20);
 /// process. The silence of peers then does not prove their death.
 const STALL_THRESHOLD: Duration = Duration::from_secs(2);
 
-pub(crate) struct Peer<'a> {
+pub(crate) struct ServedPeer<'a> {
     rank: usize,
-    connection: &'a Connection,
+    connection: &'a FrameConnection,
     pub(crate) decoder: FrameDecoder,
     last_received: Instant,
     /// True once the peer has left without a failure.
     departed: bool,
 }
 
-impl<'a> Peer<'a> {
-    pub(crate) fn new(rank: usize, connection: &'a Connection, decoder: FrameDecoder, now: Instant) -> Self {
+impl<'a> ServedPeer<'a> {
+    pub(crate) fn new(
+        rank: usize,
+        connection: &'a FrameConnection,
+        decoder: FrameDecoder,
+        now: Instant,
+    ) -> Self {
         Self { rank, connection, decoder, last_received: now, departed: false }
     }
 }
 
 struct Service<'a> {
     state: &'a TcpState,
-    peers: Vec<Peer<'a>>,
+    peers: Vec<ServedPeer<'a>>,
     buffer: Vec<u8>,
     next_heartbeat: Instant,
     exit: Option<Exit>,
@@ -69,12 +74,12 @@ struct Exit {
 
 struct Closing {
     deadline: Instant,
-    /// [`Connection::backlog`] of the open connections.
+    /// [`FrameConnection::queue_backlog`] of the open connections.
     backlog: Vec<(usize, usize)>,
     failed: bool,
 }
 
-pub(crate) fn run(state: &TcpState, woken: &UnixStream, decoders: Vec<FrameDecoder>) {
+pub(crate) fn run_service(state: &TcpState, woken: &UnixStream, decoders: Vec<FrameDecoder>) {
     let mut service = Service::new(state, decoders);
     loop {
         let now = Instant::now();
@@ -87,7 +92,7 @@ pub(crate) fn run(state: &TcpState, woken: &UnixStream, decoders: Vec<FrameDecod
             state.check_call_deadline(now);
         }
         service.send_heartbeat(now);
-        service.poll(woken, now);
+        service.poll_connections(woken, now);
         if state.rank == 0 {
             // After up to 1 MiB from each rank was read: a delay of this thread alone makes no rank late.
             state.end_time_out(now);
@@ -98,13 +103,13 @@ pub(crate) fn run(state: &TcpState, woken: &UnixStream, decoders: Vec<FrameDecod
 impl<'a> Service<'a> {
     fn new(state: &'a TcpState, decoders: Vec<FrameDecoder>) -> Self {
         let start = Instant::now();
-        let mut peers: Vec<Peer<'_>> = state
+        let mut peers: Vec<ServedPeer<'_>> = state
             .connections
             .iter()
             .zip(decoders)
             .enumerate()
             .filter_map(|(rank, (connection, decoder))| {
-                Some(Peer::new(rank, connection.as_ref()?, decoder, start))
+                Some(ServedPeer::new(rank, connection.as_ref()?, decoder, start))
             })
             .collect();
         // Frames from the end of the rendezvous.
@@ -148,8 +153,8 @@ impl<'a> Service<'a> {
                 exit.at = now + EXIT_HOOK_POLL;
             }
             _ => {
-                process_exit::claim();
-                process_exit::exit(exit.code);
+                process_exit::claim_end();
+                process_exit::exit_now(exit.code);
             }
         }
     }
@@ -164,7 +169,7 @@ impl<'a> Service<'a> {
         }
         let Some(closing) = &mut self.closing else { return false };
         let open = self.peers.iter().filter(|peer| peer.connection.is_open());
-        let backlog: Vec<(usize, usize)> = open.map(|peer| peer.connection.backlog()).collect();
+        let backlog: Vec<(usize, usize)> = open.map(|peer| peer.connection.queue_backlog()).collect();
         // A peer still receiving a long all_gather gets all of it.
         if backlog != closing.backlog {
             closing.deadline = closing.deadline.max(now + CLOSE_TIMEOUT);
@@ -177,8 +182,8 @@ impl<'a> Service<'a> {
         let closed = closing.backlog.is_empty() || now >= closing.deadline;
         if closed {
             for peer in &self.peers {
-                peer.connection.flush();
-                peer.connection.close();
+                peer.connection.flush_queue();
+                peer.connection.close_stream();
             }
         }
         closed
@@ -191,14 +196,14 @@ impl<'a> Service<'a> {
         let heartbeat: Arc<[u8]> = Frame::Heartbeat.encode().into();
         for connection in self.peers.iter().map(|peer| peer.connection) {
             if connection.is_open() && connection.is_idle() {
-                connection.send(&heartbeat);
+                connection.send_frame(&heartbeat);
             }
         }
         self.next_heartbeat = now + self.state.options.heartbeat;
     }
 
     /// Waits for the connections or the next deadline, and serves the connections.
-    fn poll(&mut self, woken: &UnixStream, now: Instant) {
+    fn poll_connections(&mut self, woken: &UnixStream, now: Instant) {
         let state = self.state;
         let exit = self.exit.as_ref().map(|exit| exit.at);
         let close = self.closing.as_ref().map(|closing| closing.deadline);
@@ -206,21 +211,21 @@ impl<'a> Service<'a> {
         let late = state.time_out_deadline();
         let until = [exit, close, call, late].into_iter().flatten().fold(self.next_heartbeat, Instant::min);
         let mut poll = Poll::default();
-        let wake = poll.add(woken, false);
+        let wake = poll.add_connection(woken, false);
         let entries: Vec<Option<usize>> = self
             .peers
             .iter()
             .map(|peer| {
                 let connection = peer.connection;
-                connection.is_open().then(|| poll.add(&connection.stream, !connection.is_idle()))
+                connection.is_open().then(|| poll.add_connection(&connection.stream, !connection.is_idle()))
             })
             .collect();
-        if let Err(error) = poll.wait(until.saturating_duration_since(now)) {
+        if let Err(error) = poll.wait_for_ready(until.saturating_duration_since(now)) {
             let reason = format!("cannot wait for its connections any more: {error}");
-            state.fail(state.rank_failed(state.rank, Reason::Other(reason)), 1);
+            state.fail_all(state.rank_failed(state.rank, Reason::Other(reason)), 1);
             thread::sleep(Duration::from_millis(100));
         }
-        if poll.readable(wake) {
+        if poll.is_readable(wake) {
             let mut woken = woken;
             while woken.read(&mut self.buffer).is_ok_and(|count| count > 0) {}
         }
@@ -234,10 +239,10 @@ impl<'a> Service<'a> {
         self.stalled = stalled_now;
         for (peer, entry) in self.peers.iter_mut().zip(entries) {
             let Some(entry) = entry else { continue };
-            if poll.writable(entry) {
-                peer.connection.flush();
+            if poll.is_writable(entry) {
+                peer.connection.flush_queue();
             }
-            if poll.readable(entry) {
+            if poll.is_readable(entry) {
                 read_frames(state, peer, &mut self.buffer, stalled);
             }
             close_if_departed(state, peer);
@@ -251,18 +256,18 @@ impl<'a> Service<'a> {
 
 /// Fails a peer after a silence longer than [`Options::dead_after`](crate::world::Options::dead_after) before
 /// the poll. Later data is read after the next poll.
-fn check_silence(state: &TcpState, peer: &Peer<'_>, polled: Instant) {
+fn check_silence(state: &TcpState, peer: &ServedPeer<'_>, polled: Instant) {
     let Some(dead_after) = state.options.dead_after.filter(|_| !state.ignores_silence()) else { return };
     if peer.connection.is_open() && polled.saturating_duration_since(peer.last_received) > dead_after {
         let reason = Reason::Died(format!("nothing was heard from it for {} s", dead_after.as_secs_f64()));
-        state.fail(state.rank_failed(peer.rank, reason), 1);
-        peer.connection.flush();
-        peer.connection.close();
+        state.fail_all(state.rank_failed(peer.rank, reason), 1);
+        peer.connection.flush_queue();
+        peer.connection.close_stream();
     }
 }
 
 /// Reads the arrived data of a peer. `stalled` is the duration of a stop of this process before.
-fn read_frames(state: &TcpState, peer: &mut Peer<'_>, buffer: &mut [u8], stalled: Option<Duration>) {
+fn read_frames(state: &TcpState, peer: &mut ServedPeer<'_>, buffer: &mut [u8], stalled: Option<Duration>) {
     let mut total = 0;
     while total < MAX_BYTES_PER_TURN && peer.connection.is_open() {
         let reason = match (&peer.connection.stream).read(buffer) {
@@ -270,7 +275,7 @@ fn read_frames(state: &TcpState, peer: &mut Peer<'_>, buffer: &mut [u8], stalled
             Ok(count) => {
                 total += count;
                 peer.last_received = Instant::now();
-                peer.decoder.push(&buffer[..count]);
+                peer.decoder.push_bytes(&buffer[..count]);
                 handle_frames(state, peer);
                 continue;
             }
@@ -278,7 +283,7 @@ fn read_frames(state: &TcpState, peer: &mut Peer<'_>, buffer: &mut [u8], stalled
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) => Reason::Died(format!("its connection failed ({error})")),
         };
-        peer.connection.close();
+        peer.connection.close_stream();
         // Rank 0 answers a goodbye by closing the connection.
         let answered = state.rank != 0 && state.closing.load(Ordering::SeqCst);
         if !peer.departed && !answered {
@@ -298,14 +303,14 @@ fn read_frames(state: &TcpState, peer: &mut Peer<'_>, buffer: &mut [u8], stalled
                 }
                 None => state.rank_failed(peer.rank, reason),
             };
-            state.fail(error, 1);
+            state.fail_all(error, 1);
         }
     }
 }
 
-pub(crate) fn handle_frames(state: &TcpState, peer: &mut Peer<'_>) {
+pub(crate) fn handle_frames(state: &TcpState, peer: &mut ServedPeer<'_>) {
     while peer.connection.is_open() {
-        let reason = match peer.decoder.next() {
+        let reason = match peer.decoder.next_frame() {
             Ok(None) => return,
             Ok(Some(frame)) => {
                 if handle_frame(state, peer, frame) {
@@ -315,13 +320,13 @@ pub(crate) fn handle_frames(state: &TcpState, peer: &mut Peer<'_>) {
             }
             Err(malformed) => malformed.0,
         };
-        peer.connection.close();
-        state.fail(state.rank_failed(peer.rank, Reason::Other(format!("sent {reason}"))), 1);
+        peer.connection.close_stream();
+        state.fail_all(state.rank_failed(peer.rank, Reason::Other(format!("sent {reason}"))), 1);
     }
 }
 
 /// Handles a frame. Returns `false` if the peer may not send it.
-fn handle_frame(state: &TcpState, peer: &mut Peer<'_>, frame: Frame) -> bool {
+fn handle_frame(state: &TcpState, peer: &mut ServedPeer<'_>, frame: Frame) -> bool {
     let at_root = state.rank == 0;
     match frame {
         Frame::Heartbeat => {}
@@ -341,16 +346,16 @@ fn handle_frame(state: &TcpState, peer: &mut Peer<'_>, frame: Frame) -> bool {
                 state.compare_own_calls();
             }
         }
-        Frame::Barrier(number) if at_root => state.contribute(peer.rank, number, Contribution::Barrier),
+        Frame::Barrier(number) if at_root => state.add_contribution(peer.rank, number, Contribution::Barrier),
         Frame::Message(number, message) if at_root => {
-            state.contribute(peer.rank, number, Contribution::Message(message));
+            state.add_contribution(peer.rank, number, Contribution::Message(message));
         }
         Frame::Abort(code, rank, reason) if at_root => state.record_abort(peer.rank, code, rank, reason),
         Frame::TimedOut(wait) if at_root => state.begin_time_out(peer.rank, wait),
         Frame::WantCalls if !at_root => state.wants_calls.store(true, Ordering::SeqCst),
         Frame::Released(number) if !at_root => state.receive_result(number, None),
         Frame::Gathered(number, messages) if !at_root => state.receive_result(number, Some(&messages)),
-        Frame::Failed(code, error) if !at_root => state.follow(error, code),
+        Frame::Failed(code, error) if !at_root => state.follow_failure(error, code),
         _ => return false,
     }
     true
@@ -358,9 +363,9 @@ fn handle_frame(state: &TcpState, peer: &mut Peer<'_>, frame: Frame) -> bool {
 
 /// Closes the connection to a departed peer once it is no longer needed. The other ranks stay connected to
 /// rank 0, for the failures it forwards, until the job has failed or they also leave.
-fn close_if_departed(state: &TcpState, peer: &Peer<'_>) {
+fn close_if_departed(state: &TcpState, peer: &ServedPeer<'_>) {
     let unneeded = state.rank == 0 || state.failure_sent.load(Ordering::SeqCst);
-    if peer.departed && unneeded && peer.connection.is_open() && peer.connection.flush() {
-        peer.connection.close();
+    if peer.departed && unneeded && peer.connection.is_open() && peer.connection.flush_queue() {
+        peer.connection.close_stream();
     }
 }

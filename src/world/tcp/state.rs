@@ -1,10 +1,11 @@
 //! State shared by a rank and its service thread.
 
-use super::connection::Connection;
-use super::wire::{Frame, MAX_FRAME, Member};
+use super::connection::FrameConnection;
+use super::wire::{Frame, JobMember, MAX_FRAME};
 use crate::lock::lock;
 use crate::world::call::{
-    CallLog, Contribution, LateRank, Numbering, Timeout, combine, late_error, pack, unpack,
+    CallLog, Contribution, LateRank, Numbering, Timeout, combine_contributions, late_error, pack_messages,
+    unpack_messages,
 };
 use crate::world::limits::REPORT_TIME;
 use crate::world::sync::SpinPark;
@@ -22,9 +23,9 @@ const MAX_FORWARDED_BYTES: usize = 64 << 10;
 pub(crate) struct TcpState {
     pub(crate) rank: usize,
     pub(crate) size: usize,
-    pub(crate) members: Vec<Member>,
+    pub(crate) members: Vec<JobMember>,
     /// Connections by rank: rank 0 has one to every other rank, the others have one to rank 0.
-    pub(crate) connections: Vec<Option<Connection>>,
+    pub(crate) connections: Vec<Option<FrameConnection>>,
     pub(crate) options: Options,
     calling: Mutex<()>,
     call: Mutex<CallState>,
@@ -102,8 +103,8 @@ type CallResult = Option<Vec<Vec<u8>>>;
 impl TcpState {
     pub(crate) fn new(
         rank: usize,
-        members: Vec<Member>,
-        connections: Vec<Option<Connection>>,
+        members: Vec<JobMember>,
+        connections: Vec<Option<FrameConnection>>,
         options: Options,
         wake: UnixStream,
     ) -> Self {
@@ -151,18 +152,18 @@ impl TcpState {
 
     /// Fails all operations of this rank, and at rank 0 the operations of all others, unless this process
     /// ends for a reason of its own. Only the first failure counts.
-    pub(crate) fn fail(&self, error: Error, code: i32) {
+    pub(crate) fn fail_all(&self, error: Error, code: i32) {
         let failure = Failure { error: error.clone(), code, own: false };
         self.stop_unless_ending(failure, &Frame::Failed(code, error));
     }
 
     /// Fails all operations of this rank because of a failure sent by rank 0 to all.
-    pub(crate) fn follow(&self, error: Error, code: i32) {
+    pub(crate) fn follow_failure(&self, error: Error, code: i32) {
         let failure = Failure { error: error.clone(), code, own: false };
-        self.stop(lock(&self.stopping), failure, &Frame::Failed(code, error));
+        self.stop_operations(lock(&self.stopping), failure, &Frame::Failed(code, error));
     }
 
-    /// Like [`TcpState::fail`], for a failure of this process or its rank `rank`. Informs rank 0.
+    /// Like [`TcpState::fail_all`], for a failure of this process or its rank `rank`. Informs rank 0.
     pub(crate) fn fail_own(&self, code: i32, rank: Option<usize>, reason: Reason) {
         let error = self.own_failure(rank, reason.clone());
         let frame = self.own_frame(code, rank, reason);
@@ -179,23 +180,23 @@ impl TcpState {
 
     /// Error for a failure of this process or its rank `rank`.
     fn own_failure(&self, rank: Option<usize>, reason: Reason) -> Error {
-        self.numbering.failed(self.rank, rank, self.host(self.rank), reason)
+        self.numbering.failed_error(self.rank, rank, self.host_name(self.rank), reason)
     }
 
     /// Records a failure that `process` has reported of itself or its rank `rank`.
     pub(crate) fn record_abort(&self, process: usize, code: i32, rank: Option<u32>, reason: Reason) {
         let rank = rank.map(|rank| rank as usize);
-        self.fail(self.numbering.failed(process, rank, self.host(process), reason), code);
+        self.fail_all(self.numbering.failed_error(process, rank, self.host_name(process), reason), code);
     }
 
     fn stop_unless_ending(&self, failure: Failure, frame: &Frame) {
         let stopping = lock(&self.stopping);
         if !self.ending.load(Ordering::SeqCst) {
-            self.stop(stopping, failure, frame);
+            self.stop_operations(stopping, failure, frame);
         }
     }
 
-    fn stop(&self, stopping: MutexGuard<'_, ()>, failure: Failure, frame: &Frame) {
+    fn stop_operations(&self, stopping: MutexGuard<'_, ()>, failure: Failure, frame: &Frame) {
         if self.failure.get().is_some() {
             return;
         }
@@ -203,26 +204,26 @@ impl TcpState {
         // Sent before `failure` is set: a thread that sees it may end the process, and the others would
         // report the process as dead.
         if self.rank == 0 || failure.own {
-            self.broadcast(frame);
+            self.broadcast_frame(frame);
         }
         let _ = self.failure.set(failure);
         drop(stopping);
         self.failure_sent.store(true, Ordering::SeqCst);
         self.stopped.store(true, Ordering::SeqCst);
-        self.waiters.notify();
+        self.waiters.notify_waiters();
         self.wake_service();
     }
 
     pub(crate) fn rank_failed(&self, rank: usize, reason: Reason) -> Error {
-        self.numbering.failed(rank, None, self.host(rank), reason)
+        self.numbering.failed_error(rank, None, self.host_name(rank), reason)
     }
 
-    pub(super) fn host(&self, rank: usize) -> &str {
+    pub(super) fn host_name(&self, rank: usize) -> &str {
         self.members.get(rank).map_or("unknown", |member| &member.host.name)
     }
 
     fn departed_error(&self, rank: usize) -> Error {
-        self.numbering.failed(rank, None, self.host(rank), Reason::left())
+        self.numbering.failed_error(rank, None, self.host_name(rank), Reason::left_early())
     }
 
     pub(crate) fn wake_service(&self) {
@@ -230,11 +231,11 @@ impl TcpState {
         let _ = (&self.wake).write(&[0]);
     }
 
-    pub(crate) fn broadcast(&self, frame: &Frame) {
+    pub(crate) fn broadcast_frame(&self, frame: &Frame) {
         let bytes: Arc<[u8]> = frame.encode().into();
         let mut queued = false;
         for connection in self.connections.iter().flatten() {
-            queued |= !connection.send(&bytes);
+            queued |= !connection.send_frame(&bytes);
         }
         if queued {
             self.wake_service();
@@ -242,54 +243,54 @@ impl TcpState {
     }
 
     /// Adds the contribution of a rank to a collective call; at rank 0 only.
-    pub(crate) fn contribute(&self, rank: usize, number: u64, contribution: Contribution) {
+    pub(crate) fn add_contribution(&self, rank: usize, number: u64, contribution: Contribution) {
         let mut call = lock(&self.call);
         if number != call.number || call.contributions.get(rank).is_none_or(Option::is_some) {
             let expected = call.number;
             drop(call);
             let reason = format!("is at collective call {number} of its own while rank 0 is at {expected}");
-            return self.fail(self.rank_failed(rank, Reason::Other(reason)), 1);
+            return self.fail_all(self.rank_failed(rank, Reason::Other(reason)), 1);
         }
         call.contributions[rank] = Some(contribution);
         call.count += 1;
         if call.count == self.size {
-            return self.complete(call);
+            return self.complete_call(call);
         }
         let first = call.started.is_none();
         call.started.get_or_insert_with(Instant::now);
         let departed = self.departed_rank(&call);
         drop(call);
         if let Some(rank) = departed {
-            self.fail(self.departed_error(rank), 1);
+            self.fail_all(self.departed_error(rank), 1);
         } else if first && lock(&self.limit).is_some() {
             // Its next deadline has changed.
             self.wake_service();
         }
     }
 
-    fn complete(&self, mut call: MutexGuard<'_, CallState>) {
+    fn complete_call(&self, mut call: MutexGuard<'_, CallState>) {
         call.count = 0;
         call.started = None;
         let contributions = call.contributions.iter_mut().filter_map(Option::take).collect();
-        let messages = match combine(contributions, 0) {
+        let messages = match combine_contributions(contributions, 0) {
             Ok(messages) => messages,
-            Err(error) => return self.fail(error, 1),
+            Err(error) => return self.fail_all(error, 1),
         };
         let number = call.number;
         call.number += 1;
         let frame = match &messages {
             None => Frame::Released(number),
             Some(messages) => {
-                let packed = pack(messages.iter().map(Vec::as_slice));
+                let packed = pack_messages(messages.iter().map(Vec::as_slice));
                 if packed.len() > MAX_FRAME - 8 {
                     let total = packed.len();
                     let error = format!("an all_gather of {total} bytes is more than {MAX_FRAME} can hold");
-                    return self.fail(Error::Mismatch(error), 1);
+                    return self.fail_all(Error::Mismatch(error), 1);
                 }
                 Frame::Gathered(number, packed)
             }
         };
-        self.broadcast(&frame);
+        self.broadcast_frame(&frame);
         self.publish_result(call, messages);
     }
 
@@ -306,23 +307,23 @@ impl TcpState {
         }
         let Some(limit) = *lock(&self.limit) else { return };
         let call = lock(&self.call);
-        let name = call.contributions.iter().flatten().next().map_or("barrier", Contribution::name);
+        let name = call.contributions.iter().flatten().next().map_or("barrier", Contribution::call_name);
         let notes = lock(&self.notes);
         let late: Vec<LateRank> = (0..self.size)
             .filter(|&process| call.count > 0 && call.contributions[process].is_none())
             .map(|process| {
-                let (rank, ranks) = self.numbering.name(process, None);
+                let (rank, ranks) = self.numbering.name_rank(process, None);
                 LateRank {
                     rank,
                     ranks,
-                    host: self.host(process).to_owned(),
+                    host: self.host_name(process).to_owned(),
                     note: notes[process].text.clone(),
                 }
             })
             .collect();
         drop((notes, call));
         if let Some(error) = late_error(name, limit, &late) {
-            self.fail(error, 1);
+            self.fail_all(error, 1);
         }
     }
 
@@ -353,11 +354,11 @@ impl TcpState {
     /// ones.
     pub(crate) fn send_goodbye(&self) {
         if self.rank == 0 {
-            for (rank, topic, calls) in lock(&self.call_log).newest(MAX_FORWARDED_BYTES) {
-                self.broadcast(&Frame::Called(u32::try_from(rank).unwrap_or(u32::MAX), topic, calls));
+            for (rank, topic, calls) in lock(&self.call_log).newest_calls(MAX_FORWARDED_BYTES) {
+                self.broadcast_frame(&Frame::Called(u32::try_from(rank).unwrap_or(u32::MAX), topic, calls));
             }
         }
-        self.broadcast(&Frame::Goodbye);
+        self.broadcast_frame(&Frame::Goodbye);
     }
 
     /// Compares the latest calls of this process with the calls forwarded by rank 0.
@@ -371,9 +372,9 @@ impl TcpState {
 
     /// Records calls of a rank, and fails the job if they differ from another rank's calls.
     pub(crate) fn record_calls(&self, rank: usize, topic: u64, calls: Vec<Called>) {
-        let difference = lock(&self.call_log).record(rank, topic, calls);
+        let difference = lock(&self.call_log).record_calls(rank, topic, calls);
         if let Some(mismatch) = difference {
-            self.fail(Error::CallMismatch(mismatch), 1);
+            self.fail_all(Error::CallMismatch(mismatch), 1);
         }
     }
 
@@ -387,7 +388,7 @@ impl TcpState {
         *timed_out = Some((Instant::now() + REPORT_TIME, process, wait));
         drop(timed_out);
         self.wants_calls.store(true, Ordering::SeqCst);
-        self.broadcast(&Frame::WantCalls);
+        self.broadcast_frame(&Frame::WantCalls);
         self.wake_service();
     }
 
@@ -402,8 +403,8 @@ impl TcpState {
             return;
         }
         let Some((_, process, wait)) = lock(&self.timed_out).clone() else { return };
-        let late = lock(&self.call_log).late(&wait);
-        let member = |rank| self.members.get(rank / self.numbering.count());
+        let late = lock(&self.call_log).late_ranks(&wait);
+        let member = |rank| self.members.get(rank / self.numbering.rank_count());
         let late = late.into_iter().filter_map(|rank| Some((rank, member(rank)?.host.name.clone())));
         let rank = u32::try_from(wait.rank).ok();
         self.record_abort(process, 1, rank, Reason::TimedOut(Timeout::new(wait, late)));
@@ -419,17 +420,17 @@ impl TcpState {
         call.result = Some(result);
         drop(call);
         self.has_result.store(true, Ordering::SeqCst);
-        self.waiters.notify();
+        self.waiters.notify_waiters();
     }
 
     /// Receives the result of a collective call from rank 0; at the other ranks only.
     pub(crate) fn receive_result(&self, number: u64, packed: Option<&[u8]>) {
-        let messages = match packed.map(unpack) {
+        let messages = match packed.map(unpack_messages) {
             None => None,
             Some(Some(messages)) if messages.len() == self.size => Some(messages),
             Some(_) => {
                 let reason = Reason::Other("sent an all_gather that is not well formed".to_owned());
-                return self.fail(self.rank_failed(0, reason), 1);
+                return self.fail_all(self.rank_failed(0, reason), 1);
             }
         };
         let mut call = lock(&self.call);
@@ -437,7 +438,7 @@ impl TcpState {
             let expected = call.number;
             drop(call);
             let reason = format!("ended collective call {number} while this rank is at {expected}");
-            return self.fail(self.rank_failed(0, Reason::Other(reason)), 1);
+            return self.fail_all(self.rank_failed(0, Reason::Other(reason)), 1);
         }
         call.number += 1;
         self.publish_result(call, messages);
@@ -450,17 +451,17 @@ impl TcpState {
         let departed = if self.rank == 0 { self.departed_rank(&call) } else { None };
         drop(call);
         if let Some(rank) = departed {
-            self.fail(self.departed_error(rank), 1);
+            self.fail_all(self.departed_error(rank), 1);
         }
         if self.rank != 0 {
             // No result arrives without rank 0. Not a failure until this rank calls a collective.
             self.stop_reason.get_or_init(|| self.departed_error(0));
             self.stopped.store(true, Ordering::SeqCst);
-            self.waiters.notify();
+            self.waiters.notify_waiters();
         }
     }
 
-    pub(crate) fn collective(&self, contribution: Contribution, spin: bool) -> Result<CallResult, Error> {
+    pub(crate) fn run_collective(&self, contribution: Contribution, spin: bool) -> Result<CallResult, Error> {
         let _calling = lock(&self.calling);
         if self.stopped.load(Ordering::SeqCst) {
             return Err(self.stop_reason());
@@ -468,15 +469,15 @@ impl TcpState {
         self.has_result.store(false, Ordering::SeqCst);
         let number = lock(&self.call).number;
         if self.rank == 0 {
-            self.contribute(0, number, contribution);
+            self.add_contribution(0, number, contribution);
         } else {
-            self.broadcast(&match contribution {
+            self.broadcast_frame(&match contribution {
                 Contribution::Barrier => Frame::Barrier(number),
                 Contribution::Message(message) => Frame::Message(number, message),
             });
         }
         let ended = || self.has_result.load(Ordering::SeqCst) || self.stopped.load(Ordering::SeqCst);
-        self.waiters.wait(spin, None, ended);
+        self.waiters.wait_until(spin, None, ended);
         let result = lock(&self.call).result.take();
         result.ok_or_else(|| self.stop_reason())
     }

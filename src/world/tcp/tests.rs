@@ -5,9 +5,9 @@ use std::sync::{Weak, mpsc};
 use std::time::Instant;
 
 fn positions(members: &[(&str, Option<(u32, u32)>)]) -> Vec<(usize, usize)> {
-    let members: Vec<Member> = members
+    let members: Vec<JobMember> = members
         .iter()
-        .map(|&(host, local)| Member { host: Host { name: host.to_owned(), id: host.to_owned() }, local })
+        .map(|&(host, local)| JobMember { host: Host { name: host.to_owned(), id: host.to_owned() }, local })
         .collect();
     (0..members.len()).map(|rank| local_position(&members, rank)).collect()
 }
@@ -21,9 +21,9 @@ fn calls_are_compared_with_those_of_a_rank_0_that_has_left() {
     let config = |rank| RendezvousConfig::new(rank, 2, &address).unwrap();
     let other = thread::spawn({
         let config = config(1);
-        move || join(&config, &Options::default(), None).unwrap()
+        move || join_world(&config, &Options::default(), None).unwrap()
     });
-    let zero = join(&config(0), &Options::default(), Some(listener)).unwrap();
+    let zero = join_world(&config(0), &Options::default(), Some(listener)).unwrap();
     let other = other.join().unwrap();
     let call = |number, what: &str| Called { place: 0, number, what: what.to_owned() };
     zero.compare(0, 7, &[call(2, "nothing more, and left"), call(1, "barrier")]);
@@ -46,10 +46,10 @@ fn calls_are_compared_with_those_of_a_rank_0_that_has_left() {
 fn root() -> (TcpState, UnixStream) {
     let (own, other) = UnixStream::pair().unwrap();
     other.set_nonblocking(true).unwrap();
-    let connection = Connection::new(std::os::fd::OwnedFd::from(own).into()).unwrap();
+    let connection = FrameConnection::new(std::os::fd::OwnedFd::from(own).into()).unwrap();
     let (wake, _) = UnixStream::pair().unwrap();
     let host = Host { name: "a".to_owned(), id: "a".to_owned() };
-    let members = vec![Member { host, local: None }; 2];
+    let members = vec![JobMember { host, local: None }; 2];
     (TcpState::new(0, members, vec![None, Some(connection)], Options::default(), wake), other)
 }
 
@@ -60,7 +60,10 @@ fn a_failure_is_sent_before_it_is_visible() {
         let (state, mut other) = root();
         thread::scope(|scope| {
             scope.spawn(|| {
-                state.fail(state.rank_failed(1, Reason::Other("called nothing more, and left".to_owned())), 1)
+                state.fail_all(
+                    state.rank_failed(1, Reason::Other("called nothing more, and left".to_owned())),
+                    1,
+                )
             });
             while state.failure.get().is_none() {
                 std::hint::spin_loop();
@@ -77,18 +80,18 @@ fn the_first_reason_of_an_end_is_the_only_one() {
     let error = state.rank_failed(1, Reason::Died("its connection closed".to_owned()));
     assert_eq!(state.begin_end(), Ok(()));
     assert!(state.ignores_silence());
-    state.fail(error.clone(), 1);
+    state.fail_all(error.clone(), 1);
     state.fail_own(1, None, "lost its peer".into());
     assert!(state.failure.get().is_none());
     let sent = other.read(&mut [0; 1024]).map_err(|error| error.kind());
     assert_eq!(sent, Err(io::ErrorKind::WouldBlock), "the others read it");
     // The others end because of a failure sent by rank 0.
-    state.follow(error.clone(), 3);
+    state.follow_failure(error.clone(), 3);
     assert_eq!(state.begin_end(), Err((error, 3)));
 
     let (state, _other) = root();
     let error = state.rank_failed(1, Reason::Died("its connection closed".to_owned()));
-    state.fail(error.clone(), 1);
+    state.fail_all(error.clone(), 1);
     assert_eq!(state.begin_end(), Err((error, 1)));
     assert!(!state.ignores_silence());
 
@@ -122,7 +125,8 @@ fn a_timeout_names_the_ranks_that_have_not_reported_the_call() {
     let address = listener.local_addr().unwrap().to_string();
     let rank = |rank: usize, listener| {
         let world =
-            join(&RendezvousConfig::new(rank, 4, &address).unwrap(), &Options::default(), listener).unwrap();
+            join_world(&RendezvousConfig::new(rank, 4, &address).unwrap(), &Options::default(), listener)
+                .unwrap();
         let call = |number| Called { place: 0, number, what: "barrier".to_owned() };
         if rank < 3 {
             world.compare(rank, 7, &[call(4), call(4 + rank.min(1) as u64)]);
@@ -181,7 +185,7 @@ fn posted_messages_arrive_after_a_failure() {
     };
     let rank = |rank: usize, listener: Option<TcpListener>| {
         let config = RendezvousConfig::new(rank, 3, &address).unwrap();
-        let world = join(&config, &Options::default(), listener).unwrap();
+        let world = join_world(&config, &Options::default(), listener).unwrap();
         world.barrier().unwrap();
         if rank == 1 {
             world.fail("on purpose".into());
@@ -232,7 +236,7 @@ fn a_hook_that_is_replaced_is_dropped_without_the_lock() {
     listener.set_nonblocking(true).unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let config = RendezvousConfig::new(0, 1, &address).unwrap();
-    let world = Arc::new(join(&config, &Options::default(), Some(listener)).unwrap());
+    let world = Arc::new(join_world(&config, &Options::default(), Some(listener)).unwrap());
     let (done, end) = mpsc::channel();
     // Not joined before: a thread waiting for its own lock never ends.
     let setting = thread::spawn(move || {

@@ -1,12 +1,15 @@
 //! Communicators, their members, and the connections between them.
 
+mod state;
+
+use state::{CommunicatorKey, CommunicatorState, PairChannels};
+
 use super::channel::RankChannel;
 use super::digest::{Communicator, Connection, Member, Position, Transport};
 use super::message::{self, Event, Life};
 use super::text;
 use super::writers::{Membership, ThreadLine};
 use foldhash::HashMap;
-use std::collections::BTreeSet;
 
 /// Largest number of communicators.
 const COMMUNICATORS: usize = 4096;
@@ -31,34 +34,6 @@ const CHOICES: usize = 16_384;
 
 /// Name of a communicator, if its ranks log its size and no commId.
 const UNNAMED: &str = "without commId";
-
-/// The identity of a communicator across its ranks.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum CommunicatorKey {
-    Id(u64),
-    /// A split: the parent's index, its number, the color.
-    Split(Option<usize>, u32, i64),
-    /// The last communicator without commId: its first lines are not in the log, or the version does not
-    /// write it.
-    Unnamed,
-}
-
-/// The channels from one rank to another.
-#[derive(Debug, Default)]
-struct PairChannels {
-    /// Channels seen, by kind of line: sender or receiver, collective or not.
-    seen: [u128; 4],
-    /// Channels by transport.
-    transports: Vec<(u16, u128)>,
-}
-
-#[derive(Debug, Default)]
-struct CommunicatorState {
-    digest: Communicator,
-    /// Members with a line about their rank and the size, if the communicator has no commId.
-    named: BTreeSet<u32>,
-    pairs: HashMap<(u32, u32), PairChannels>,
-}
 
 /// All communicators.
 #[derive(Debug, Default)]

@@ -33,7 +33,7 @@ impl fmt::Debug for Connections {
 
 /// A rank of the job, and the ranks that it connects with, itself included.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ConnectionPlace {
     pub(crate) rank: usize,
     pub(crate) members: Vec<usize>,
 }
@@ -41,13 +41,13 @@ pub(crate) struct Place {
 /// The identity of a communicator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ConnectionKey {
-    place: Place,
+    place: ConnectionPlace,
     /// The options and the binding, as text made for comparison.
     options: String,
 }
 
 /// A communicator in use. Dropping it keeps the communicator for a later run.
-pub(super) struct Connection {
+pub(super) struct HeldCommunicator {
     key: ConnectionKey,
     /// `None` only while it is dropped.
     communicator: Option<Communicator>,
@@ -63,11 +63,11 @@ impl Connections {
     /// Connects the ranks of `world`, or returns their communicator of an earlier run. Collective.
     pub(super) fn connect_ranks(
         &self,
-        place: &Place,
+        place: &ConnectionPlace,
         world: &world::Handle,
         options: &Options,
         binding: Binding,
-    ) -> anyhow::Result<Connection> {
+    ) -> anyhow::Result<HeldCommunicator> {
         let key = ConnectionKey { place: place.clone(), options: format!("{binding:?} {options:?}") };
         let kept = self.take_unused(&key);
         // A rank has no communicator if it failed to connect, or has closed this one to make room.
@@ -77,7 +77,7 @@ impl Connections {
             // Room for the next attempt: unused communicators have memory and open files.
             None => Communicator::new(world.clone(), options).inspect_err(|_| self.close_unused())?,
         };
-        Ok(Connection { key, communicator: Some(communicator), connections: self.clone() })
+        Ok(HeldCommunicator { key, communicator: Some(communicator), connections: self.clone() })
     }
 
     fn take_unused(&self, key: &ConnectionKey) -> Option<Communicator> {
@@ -104,8 +104,8 @@ impl Connections {
     }
 }
 
-impl Connection {
-    pub(super) fn communicator(&self) -> Option<&Communicator> {
+impl HeldCommunicator {
+    pub(super) fn communicator_ref(&self) -> Option<&Communicator> {
         self.communicator.as_ref()
     }
 
@@ -114,7 +114,7 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for HeldCommunicator {
     fn drop(&mut self) {
         if let Some(communicator) = self.communicator.take().filter(|_| !std::thread::panicking()) {
             self.connections.keep_unused(self.key.clone(), communicator);

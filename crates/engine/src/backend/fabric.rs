@@ -6,10 +6,10 @@ use collectives::ReduceOp;
 use collectives::fabric::{self, Algorithm, Communicator, Options};
 use collectives::world::World;
 
-use super::connections::{Connection, Connections};
+use super::connections::{Connections, HeldCommunicator};
 use super::host::{Carrier, HostBackend};
-use super::{Capabilities, Work};
-use crate::agreement::exchange;
+use super::{Capabilities, RankWork};
+use crate::agreement::exchange_discoveries;
 use crate::collective::{Collective, Participant, on_fabric};
 use crate::data::Op;
 use crate::groups::Groups;
@@ -24,14 +24,16 @@ pub const RANKS_ALONE: usize = 2;
 ///
 /// # Errors
 /// [`Stop::Refused`] when a process has none, or not the provider that is asked for.
-pub(super) fn find(
+pub(super) fn find_fabric(
     request: &Request,
     process: &dyn World,
     connections: &Connections,
 ) -> Result<HostBackend, Stop> {
     let provider = (request.provider != "auto").then_some(request.provider.as_str());
     let mut libraries = Vec::new();
-    for (index, each) in exchange(process, library(provider, request.names))?.into_iter().enumerate() {
+    for (index, each) in
+        exchange_discoveries(process, load_library(provider, request.names))?.into_iter().enumerate()
+    {
         let refused = |reason| Stop::Refused(format!("process {index} on {}: {reason}", each.host));
         libraries.push(each.result.map_err(refused)?);
     }
@@ -39,10 +41,10 @@ pub(super) fn find(
     options.provider = provider.map(str::to_owned);
     let threads = request.threads.unwrap_or(if process.size() == 1 { RANKS_ALONE } else { 1 });
     let groups = Groups::new(request, process.size(), threads)?;
-    for ranks in groups.sizes() {
+    for ranks in groups.group_sizes() {
         refuse_unfit(request, ranks, process.local_size() == process.size())?;
     }
-    for (collective, algorithm) in request.algorithms().map_err(Stop::Refused)? {
+    for (collective, algorithm) in request.fabric_algorithms().map_err(Stop::Refused)? {
         options.set_algorithm(collective, algorithm);
     }
     options.between = request.tuning.between;
@@ -71,13 +73,13 @@ pub(crate) fn refuse_unfit(request: &Request, ranks: usize, is_on_one_host: bool
     if request.versus.is_some() {
         return Ok(());
     }
-    let choices = request.algorithms().map_err(Stop::Refused)?;
+    let choices = request.fabric_algorithms().map_err(Stop::Refused)?;
     let unfit = choices.into_iter().find(|&(collective, algorithm)| {
         !algorithm.serves(collective, ranks) || algorithm == Algorithm::Hierarchical && is_on_one_host
     });
     let Some((collective, algorithm)) = unfit else { return Ok(()) };
     let host = if is_on_one_host { " of one host" } else { "" };
-    let asked = request.names.with("algorithms", algorithm);
+    let asked = request.names.with_value("algorithms", algorithm);
     Err(Stop::Refused(format!(
         "{asked}: the algorithm does not support {collective} on {ranks} ranks{host}; omit it, or choose \
          another (nccl-bench fabric algorithms)"
@@ -91,7 +93,7 @@ pub(crate) fn list_capabilities() -> Capabilities {
 }
 
 /// Returns the libfabric of this process; an error when it lacks the provider.
-fn library(provider: Option<&str>, names: Names) -> Result<BackendLibrary, String> {
+fn load_library(provider: Option<&str>, names: Names) -> Result<BackendLibrary, String> {
     let library = fabric::Library::load().map_err(|error| error.to_string())?;
     let loaded = BackendLibrary {
         backend: "fabric".to_owned(),
@@ -129,7 +131,7 @@ fn library(provider: Option<&str>, names: Names) -> Result<BackendLibrary, Strin
     let shortage = fabric::shm_shortage().filter(|_| asked == "shm");
     Err(format!(
         "{}: libfabric {} from {} does not have this provider for tagged messages here; available: {}{}{}",
-        names.with("provider", asked),
+        names.with_value("provider", asked),
         loaded.library_version,
         loaded.library_path,
         providers.join(", "),
@@ -140,21 +142,21 @@ fn library(provider: Option<&str>, names: Names) -> Result<BackendLibrary, Strin
     ))
 }
 
-impl Carrier for Connection {
-    fn transport(&self) -> Option<String> {
-        Some(self.communicator()?.describe().to_owned())
+impl Carrier for HeldCommunicator {
+    fn carrier_transport(&self) -> Option<String> {
+        Some(self.communicator_ref()?.describe().to_owned())
     }
 
-    fn algorithm(&self, work: &Work) -> Option<record::Algorithm> {
+    fn carrier_algorithm(&self, work: &RankWork) -> Option<record::Algorithm> {
         let collective = on_fabric(work.collective).filter(|_| work.participant.ranks > 1)?;
         let bytes = match collective {
             fabric::Collective::AllGather | fabric::Collective::Gather => {
-                work.bytes() / work.participant.ranks
+                work.reported_bytes() / work.participant.ranks
             }
             fabric::Collective::AllToAllV => 0,
-            _ => work.bytes(),
+            _ => work.reported_bytes(),
         };
-        let plan = self.communicator()?.plan(collective, bytes);
+        let plan = self.communicator_ref()?.plan(collective, bytes);
         let exchanged = matches!(collective, fabric::Collective::AllToAll | fabric::Collective::AllToAllV);
         let algorithm = match plan.algorithm {
             // These copy the data before they send it.
@@ -169,14 +171,14 @@ impl Carrier for Connection {
         Some(record::Algorithm { algorithm: format!("{algorithm}{between}"), protocol: None, channels: None })
     }
 
-    fn out_of_place(&mut self, work: &Work, send: &[u8], receive: &mut [u8]) -> anyhow::Result<()> {
+    fn out_of_place(&mut self, work: &RankWork, send: &[u8], receive: &mut [u8]) -> anyhow::Result<()> {
         with_element!(work.data_type, T => {
             let (send, receive) = (bytemuck::cast_slice(send), bytemuck::cast_slice_mut(receive));
             Ok(out_of_place::<T>(self.communicator_mut()?, work, send, receive)?)
         })
     }
 
-    fn in_place(&mut self, work: &Work, data: &mut [u8]) -> anyhow::Result<()> {
+    fn in_place(&mut self, work: &RankWork, data: &mut [u8]) -> anyhow::Result<()> {
         with_element!(work.data_type, T => {
             Ok(in_place::<T>(self.communicator_mut()?, work, bytemuck::cast_slice_mut(data))?)
         })
@@ -185,7 +187,7 @@ impl Carrier for Connection {
 
 fn out_of_place<T: collectives::Element>(
     communicator: &mut Communicator,
-    work: &Work,
+    work: &RankWork,
     send: &[T],
     receive: &mut [T],
 ) -> Result<(), fabric::Error> {
@@ -200,24 +202,27 @@ fn out_of_place<T: collectives::Element>(
         Collective::Reduce => communicator.reduce(send, Some(receive), op, root),
         Collective::AllToAll => communicator.all_to_all(send, receive),
         Collective::AllToAllV => {
-            let (sent, received) = work.parts();
+            let (sent, received) = work.traffic_parts();
             communicator.all_to_all_v(send, sent, receive, received)
         }
         Collective::Gather => communicator.gather(send, Some(receive), root),
         Collective::Scatter => communicator.scatter(Some(send), receive, root),
-        Collective::SendRecv => {
-            communicator.exchange(send, work.participant.next(), receive, work.participant.previous())
-        }
+        Collective::SendRecv => communicator.exchange(
+            send,
+            work.participant.next_rank(),
+            receive,
+            work.participant.previous_rank(),
+        ),
         Collective::Hypercube => {
             receive[rank * send.len()..][..send.len()].copy_from_slice(send);
-            hypercube(communicator, work.participant, receive)
+            run_hypercube(communicator, work.participant, receive)
         }
     }
 }
 
 fn in_place<T: collectives::Element>(
     communicator: &mut Communicator,
-    work: &Work,
+    work: &RankWork,
     data: &mut [T],
 ) -> Result<(), fabric::Error> {
     let root = work.participant.root.unwrap_or(0);
@@ -230,26 +235,28 @@ fn in_place<T: collectives::Element>(
         Collective::Reduce => communicator.reduce_in_place(data, op, root),
         Collective::AllToAll => communicator.all_to_all_in_place(data),
         Collective::AllToAllV => {
-            let (sent, received) = work.parts();
+            let (sent, received) = work.traffic_parts();
             communicator.all_to_all_v_in_place(data, sent, received)
         }
         Collective::Gather => communicator.gather_in_place(data, root),
         Collective::Scatter => communicator.scatter_in_place(data, root),
-        Collective::SendRecv => {
-            communicator.exchange_in_place(data, work.participant.next(), work.participant.previous())
-        }
-        Collective::Hypercube => hypercube(communicator, work.participant, data),
+        Collective::SendRecv => communicator.exchange_in_place(
+            data,
+            work.participant.next_rank(),
+            work.participant.previous_rank(),
+        ),
+        Collective::Hypercube => run_hypercube(communicator, work.participant, data),
     }
 }
 
-fn hypercube<T: collectives::Element>(
+fn run_hypercube<T: collectives::Element>(
     communicator: &mut Communicator,
     participant: Participant,
     data: &mut [T],
 ) -> Result<(), fabric::Error> {
     let part = data.len() / participant.ranks;
-    participant.hypercube().try_for_each(|step| {
-        let (own, theirs) = step.split(data, part);
+    participant.hypercube_steps().try_for_each(|step| {
+        let (own, theirs) = step.split_parts(data, part);
         communicator.exchange(own, step.peer, theirs, step.peer)
     })
 }

@@ -8,10 +8,10 @@ use anyhow::Context as _;
 use bytemuck::{Pod, Zeroable};
 use collectives::world::{self, World};
 
-use super::connections::{Connections, Place};
+use super::connections::{ConnectionPlace, Connections};
 use super::operands::Operands;
 use super::{
-    Backend, BackendRole, Barrier, BufferSizes, Capabilities, Node, RankDevice, TimedLoop, Times, Work,
+    Backend, BackendRole, Barrier, BufferSizes, Capabilities, Node, RankDevice, RankWork, TimedLoop, Times,
 };
 use crate::data::{self, Mismatches, Op};
 use crate::groups::Groups;
@@ -23,26 +23,27 @@ use record::{BackendLibrary, Blocking, Placement, Provenance, Rank, Registration
 /// Default largest size.
 pub(crate) const DEFAULT_MAX_BYTES: u64 = 64 << 20;
 
-pub(super) type Connector = dyn Fn(&Place, &world::Handle) -> anyhow::Result<Box<dyn Carrier>> + Send + Sync;
+pub(super) type Connector =
+    dyn Fn(&ConnectionPlace, &world::Handle) -> anyhow::Result<Box<dyn Carrier>> + Send + Sync;
 
-/// The operations of one rank, each complete when it returns. Buffers have the lengths of [`Work::counts`],
-/// aligned to the elements. Methods fail when the library does.
+/// The operations of one rank, each complete when it returns. Buffers have the lengths of
+/// [`RankWork::counts`], aligned to the elements. Methods fail when the library does.
 pub(super) trait Carrier {
-    fn transport(&self) -> Option<String> {
+    fn carrier_transport(&self) -> Option<String> {
         None
     }
 
-    fn algorithm(&self, _work: &Work) -> Option<record::Algorithm> {
+    fn carrier_algorithm(&self, _work: &RankWork) -> Option<record::Algorithm> {
         None
     }
 
-    fn out_of_place(&mut self, work: &Work, send: &[u8], receive: &mut [u8]) -> anyhow::Result<()>;
+    fn out_of_place(&mut self, work: &RankWork, send: &[u8], receive: &mut [u8]) -> anyhow::Result<()>;
 
     /// Runs an operation within one buffer, which has the length of the longer one.
-    fn in_place(&mut self, work: &Work, data: &mut [u8]) -> anyhow::Result<()>;
+    fn in_place(&mut self, work: &RankWork, data: &mut [u8]) -> anyhow::Result<()>;
 
     /// Start of the rank's result in the receive buffer, in elements.
-    fn result_start(&self, work: &Work) -> usize {
+    fn result_start(&self, work: &RankWork) -> usize {
         work.result_start()
     }
 }
@@ -69,7 +70,7 @@ pub type FindHostBackend = fn(&Request, &dyn World, &Connections) -> Result<Host
 ///
 /// # Errors
 /// [`Stop::Refused`] when arguments do not fit host memory; and those of `find` and `versus`.
-pub(super) fn prepare(
+pub(super) fn prepare_host_node(
     request: &Request,
     process: &dyn World,
     find: FindHostBackend,
@@ -98,8 +99,9 @@ pub(super) fn prepare(
     let connect = primary.connector;
     let ranks_on_host = process.local_size() * threads;
     let first = process.rank() * threads;
-    let places: Vec<Place> =
-        (first..first + threads).map(|rank| Place { rank, members: groups.members(rank) }).collect();
+    let places: Vec<ConnectionPlace> = (first..first + threads)
+        .map(|rank| ConnectionPlace { rank, members: groups.group_members(rank) })
+        .collect();
     Ok(Node {
         threads,
         gpus: 1,
@@ -118,7 +120,7 @@ pub(super) fn prepare(
         default_max_bytes: DEFAULT_MAX_BYTES,
         open: Box::new(move |index| {
             let connectors = (Arc::clone(&connect), connect_baseline.clone());
-            Ok(device(connectors, places[index].clone(), divide_memory(ranks_on_host)?))
+            Ok(host_device(connectors, places[index].clone(), divide_memory(ranks_on_host)?))
         }),
     })
 }
@@ -138,9 +140,9 @@ pub(crate) fn divide_memory(ranks_on_host: usize) -> anyhow::Result<u64> {
 }
 
 /// Room of `capacity` bytes in host memory for a rank.
-fn device(
+fn host_device(
     (primary, baseline): (Arc<Connector>, Option<Arc<Connector>>),
-    place: Place,
+    place: ConnectionPlace,
     capacity: u64,
 ) -> RankDevice {
     RankDevice {
@@ -153,8 +155,8 @@ fn device(
                 other: baseline.map(|baseline| baseline(&place, world)).transpose()?,
                 role: BackendRole::Primary,
                 buffer_sizes,
-                send: Buffer::new(buffer_sizes.send)?,
-                receive: Buffer::new(buffer_sizes.receive)?,
+                send: PageBuffer::new(buffer_sizes.send)?,
+                receive: PageBuffer::new(buffer_sizes.receive)?,
             })
         }),
     }
@@ -167,10 +169,10 @@ pub(crate) fn find_unsupported(request: &Request) -> Option<String> {
         Some(format!("{what}: only NCCL over GPUs supports this, and this run measures host memory"))
     };
     if requests_operator(request, Op::MulSum) {
-        return host(names.with("ops", Op::MulSum));
+        return host(names.with_value("ops", Op::MulSum));
     }
     if request.gpus.is_some_and(|gpus| gpus > 1) {
-        let (gpus, threads) = (names.of("gpus"), names.of("threads"));
+        let (gpus, threads) = (names.field_name("gpus"), names.field_name("threads"));
         return Some(format!("{gpus} counts GPUs; for ranks over host memory use {threads}"));
     }
     let asked = [
@@ -184,18 +186,18 @@ pub(crate) fn find_unsupported(request: &Request) -> Option<String> {
         ("unaligned", " (shifted buffers)", settings.unaligned > 0),
     ];
     let found = asked.iter().find(|(_, _, is_asked)| *is_asked);
-    found.and_then(|(field, what, _)| host(format!("{}{what}", names.of(field))))
+    found.and_then(|(field, what, _)| host(format!("{}{what}", names.field_name(field))))
 }
 
 /// Returns true when the request names this operator for a collective that uses it.
 pub(super) fn requests_operator(request: &Request, op: Op) -> bool {
     request.ops.contains(&op)
-        && request.collectives.iter().any(|collective| collective.reduces())
+        && request.collectives.iter().any(|collective| collective.is_reduction())
         && !request.all.ops
 }
 
 /// Page-aligned memory, touched when it is allocated.
-struct Buffer {
+struct PageBuffer {
     memory: Vec<Page>,
     /// Offset of the first page boundary, in bytes.
     start: usize,
@@ -206,7 +208,7 @@ struct Buffer {
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct Page([u8; 4096]);
 
-impl Buffer {
+impl PageBuffer {
     fn new(bytes: usize) -> anyhow::Result<Self> {
         Self::of_pages(bytes, rustix::param::page_size())
     }
@@ -222,12 +224,12 @@ impl Buffer {
         Ok(Self { memory, start })
     }
 
-    fn elements(&mut self, work: &Work, elements: Range<usize>) -> &mut [u8] {
+    fn element_bytes(&mut self, work: &RankWork, elements: Range<usize>) -> &mut [u8] {
         let size = work.data_type.size();
-        self.bytes(elements.start * size, elements.len() * size)
+        self.byte_range(elements.start * size, elements.len() * size)
     }
 
-    fn bytes(&mut self, start: usize, len: usize) -> &mut [u8] {
+    fn byte_range(&mut self, start: usize, len: usize) -> &mut [u8] {
         &mut bytemuck::cast_slice_mut(&mut self.memory)[self.start + start..][..len]
     }
 }
@@ -238,16 +240,16 @@ struct HostRank {
     other: Option<Box<dyn Carrier>>,
     role: BackendRole,
     buffer_sizes: BufferSizes,
-    send: Buffer,
-    receive: Buffer,
+    send: PageBuffer,
+    receive: PageBuffer,
 }
 
 impl Backend for HostRank {
-    fn transport(&self) -> Option<String> {
-        self.carrier.transport()
+    fn transport_name(&self) -> Option<String> {
+        self.carrier.carrier_transport()
     }
 
-    fn activate(&mut self, role: BackendRole) {
+    fn activate_role(&mut self, role: BackendRole) {
         if let Some(other) = &mut self.other
             && role != self.role
         {
@@ -256,51 +258,58 @@ impl Backend for HostRank {
         }
     }
 
-    fn algorithm(&self, work: &Work) -> Option<record::Algorithm> {
-        self.carrier.algorithm(work)
+    fn operation_algorithm(&self, work: &RankWork) -> Option<record::Algorithm> {
+        self.carrier.carrier_algorithm(work)
     }
 
-    fn fill(&mut self, work: &Work, seed: u64) -> anyhow::Result<()> {
+    fn fill_buffers(&mut self, work: &RankWork, seed: u64) -> anyhow::Result<()> {
         let operands = Operands::new(work, 0, &self.buffer_sizes, 0);
         let rank = work.participant.rank as u32;
         let spec = work.data_spec(seed);
-        self.receive.elements(work, operands.cleared()).fill(0);
+        self.receive.element_bytes(work, operands.cleared_range()).fill(0);
         if work.has_input() {
             let buffer = match work.placement {
                 Placement::OutOfPlace => &mut self.send,
                 Placement::InPlace => &mut self.receive,
             };
-            data::fill_input(&spec, rank, 0, buffer.elements(work, operands.input))?;
+            data::fill_input(&spec, rank, 0, buffer.element_bytes(work, operands.input))?;
         }
         if work.keeps_receive() {
-            data::fill_input(&spec, rank, 0, self.receive.elements(work, operands.result))?;
+            data::fill_input(&spec, rank, 0, self.receive.element_bytes(work, operands.result))?;
         }
         Ok(())
     }
 
-    fn start(&mut self, work: &Work, index: usize, _graph: bool) -> anyhow::Result<()> {
+    fn start_operation(&mut self, work: &RankWork, index: usize, _graph: bool) -> anyhow::Result<()> {
         let operands = Operands::new(work, index, &self.buffer_sizes, 0);
         match work.placement {
             Placement::OutOfPlace => {
-                let send = self.send.elements(work, operands.input);
-                self.carrier.out_of_place(work, send, self.receive.elements(work, operands.result))
+                let send = self.send.element_bytes(work, operands.input);
+                self.carrier.out_of_place(work, send, self.receive.element_bytes(work, operands.result))
             }
-            Placement::InPlace => self.carrier.in_place(work, self.receive.elements(work, operands.whole())),
+            Placement::InPlace => {
+                self.carrier.in_place(work, self.receive.element_bytes(work, operands.whole_range()))
+            }
         }
     }
 
-    fn complete(&mut self) -> anyhow::Result<()> {
+    fn await_completion(&mut self) -> anyhow::Result<()> {
         Ok(())
     }
 
-    fn time(&mut self, work: &Work, timed_loop: &TimedLoop, barrier: &Barrier<'_>) -> anyhow::Result<Times> {
+    fn time_loop(
+        &mut self,
+        work: &RankWork,
+        timed_loop: &TimedLoop,
+        barrier: &Barrier<'_>,
+    ) -> anyhow::Result<Times> {
         let mut each_us = Vec::with_capacity(if timed_loop.each { timed_loop.iterations } else { 0 });
         let mut counted = Duration::ZERO;
         barrier()?;
         let mut start = Instant::now();
         let mut before = start;
         for iteration in 0..timed_loop.iterations {
-            self.start(work, iteration, false)?;
+            self.start_operation(work, iteration, false)?;
             if timed_loop.each {
                 let now = Instant::now();
                 each_us.push((now - before).as_secs_f64() * 1e6);
@@ -325,21 +334,21 @@ impl Backend for HostRank {
         Ok(Times { total, enqueue: total, each_us })
     }
 
-    fn corrupt(&mut self, work: &Work, seed: u64, index: usize) -> anyhow::Result<()> {
+    fn corrupt_result(&mut self, work: &RankWork, seed: u64, index: usize) -> anyhow::Result<()> {
         if let Some(wrong) = work.wrong_bits(seed, index)? {
             let element = self.carrier.result_start(work) + index;
             let wrong = &wrong.to_le_bytes()[..work.data_type.size()];
-            self.receive.elements(work, element..element + 1).copy_from_slice(wrong);
+            self.receive.element_bytes(work, element..element + 1).copy_from_slice(wrong);
         }
         Ok(())
     }
 
-    fn check(&mut self, work: &Work, seed: u64) -> anyhow::Result<Mismatches> {
+    fn check_result(&mut self, work: &RankWork, seed: u64) -> anyhow::Result<Mismatches> {
         // A rank without a result has a receive buffer all the same.
-        let expected = work.result();
+        let expected = work.expected_result();
         let count = if expected.is_empty() { 0 } else { work.counts.receive };
         let start = self.carrier.result_start(work);
-        let received = self.receive.elements(work, start..start + count);
+        let received = self.receive.element_bytes(work, start..start + count);
         data::check(&work.data_spec(seed), &expected, received)
     }
 }
@@ -348,20 +357,20 @@ impl Backend for HostRank {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use super::Buffer;
+    use super::PageBuffer;
 
     #[test]
     fn buffers_begin_at_a_page_of_4_16_or_64_kib_and_have_room_to_their_end() {
         for page in [4 << 10, 16 << 10, 64 << 10] {
             for bytes in [0, 1, 4096, 65_537, 1 << 20] {
                 // Two at a time, because one could begin at a page by chance.
-                for mut buffer in [0; 2].map(|_| Buffer::of_pages(bytes, page).unwrap()) {
-                    let whole = buffer.bytes(0, bytes);
+                for mut buffer in [0; 2].map(|_| PageBuffer::of_pages(bytes, page).unwrap()) {
+                    let whole = buffer.byte_range(0, bytes);
                     assert!(bytes == 0 || whole.as_ptr().addr().is_multiple_of(page), "{bytes} of {page}");
                     whole.fill(7);
                     assert_eq!(whole.len(), bytes);
                     if bytes > 0 {
-                        assert_eq!(buffer.bytes(bytes - 1, 1), [7]);
+                        assert_eq!(buffer.byte_range(bytes - 1, 1), [7]);
                     }
                 }
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use collectives::{DataType, world};
 use serde::{Deserialize, Serialize};
 
-use crate::collective::{Collective, Work};
+use crate::collective::{Collective, RankWork};
 use crate::data::{Mismatches, Op, Tally};
 use crate::groups::Groups;
 use record::{Algorithm, Blocking, Provenance, Rank};
@@ -53,7 +53,7 @@ pub use connections::Connections;
 pub use fabric::RANKS_ALONE;
 pub use host::{FindHostBackend, HostBackend};
 pub(crate) use idle::Idle;
-pub(crate) use selection::choose;
+pub(crate) use selection::choose_backend;
 pub use selection::missing_gpus;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,11 +71,11 @@ pub(crate) struct TimedLoop {
 }
 
 impl TimedLoop {
-    pub(crate) fn operations(&self) -> usize {
+    pub(crate) fn total_operations(&self) -> usize {
         self.iterations * self.aggregated * self.graph_launches.max(1)
     }
 
-    /// Number of barriers of a loop ([`Backend::time`]).
+    /// Number of barriers of a loop ([`Backend::time_loop`]).
     pub(crate) fn count_barriers(&self) -> usize {
         match self.blocking {
             Blocking::No | Blocking::Wait => 1,
@@ -99,19 +99,19 @@ pub(crate) struct StreamRounds {
 
 impl StreamRounds {
     /// Returns `count` rounds, queued one by one.
-    pub(crate) const fn eager(count: usize, seed: u64) -> Self {
+    pub(crate) const fn eager_rounds(count: usize, seed: u64) -> Self {
         Self { rounds: count, graph_launches: 0, seed, corrupt_index: None }
     }
 
     /// Returns at least `count` rounds as a graph that is launched several times. The graph has two rounds or
     /// more, unless `count` is 1: a round must not find its own right data of the launch before.
-    pub(crate) fn graph(count: usize, seed: u64) -> Self {
+    pub(crate) fn graph_rounds(count: usize, seed: u64) -> Self {
         // More launches only for graphs that would become large.
         let launches = (count / 2).clamp(1, 4).max(count.div_ceil(64));
         Self { rounds: count.div_ceil(launches), graph_launches: launches, seed, corrupt_index: None }
     }
 
-    pub(crate) fn total(&self) -> usize {
+    pub(crate) fn total_rounds(&self) -> usize {
         self.rounds * self.graph_launches.max(1)
     }
 }
@@ -154,17 +154,17 @@ pub(crate) type Barrier<'a> = dyn Fn() -> anyhow::Result<()> + 'a;
 /// Operations of a loop use different elements of the buffers, so that caches do not flatter small sizes.
 pub(crate) trait Backend {
     /// The transport, if it is known once the ranks are connected.
-    fn transport(&self) -> Option<String> {
+    fn transport_name(&self) -> Option<String> {
         None
     }
 
     /// Changes to the request with their reasons, for the record.
-    fn notes(&self) -> Vec<String> {
+    fn list_notes(&self) -> Vec<String> {
         Vec::new()
     }
 
     /// The algorithm of an operation, if this backend selects it.
-    fn algorithm(&self, _work: &Work) -> Option<Algorithm> {
+    fn operation_algorithm(&self, _work: &RankWork) -> Option<Algorithm> {
         None
     }
 
@@ -174,29 +174,34 @@ pub(crate) trait Backend {
 
     /// Selects the backend that runs the operations that follow; at first it is the primary one. No rank may
     /// be inside an operation.
-    fn activate(&mut self, _side: BackendRole) {}
+    fn activate_role(&mut self, _side: BackendRole) {}
 
     /// Writes this rank's input, and clears the result; in the buffers of both backends where each has its
     /// own.
-    fn fill(&mut self, work: &Work, seed: u64) -> anyhow::Result<()>;
+    fn fill_buffers(&mut self, work: &RankWork, seed: u64) -> anyhow::Result<()>;
 
     /// Starts operation `index` of a loop, which may still run on return. With `graph` it is launched as a
     /// CUDA graph.
-    fn start(&mut self, work: &Work, index: usize, graph: bool) -> anyhow::Result<()>;
+    fn start_operation(&mut self, work: &RankWork, index: usize, graph: bool) -> anyhow::Result<()>;
 
     /// Waits for all started operations.
-    fn complete(&mut self) -> anyhow::Result<()>;
+    fn await_completion(&mut self) -> anyhow::Result<()>;
 
     /// Runs a timed loop. Calls `barrier` once, after preparing and right before the clock starts, and after
     /// each iteration if [`TimedLoop::blocking`] has one there: [`TimedLoop::count_barriers`] times.
-    fn time(&mut self, work: &Work, timed_loop: &TimedLoop, barrier: &Barrier<'_>) -> anyhow::Result<Times>;
+    fn time_loop(
+        &mut self,
+        work: &RankWork,
+        timed_loop: &TimedLoop,
+        barrier: &Barrier<'_>,
+    ) -> anyhow::Result<Times>;
 
     /// Replaces element `index` of the result, if there is such an element, so that the check with this seed
     /// must find it.
-    fn corrupt(&mut self, work: &Work, seed: u64, index: usize) -> anyhow::Result<()>;
+    fn corrupt_result(&mut self, work: &RankWork, seed: u64, index: usize) -> anyhow::Result<()>;
 
-    /// Compares the result with the expected one, after [`Backend::fill`] with the same seed.
-    fn check(&mut self, work: &Work, seed: u64) -> anyhow::Result<Mismatches>;
+    /// Compares the result with the expected one, after [`Backend::fill_buffers`] with the same seed.
+    fn check_result(&mut self, work: &RankWork, seed: u64) -> anyhow::Result<Mismatches>;
 
     /// Fills, operates and checks on the stream, round by round, without waiting on the host. Returns the
     /// wrong elements of all rounds, if any. Called only when
@@ -204,7 +209,7 @@ pub(crate) trait Backend {
     /// before the first round.
     fn check_on_stream(
         &mut self,
-        _work: &Work,
+        _work: &RankWork,
         _rounds: &StreamRounds,
         _barrier: &Barrier<'_>,
     ) -> anyhow::Result<Option<Tally>> {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{BufferSizes, Work};
+use super::{BufferSizes, RankWork};
 use record::Placement;
 
 /// The elements that one operation uses, counted from the beginning of a buffer.
@@ -18,14 +18,14 @@ pub(super) struct Operands {
 
 impl Operands {
     /// The operands of operation `index` of a loop, `unaligned` elements behind the beginning of the buffers.
-    pub(super) fn new(work: &Work, index: usize, sizes: &BufferSizes, unaligned: usize) -> Self {
+    pub(super) fn new(work: &RankWork, index: usize, sizes: &BufferSizes, unaligned: usize) -> Self {
         let (size, counts) = (work.data_type.size(), &work.counts);
-        let start = |buffer: usize, step: usize| unaligned + shift(index, step, buffer) / size;
-        let receive = start(sizes.receive, work.bytes());
+        let start = |buffer: usize, step: usize| unaligned + buffer_offset(index, step, buffer) / size;
+        let receive = start(sizes.receive, work.reported_bytes());
         let input = match work.placement {
             Placement::InPlace => receive + work.in_place_input(),
             // A send buffer that is smaller than the largest size moves on by the length of the input.
-            Placement::OutOfPlace if sizes.send >= sizes.receive => start(sizes.send, work.bytes()),
+            Placement::OutOfPlace if sizes.send >= sizes.receive => start(sizes.send, work.reported_bytes()),
             Placement::OutOfPlace => start(sizes.send, counts.send * size),
         };
         let result = receive + work.result_start();
@@ -37,22 +37,22 @@ impl Operands {
     }
 
     /// The one range of an operation in place: input and result.
-    pub(super) fn whole(&self) -> Range<usize> {
+    pub(super) fn whole_range(&self) -> Range<usize> {
         self.input.start.min(self.result.start)..self.input.end.max(self.result.end)
     }
 
     /// The range of the receive buffer that is cleared before the input is written.
-    pub(super) fn cleared(&self) -> Range<usize> {
+    pub(super) fn cleared_range(&self) -> Range<usize> {
         match self.placement {
             Placement::OutOfPlace => self.result.clone(),
-            Placement::InPlace => self.whole(),
+            Placement::InPlace => self.whole_range(),
         }
     }
 }
 
 /// Offset of operation `index` of a loop in a buffer of `buffer` bytes: `step` bytes behind the previous
 /// operation, or the beginning where there is no room for another step.
-fn shift(index: usize, step: usize, buffer: usize) -> usize {
+fn buffer_offset(index: usize, step: usize, buffer: usize) -> usize {
     match step {
         0 => 0,
         step => step * (index % (buffer / step).max(1)),
@@ -73,22 +73,28 @@ mod tests {
     /// Bytes of the largest element.
     const LARGEST_ELEMENT: usize = 8;
 
-    fn has_no_form_in_place(work: &Work) -> bool {
+    fn has_no_form_in_place(work: &RankWork) -> bool {
         work.collective == Collective::Hypercube || !work.collective.has_in_place()
     }
 
-    fn work(collective: Collective, bytes: usize, data_type: DataType, rank: usize, ranks: usize) -> Work {
+    fn work(
+        collective: Collective,
+        bytes: usize,
+        data_type: DataType,
+        rank: usize,
+        ranks: usize,
+    ) -> RankWork {
         let participant = Participant { rank, ranks, root: collective.has_root().then_some(ranks - 1) };
         let traffic = (collective == Collective::AllToAllV)
             .then(|| Arc::new(Traffic::new(&Pattern::Spread(1.0), bytes as u64, data_type, ranks)));
         let counts = Counts::new(collective, bytes as u64, data_type, participant, traffic.as_deref());
         let (op, placement) = (Some(Op::Sum), Placement::OutOfPlace);
-        Work { collective, data_type, op, participant, placement, counts, traffic }
+        RankWork { collective, data_type, op, participant, placement, counts, traffic }
     }
 
     /// Calls `look` with every collective and placement, the first operations of a loop, several ranks,
     /// sizes, types and shifts.
-    fn each(mut look: impl FnMut(&Work, &Operands, &BufferSizes, usize)) {
+    fn each(mut look: impl FnMut(&RankWork, &Operands, &BufferSizes, usize)) {
         for collective in Collective::ALL {
             for ranks in [1, 2, 3, 8].into_iter().filter(|&ranks| collective.runs_over(ranks)) {
                 for (rank, bytes, unaligned) in
@@ -100,7 +106,7 @@ mod tests {
                         for (size, send) in [(4096, 4096), (9000, 9000), (4096, sent)] {
                             let buffer_sizes = BufferSizes { send, receive: size };
                             for placement in [Placement::OutOfPlace, Placement::InPlace] {
-                                let work = Work { placement, ..work.clone() };
+                                let work = RankWork { placement, ..work.clone() };
                                 for index in 0..5 {
                                     let operands = Operands::new(&work, index, &buffer_sizes, unaligned);
                                     look(&work, &operands, &buffer_sizes, unaligned);
@@ -138,7 +144,7 @@ mod tests {
             if operands.placement == Placement::OutOfPlace || has_no_form_in_place(work) {
                 return;
             }
-            let whole = operands.whole();
+            let whole = operands.whole_range();
             let part = whole.len() / work.participant.ranks;
             let own = whole.start + work.participant.rank * part;
             let (input, result) = match work.collective {
@@ -155,7 +161,7 @@ mod tests {
         let work = work(Collective::AllGather, 64, DataType::Float32, 1, 2);
         let starts = |placement, send| {
             let buffer_sizes = BufferSizes { send, receive: 200 };
-            let work = Work { placement, ..work.clone() };
+            let work = RankWork { placement, ..work.clone() };
             let operands = (0..4).map(|index| Operands::new(&work, index, &buffer_sizes, 2));
             operands.map(|operands| (operands.input.start, operands.result.start)).collect::<Vec<_>>()
         };

@@ -3,12 +3,12 @@
 
 use anyhow::Context as _;
 
-use super::{Backend, BackendRole, Barrier, MemoryUse, Node, RankDevice, TimedLoop, Times, Work};
+use super::{Backend, BackendRole, Barrier, MemoryUse, Node, RankDevice, RankWork, TimedLoop, Times};
 use crate::data::Mismatches;
 use record::{Algorithm, BackendLibrary, Provenance};
 
 /// This process's part of both backends. The baseline has the same ranks in the same positions.
-pub(super) fn paired(primary: Node, baseline: Node) -> Node {
+pub(super) fn pair_nodes(primary: Node, baseline: Node) -> Node {
     let Provenance { backend, library_version, library_path, .. } = baseline.provenance;
     let versus = Some(BackendLibrary { backend, library_version, library_path });
     let (open_primary, open_baseline) = (primary.open, baseline.open);
@@ -18,12 +18,12 @@ pub(super) fn paired(primary: Node, baseline: Node) -> Node {
         provenance: Provenance { versus, ..primary.provenance },
         notes: [primary.notes, baseline.notes].concat(),
         default_max_bytes: primary.default_max_bytes.min(baseline.default_max_bytes),
-        open: Box::new(move |index| Ok(device(open_primary(index)?, open_baseline(index)?))),
+        open: Box::new(move |index| Ok(pair_devices(open_primary(index)?, open_baseline(index)?))),
         ..primary
     }
 }
 
-fn device(primary: RankDevice, baseline: RankDevice) -> RankDevice {
+fn pair_devices(primary: RankDevice, baseline: RankDevice) -> RankDevice {
     let mut connect_baseline = Some(baseline.connect);
     RankDevice {
         rank: primary.rank,
@@ -48,7 +48,7 @@ struct PairedRank<'a> {
 }
 
 impl PairedRank<'_> {
-    fn current(&mut self) -> &mut dyn Backend {
+    fn active_backend(&mut self) -> &mut dyn Backend {
         match self.active {
             BackendRole::Primary => self.primary,
             BackendRole::Baseline => self.baseline,
@@ -57,18 +57,18 @@ impl PairedRank<'_> {
 }
 
 impl Backend for PairedRank<'_> {
-    fn transport(&self) -> Option<String> {
-        self.primary.transport().or_else(|| self.baseline.transport())
+    fn transport_name(&self) -> Option<String> {
+        self.primary.transport_name().or_else(|| self.baseline.transport_name())
     }
 
-    fn notes(&self) -> Vec<String> {
-        [self.primary.notes(), self.baseline.notes()].concat()
+    fn list_notes(&self) -> Vec<String> {
+        [self.primary.list_notes(), self.baseline.list_notes()].concat()
     }
 
-    fn algorithm(&self, work: &Work) -> Option<Algorithm> {
+    fn operation_algorithm(&self, work: &RankWork) -> Option<Algorithm> {
         match self.active {
-            BackendRole::Primary => self.primary.algorithm(work),
-            BackendRole::Baseline => self.baseline.algorithm(work),
+            BackendRole::Primary => self.primary.operation_algorithm(work),
+            BackendRole::Baseline => self.baseline.operation_algorithm(work),
         }
     }
 
@@ -76,33 +76,38 @@ impl Backend for PairedRank<'_> {
         self.primary.memory_use()
     }
 
-    fn activate(&mut self, active: BackendRole) {
+    fn activate_role(&mut self, active: BackendRole) {
         self.active = active;
     }
 
-    fn fill(&mut self, work: &Work, seed: u64) -> anyhow::Result<()> {
-        self.primary.fill(work, seed)?;
-        self.baseline.fill(work, seed)
+    fn fill_buffers(&mut self, work: &RankWork, seed: u64) -> anyhow::Result<()> {
+        self.primary.fill_buffers(work, seed)?;
+        self.baseline.fill_buffers(work, seed)
     }
 
-    fn start(&mut self, work: &Work, index: usize, graph: bool) -> anyhow::Result<()> {
-        self.current().start(work, index, graph)
+    fn start_operation(&mut self, work: &RankWork, index: usize, graph: bool) -> anyhow::Result<()> {
+        self.active_backend().start_operation(work, index, graph)
     }
 
-    fn complete(&mut self) -> anyhow::Result<()> {
-        self.current().complete()
+    fn await_completion(&mut self) -> anyhow::Result<()> {
+        self.active_backend().await_completion()
     }
 
-    fn time(&mut self, work: &Work, timed_loop: &TimedLoop, barrier: &Barrier<'_>) -> anyhow::Result<Times> {
-        self.current().time(work, timed_loop, barrier)
+    fn time_loop(
+        &mut self,
+        work: &RankWork,
+        timed_loop: &TimedLoop,
+        barrier: &Barrier<'_>,
+    ) -> anyhow::Result<Times> {
+        self.active_backend().time_loop(work, timed_loop, barrier)
     }
 
-    fn corrupt(&mut self, work: &Work, seed: u64, index: usize) -> anyhow::Result<()> {
-        self.current().corrupt(work, seed, index)
+    fn corrupt_result(&mut self, work: &RankWork, seed: u64, index: usize) -> anyhow::Result<()> {
+        self.active_backend().corrupt_result(work, seed, index)
     }
 
-    fn check(&mut self, work: &Work, seed: u64) -> anyhow::Result<Mismatches> {
-        self.current().check(work, seed)
+    fn check_result(&mut self, work: &RankWork, seed: u64) -> anyhow::Result<Mismatches> {
+        self.active_backend().check_result(work, seed)
     }
 }
 
@@ -129,32 +134,32 @@ mod tests {
     }
 
     impl Backend for Noted {
-        fn fill(&mut self, _: &Work, seed: u64) -> anyhow::Result<()> {
+        fn fill_buffers(&mut self, _: &RankWork, seed: u64) -> anyhow::Result<()> {
             self.note(&format!("fills {seed}"));
             Ok(())
         }
 
-        fn start(&mut self, _: &Work, index: usize, _: bool) -> anyhow::Result<()> {
+        fn start_operation(&mut self, _: &RankWork, index: usize, _: bool) -> anyhow::Result<()> {
             self.note(&format!("starts {index}"));
             Ok(())
         }
 
-        fn complete(&mut self) -> anyhow::Result<()> {
+        fn await_completion(&mut self) -> anyhow::Result<()> {
             self.note("completes");
             Ok(())
         }
 
-        fn time(&mut self, _: &Work, _: &TimedLoop, _: &Barrier<'_>) -> anyhow::Result<Times> {
+        fn time_loop(&mut self, _: &RankWork, _: &TimedLoop, _: &Barrier<'_>) -> anyhow::Result<Times> {
             self.note("is timed");
             Ok(Times::default())
         }
 
-        fn corrupt(&mut self, _: &Work, _: u64, index: usize) -> anyhow::Result<()> {
+        fn corrupt_result(&mut self, _: &RankWork, _: u64, index: usize) -> anyhow::Result<()> {
             self.note(&format!("is corrupted at {index}"));
             Ok(())
         }
 
-        fn check(&mut self, _: &Work, seed: u64) -> anyhow::Result<Mismatches> {
+        fn check_result(&mut self, _: &RankWork, seed: u64) -> anyhow::Result<Mismatches> {
             self.note(&format!("is checked with {seed}"));
             Ok(Mismatches::default())
         }
@@ -178,25 +183,25 @@ mod tests {
     #[test]
     fn both_are_connected_and_filled_and_the_one_whose_turn_it_is_works() {
         let notes = Rc::new(RefCell::new(Vec::new()));
-        let both = device(noted("GPU", &notes), noted("host", &notes));
+        let both = pair_devices(noted("GPU", &notes), noted("host", &notes));
         assert_eq!((both.rank.device_name.as_str(), both.capacity), ("GPU", 3));
         assert_eq!(both.memory, "GPU and host");
         let (collective, data_type) = (Collective::AllReduce, DataType::Float32);
         let participant = Participant { rank: 0, ranks: 1, root: None };
         let counts = Counts::new(collective, 64, data_type, participant, None);
         let (op, placement, seed) = (Some(Op::Sum), Placement::OutOfPlace, 7);
-        let work = Work { collective, data_type, op, participant, placement, counts, traffic: None };
+        let work = RankWork { collective, data_type, op, participant, placement, counts, traffic: None };
         let buffer_sizes = BufferSizes { send: 64, receive: 64 };
         let world = world::single();
         (both.connect)(&world, buffer_sizes, &mut |backend| {
-            backend.fill(&work, seed)?;
-            backend.start(&work, 1, false)?;
-            backend.activate(BackendRole::Baseline);
-            backend.start(&work, 2, false)?;
-            backend.complete()?;
-            backend.check(&work, seed)?;
-            backend.activate(BackendRole::Primary);
-            backend.corrupt(&work, seed, 5)
+            backend.fill_buffers(&work, seed)?;
+            backend.start_operation(&work, 1, false)?;
+            backend.activate_role(BackendRole::Baseline);
+            backend.start_operation(&work, 2, false)?;
+            backend.await_completion()?;
+            backend.check_result(&work, seed)?;
+            backend.activate_role(BackendRole::Primary);
+            backend.corrupt_result(&work, seed, 5)
         })
         .unwrap();
         let expected = [

@@ -3,9 +3,9 @@
 use collectives::world::World;
 
 use super::host::{self, FindHostBackend};
-use super::paired::paired;
+use super::paired::pair_nodes;
 use super::{Connections, Node, fabric, nccl};
-use crate::agreement::{Discovery, exchange};
+use crate::agreement::{Discovery, exchange_discoveries};
 use crate::request::{BackendChoice, Request, Versus};
 use crate::supervision::Stop;
 
@@ -13,8 +13,9 @@ use crate::supervision::Stop;
 /// is linked to. `connections` are those of earlier runs.
 ///
 /// # Errors
-/// A refusal ([`Stop::refusal`]), the same on every process, when the requested backend is not available.
-pub(crate) fn choose(
+/// A refusal ([`Stop::refusal_text`]), the same on every process, when the requested backend is not
+/// available.
+pub(crate) fn choose_backend(
     request: &Request,
     process: &dyn World,
     mpi: Option<FindHostBackend>,
@@ -23,25 +24,26 @@ pub(crate) fn choose(
     let mpi = || mpi.ok_or_else(|| Stop::Refused("this program is not linked to MPI".to_owned()));
     let versus = match request.versus {
         Some(Versus::Mpi) => Some(mpi()?),
-        Some(Versus::Fabric) => Some(fabric::find as FindHostBackend),
+        Some(Versus::Fabric) => Some(fabric::find_fabric as FindHostBackend),
         None => None,
     };
-    let on_hosts =
-        |find: FindHostBackend, why: &str| host::prepare(request, process, find, versus, connections, why);
+    let on_hosts = |find: FindHostBackend, why: &str| {
+        host::prepare_host_node(request, process, find, versus, connections, why)
+    };
     let names = request.names;
-    let backend = |name| names.with("backend", name);
+    let backend = |name| names.with_value("backend", name);
     let as_asked = |asked: String| format!("as asked for ({asked})");
     match request.backend {
         BackendChoice::Fabric if versus.is_some() => {
-            return on_hosts(fabric::find, &as_asked(names.of("versus")));
+            return on_hosts(fabric::find_fabric, &as_asked(names.field_name("versus")));
         }
-        BackendChoice::Fabric => return on_hosts(fabric::find, &as_asked(backend("fabric"))),
+        BackendChoice::Fabric => return on_hosts(fabric::find_fabric, &as_asked(backend("fabric"))),
         BackendChoice::Mpi => return on_hosts(mpi()?, &as_asked(backend("mpi"))),
         BackendChoice::Nccl | BackendChoice::Auto => {}
     }
     // Not before the processes have joined their world: MPI_Init sets environment variables, which the CUDA
     // driver reads while it starts, and neither takes a lock.
-    let processes = exchange(process, nccl::Gpus::find())?;
+    let processes = exchange_discoveries(process, nccl::Gpus::find_gpus())?;
     let without: Vec<String> = processes
         .iter()
         .enumerate()
@@ -54,10 +56,11 @@ pub(crate) fn choose(
     };
     if request.backend == BackendChoice::Nccl {
         let is_paired = request.versus == Some(Versus::Fabric);
-        let asked_by = if is_paired { names.with("versus", "fabric") + ": NCCL" } else { backend("nccl") };
+        let asked_by =
+            if is_paired { names.with_value("versus", "fabric") + ": NCCL" } else { backend("nccl") };
         return Err(Stop::NoGpus { asked_by, reason: reason.clone() });
     }
-    let (host_memory, threads) = (backend("fabric"), names.of("threads"));
+    let (host_memory, threads) = (backend("fabric"), names.field_name("threads"));
     if without.len() < processes.len() {
         return Err(Stop::Refused(format!(
             "GPUs can be used by {} of {} processes only, but not by {reason}\nFix this, or measure host \
@@ -77,7 +80,7 @@ pub(crate) fn choose(
     }
     let why = processes.iter().find_map(|each| each.result.as_ref().err()).map_or("", String::as_str);
     let first_line = why.lines().next().unwrap_or(why);
-    match on_hosts(fabric::find, &format!("because no GPU can be used: {first_line}")) {
+    match on_hosts(fabric::find_fabric, &format!("because no GPU can be used: {first_line}")) {
         Err(Stop::Refused(fabric)) => Err(Stop::Refused(format!(
             "no backend can be used.\nNCCL over GPUs: {why}\nlibfabric over host memory: {fabric}"
         ))),
@@ -87,7 +90,7 @@ pub(crate) fn choose(
 
 /// The reason why this process cannot use GPUs with NCCL; `None` if it can.
 pub fn missing_gpus() -> Option<String> {
-    nccl::Gpus::find().err()
+    nccl::Gpus::find_gpus().err()
 }
 
 /// NCCL between GPUs, in turn with the baseline of `versus`.
@@ -98,17 +101,18 @@ fn on_gpus(
     versus: Option<FindHostBackend>,
     connections: &Connections,
 ) -> Result<Node, Stop> {
-    if let Some(given) = request.tuning.given().filter(|_| request.versus != Some(Versus::Fabric)) {
-        let (given, fabric) = (request.names.of(given), request.names.with("backend", "fabric"));
+    if let Some(given) = request.tuning.first_given().filter(|_| request.versus != Some(Versus::Fabric)) {
+        let (given, fabric) =
+            (request.names.field_name(given), request.names.with_value("backend", "fabric"));
         return Err(Stop::Refused(format!(
             "{given}: the option is for collectives over libfabric ({fabric}); NCCL takes the variables \
              NCCL_ALGO and NCCL_PROTO"
         )));
     }
-    let primary = nccl::prepare(request, process, processes)?;
+    let primary = nccl::prepare_nccl_node(request, process, processes)?;
     let Some(find) = versus else { return Ok(primary) };
     let ranks = primary.threads * primary.gpus;
     let on_host = Request { gpus: None, threads: Some(ranks), ..request.clone() };
-    let why = format!("for the baseline of NCCL ({})", request.names.of("versus"));
-    Ok(paired(primary, host::prepare(&on_host, process, find, None, connections, &why)?))
+    let why = format!("for the baseline of NCCL ({})", request.names.field_name("versus"));
+    Ok(pair_nodes(primary, host::prepare_host_node(&on_host, process, find, None, connections, &why)?))
 }

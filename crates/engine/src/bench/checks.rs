@@ -10,19 +10,23 @@ use crate::request::{Request, Roots, Size, Sweep};
 use crate::supervision::Stop;
 
 /// Reduces the lists that were given as `all` to the capabilities of the backend.
-pub(super) fn within(request: &Request, capabilities: &Capabilities) -> Request {
+pub(super) fn limit_to_capabilities(request: &Request, capabilities: &Capabilities) -> Request {
     let mut request = request.clone();
     if request.all.data_types {
-        keep(&mut request.data_types, &capabilities.data_types, &mut request.notes);
+        keep_supported(&mut request.data_types, &capabilities.data_types, &mut request.notes);
     }
     if request.all.ops {
-        keep(&mut request.ops, &capabilities.ops, &mut request.notes);
+        keep_supported(&mut request.ops, &capabilities.ops, &mut request.notes);
     }
     request
 }
 
 /// Keeps supported items, and adds a note for each of the others.
-fn keep<T: PartialEq + std::fmt::Display>(asked: &mut Vec<T>, known: &[T], notes: &mut Vec<String>) {
+fn keep_supported<T: PartialEq + std::fmt::Display>(
+    asked: &mut Vec<T>,
+    known: &[T],
+    notes: &mut Vec<String>,
+) {
     asked.retain(|each| {
         let is_known = known.contains(each);
         if !is_known {
@@ -41,12 +45,12 @@ pub fn check_ranks(request: &Request, ranks: usize, groups: &Groups) -> Result<(
     if let Some(fault) = request.fault.filter(|fault| fault.rank >= ranks) {
         return Err(Stop::Refused(format!(
             "{} names rank {}, but there are {ranks} ranks, counted from 0",
-            names.of("fault"),
+            names.field_name("fault"),
             fault.rank
         )));
     }
     let impossible = request.collectives.iter().find_map(|collective| {
-        Some((collective, groups.sizes().find(|&ranks| !collective.runs_over(ranks))?))
+        Some((collective, groups.group_sizes().find(|&ranks| !collective.runs_over(ranks))?))
     });
     if let Some((collective, ranks)) = impossible.filter(|_| !request.all.collectives) {
         return Err(Stop::Refused(format!(
@@ -54,32 +58,32 @@ pub fn check_ranks(request: &Request, ranks: usize, groups: &Groups) -> Result<(
              number, or omit {collective}"
         )));
     }
-    let (smallest, largest) = (groups.smallest(), groups.largest());
+    let (smallest, largest) = (groups.smallest_size(), groups.largest_size());
     let rooted = request.collectives.iter().any(|collective| collective.has_root());
     if let Roots::One(root) = request.roots
         && rooted
         && root >= smallest
     {
-        let smallest = if groups.count() > 1 {
+        let smallest = if groups.group_count() > 1 {
             format!("the smallest group has {smallest}")
         } else {
             format!("there are {smallest}")
         };
-        let asked = names.with("roots", root);
+        let asked = names.with_value("roots", root);
         return Err(Stop::Refused(format!("{asked}: {smallest} ranks, counted from 0")));
     }
     if let Pattern::Matrix(matrix) = &request.variables.pattern
         && request.collectives.contains(&Collective::AllToAllV)
     {
-        if matrix.ranks() < largest {
+        if matrix.rank_count() < largest {
             return Err(Stop::Refused(format!(
                 "NCCL_TESTS_ALLTOALLV_MATRIX_FILE has {} rows, but there are {largest} ranks",
-                matrix.ranks()
+                matrix.rank_count()
             )));
         }
-        let busiest = matrix.busiest(largest);
+        let busiest = matrix.busiest_bytes(largest);
         if request.max_bytes.is_some_and(|max| max < busiest) {
-            let [min, max] = ["min_bytes", "max_bytes"].map(|field| names.with(field, busiest));
+            let [min, max] = ["min_bytes", "max_bytes"].map(|field| names.with_value(field, busiest));
             return Err(Stop::Refused(format!(
                 "NCCL_TESTS_ALLTOALLV_MATRIX_FILE has a rank that sends or receives {busiest} bytes: give \
                  {min} {max}"
@@ -92,11 +96,11 @@ pub fn check_ranks(request: &Request, ranks: usize, groups: &Groups) -> Result<(
 /// Refuses sizes that give no rank an element, such as 8 bytes of an alltoall among 8 ranks. For lists given
 /// as `all`, one case with elements is enough.
 pub(super) fn check_elements(request: &Request, sweep: Sweep, groups: &Groups) -> Result<(), Stop> {
-    let (ranks, largest) = (groups.largest(), sweep.sizes().last().unwrap_or(0));
+    let (ranks, largest) = (groups.largest_size(), sweep.list_sizes().last().unwrap_or(0));
     let participant = Participant { rank: 0, ranks, root: Some(0) };
     let has_elements = |collective: Collective, data_type: DataType| match collective {
         Collective::AllToAllV => {
-            Traffic::new(&request.variables.pattern, largest, data_type, ranks).busiest() > 0
+            Traffic::new(&request.variables.pattern, largest, data_type, ranks).busiest_elements() > 0
         }
         _ => Counts::new(collective, largest, data_type, participant, None).parameter > 0,
     };
@@ -117,17 +121,17 @@ pub(super) fn check_elements(request: &Request, sweep: Sweep, groups: &Groups) -
     Err(Stop::Refused(format!(
         "{}: the largest size, {}, gives no rank an element among {ranks} ranks: give a larger size \
          ({}){also}",
-        first.map_or("", |collective| collective.name()),
+        first.map_or("", |collective| collective.collective_name()),
         Size(largest),
-        request.names.of("max_bytes"),
+        request.names.field_name("max_bytes"),
     )))
 }
 
 /// Refuses to corrupt an element that is not verified.
 pub(super) fn check_fault(request: &Request, max_bytes: u64, groups: &Groups) -> Result<(), Stop> {
     let Some(fault) = request.fault else { return Ok(()) };
-    let asked = request.names.of("fault");
-    let Some(position) = groups.position(fault.rank) else {
+    let asked = request.names.field_name("fault");
+    let Some(position) = groups.rank_position(fault.rank) else {
         return Err(Stop::Refused(format!(
             "{asked} names rank {}, but this rank does not measure",
             fault.rank
@@ -135,7 +139,7 @@ pub(super) fn check_fault(request: &Request, max_bytes: u64, groups: &Groups) ->
     };
     let roots = match request.roots {
         Roots::One(root) => root..root + 1,
-        Roots::All => 0..groups.smallest(),
+        Roots::All => 0..groups.smallest_size(),
     };
     let rank = position.rank;
     let verified = roots.flat_map(|root| {
@@ -158,7 +162,7 @@ pub(super) fn check_fault(request: &Request, max_bytes: u64, groups: &Groups) ->
         None => Err(Stop::Refused(format!(
             "{asked} names rank {}, but this rank has no verified result: name another rank, or another {}",
             fault.rank,
-            request.names.of("roots"),
+            request.names.field_name("roots"),
         ))),
     }
 }

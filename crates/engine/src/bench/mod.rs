@@ -17,29 +17,29 @@
 //! use engine::collective::Collective;
 //! use engine::process::Process;
 //! use engine::request::{BackendChoice, Request};
-//! use engine::sweep::Event;
-//! use record::Outcome;
+//! use engine::sweep::SweepEvent;
+//! use record::RunOutcome;
 //!
 //! struct Print;
 //!
 //! impl Observer for Print {
-//!     fn start(&self, start: Start<'_>) -> anyhow::Result<()> {
+//!     fn start_run(&self, start: Start<'_>) -> anyhow::Result<()> {
 //!         println!("{} ranks over {}", start.run.ranks.len(), start.run.provenance.backend);
 //!         Ok(())
 //!     }
 //!
-//!     fn event(&self, event: Event<'_>) -> anyhow::Result<()> {
-//!         if let Event::Measured(measurement, _) = event {
+//!     fn receive_event(&self, event: SweepEvent<'_>) -> anyhow::Result<()> {
+//!         if let SweepEvent::Measured(measurement, _) = event {
 //!             println!("{} bytes: {:.2} us", measurement.bytes, measurement.time_us);
 //!         }
 //!         Ok(())
 //!     }
 //!
-//!     fn finish(&self, _outcome: Outcome) -> anyhow::Result<()> {
+//!     fn finish_run(&self, _outcome: RunOutcome) -> anyhow::Result<()> {
 //!         Ok(())
 //!     }
 //!
-//!     fn salvage(&self, _outcome: Outcome) {}
+//!     fn salvage_results(&self, _outcome: RunOutcome) {}
 //! }
 //!
 //! fn main() -> anyhow::Result<()> {
@@ -51,7 +51,7 @@
 //!     };
 //!     let process = Process::start_for(&request)?;
 //!     // Several processes would join the world of `world::from_environment`.
-//!     let process = process.join(world::single());
+//!     let process = process.join_world(world::single());
 //!     let mut bench = Bench::open(&process, None);
 //!     for pair in [[0, 1], [0, 2], [0, 3]] {
 //!         let request = Request { ranks: Some(pair.to_vec()), ..request.clone() };
@@ -73,18 +73,18 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 
 use collectives::world;
-use record::Outcome;
+use record::RunOutcome;
 
-use crate::agreement::agree;
+use crate::agreement::agree_on_options;
 use crate::backend::{self, Connections};
 use crate::failure::AtFailure;
 pub use crate::failure::RunFailure;
 use crate::pairs::PairRequest;
-use crate::process::{Joined, fail};
+use crate::process::{Joined, end_after_error};
 use crate::request::Request;
 use crate::supervision::{FAILED, RankProgress, Stop, Verdict, Watchdog, explain_missing_thread};
 pub use checks::check_ranks;
-use checks::within;
+use checks::limit_to_capabilities;
 pub use observer::{Observer, Start};
 pub use plan::HostPlan;
 
@@ -121,7 +121,7 @@ impl<'a> From<&'a PairRequest> for BenchRequest<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// Measures with the ranks of a job. `mpi` is `backend::mpi::find` in a program that is linked to MPI,
+    /// Measures with the ranks of a job. `mpi` is `backend::mpi::find_mpi` in a program linked to MPI,
     /// else `None`.
     pub fn open(process: &'a Joined, mpi: Option<backend::FindHostBackend>) -> Self {
         Self { process, mpi, ranks: Vec::new(), connections: Connections::default() }
@@ -133,19 +133,19 @@ impl<'a> Bench<'a> {
     ///
     /// # Errors
     /// The same on every process: a refusal when the request cannot be carried out, or a [`RunFailure`].
-    /// [`Observer::finish`] has been called for the latter.
+    /// [`Observer::finish_run`] has been called for the latter.
     pub fn run<'r>(
         &mut self,
         request: impl Into<BenchRequest<'r>>,
         observer: Arc<dyn Observer>,
     ) -> Result<Verdict, Stop> {
-        let result = match self.process.interrupt().requested_by_any(&**self.process.world()) {
+        let result = match self.process.signal_interrupt().requested_by_any(&**self.process.job_world()) {
             Ok(Some(signal)) => return Ok(Verdict::Stopped(signal)),
-            Ok(None) => self.measure(request.into(), &observer, AtFailure::EndRun),
+            Ok(None) => self.measure_request(request.into(), &observer, AtFailure::EndRun),
             Err(error) => Err(Stop::Failed(error)),
         };
         match result {
-            Err(Stop::Failed(error)) if !error.is::<RunFailure>() => self.end(&error, observer),
+            Err(Stop::Failed(error)) if !error.is::<RunFailure>() => self.end_with_failure(&error, observer),
             result => result,
         }
     }
@@ -162,45 +162,45 @@ impl<'a> Bench<'a> {
     ) -> Result<Verdict, Stop> {
         // Communicators are closed before the run ends, so that a failure to close one fails the run.
         self.connections = Connections::without_reuse();
-        match self.measure(request.into(), &observer, AtFailure::EndJob) {
-            Err(Stop::Failed(error)) => self.end(&error, observer),
+        match self.measure_request(request.into(), &observer, AtFailure::EndJob) {
+            Err(Stop::Failed(error)) => self.end_with_failure(&error, observer),
             result => result,
         }
     }
 
     /// Ends the process and the job.
-    fn end(&self, error: &anyhow::Error, observer: Arc<dyn Observer>) -> ! {
-        self.process.interrupt().done();
-        observer.failed(&format!("{error:#}"));
+    fn end_with_failure(&self, error: &anyhow::Error, observer: Arc<dyn Observer>) -> ! {
+        self.process.signal_interrupt().mark_done();
+        observer.report_failure(&format!("{error:#}"));
         // So that it removes files that it has only created.
         drop(observer);
-        self.process.fail(error, Stop::code_of(error))
+        self.process.fail_job(error, Stop::code_of(error))
     }
 
     /// Agrees on the request with the other processes, and measures while an end of the process saves the
     /// results.
-    fn measure(
+    fn measure_request(
         &mut self,
         request: BenchRequest<'_>,
         observer: &Arc<dyn Observer>,
         at_failure: AtFailure,
     ) -> Result<Verdict, Stop> {
-        let world = self.process.world();
+        let world = self.process.job_world();
         let (checked, timeout, prefix) = match request {
-            BenchRequest::Collectives(asked) => (asked.check(), asked.timeout, "nccl-bench measure 2"),
-            BenchRequest::Pairs(asked) => (asked.check(), Some(asked.timeout), "nccl-bench pairs 2"),
+            BenchRequest::Collectives(asked) => (asked.check_values(), asked.timeout, "nccl-bench measure 2"),
+            BenchRequest::Pairs(asked) => (asked.check_values(), Some(asked.timeout), "nccl-bench pairs 2"),
         };
         let (options, names, command) = match request {
-            BenchRequest::Collectives(asked) => (asked.compared(), asked.names, &asked.command),
-            BenchRequest::Pairs(asked) => (asked.compared(), asked.names, &asked.command),
+            BenchRequest::Collectives(asked) => (asked.compared_options(), asked.names, &asked.command),
+            BenchRequest::Pairs(asked) => (asked.compared_options(), asked.names, &asked.command),
         };
         let reports = world.rank() == 0 || matches!(request, BenchRequest::Pairs(request) if request.reports);
         let checked = checked.map_err(Stop::Refused);
-        let prepared = checked.and_then(|()| if reports { observer.prepare() } else { Ok(()) });
-        agree(world, prefix, options?, names, command, prepared)?;
-        let watchdog = Watchdog::start(world, timeout, self.process.salvage())?;
+        let prepared = checked.and_then(|()| if reports { observer.open_outputs() } else { Ok(()) });
+        agree_on_options(world, prefix, options?, names, command, prepared)?;
+        let watchdog = Watchdog::start_watchdog(world, timeout, self.process.result_salvage())?;
         let saved = Arc::clone(observer);
-        self.process.salvage().set(move |outcome| saved.salvage(outcome));
+        self.process.result_salvage().set_hook(move |outcome| saved.salvage_results(outcome));
         let context = RunContext { process: self.process, observer: &**observer, at_failure };
         let mut result = match request {
             BenchRequest::Collectives(request) => self.measure_collectives(request, watchdog, &context),
@@ -209,11 +209,11 @@ impl<'a> Bench<'a> {
         if let Err(Stop::Failed(error)) = &result
             && error.is::<RunFailure>()
             && reports
-            && let Err(error) = observer.finish(Outcome::Failed { message: error.to_string() })
+            && let Err(error) = observer.finish_run(RunOutcome::Failed { message: error.to_string() })
         {
             result = Err(Stop::Failed(error));
         }
-        self.process.salvage().clear();
+        self.process.result_salvage().remove_hook();
         result
     }
 
@@ -224,12 +224,13 @@ impl<'a> Bench<'a> {
         context: &RunContext<'_>,
     ) -> Result<Verdict, Stop> {
         watchdog.begin_step("looking for libraries and devices");
-        let node = backend::choose(request, &**self.process.world(), self.mpi, &self.connections)?;
-        let request = &within(request, &node.capabilities);
+        let node =
+            backend::choose_backend(request, &**self.process.job_world(), self.mpi, &self.connections)?;
+        let request = &limit_to_capabilities(request, &node.capabilities);
         self.make_ranks(node.threads * node.gpus)?;
         check_ranks(request, self.ranks[0].size(), &node.groups)?;
         run_ranks(&mut self.ranks, watchdog, context, &|index, world, progress| {
-            rank::run(request, &node, index, world, progress, context)
+            rank::run_rank(request, &node, index, world, progress, context)
         })
     }
 
@@ -242,14 +243,14 @@ impl<'a> Bench<'a> {
     ) -> Result<Verdict, Stop> {
         self.make_ranks(request.threads)?;
         run_ranks(&mut self.ranks, watchdog, context, &|index, world, progress| {
-            pairs::run(request, reports && index == 0, world, progress, context)
+            pairs::run_pairs(request, reports && index == 0, world, progress, context)
         })
     }
 
     /// Makes the ranks of this process, which live as long as the bench.
     fn make_ranks(&mut self, count: usize) -> Result<(), Stop> {
         if self.ranks.is_empty() {
-            self.ranks = world::threads(self.process.world().clone(), count)?;
+            self.ranks = world::threads(self.process.job_world().clone(), count)?;
         } else if self.ranks.len() != count {
             return Err(Stop::Refused(format!(
                 "each process has {} ranks since the first request, and this one asks for {count}",
@@ -262,7 +263,7 @@ impl<'a> Bench<'a> {
 
 impl Drop for Bench<'_> {
     fn drop(&mut self) {
-        self.process.interrupt().done();
+        self.process.signal_interrupt().mark_done();
     }
 }
 
@@ -293,8 +294,8 @@ fn run_ranks(
     run: &(impl Fn(usize, &world::Handle, &RankProgress) -> Result<Verdict, Stop> + Sync),
 ) -> Result<Verdict, Stop> {
     let first = ranks[0].rank();
-    let progress = watchdog.ranks(ranks.iter().map(|rank| rank.rank()));
-    let salvage = context.process.salvage();
+    let progress = watchdog.watch_ranks(ranks.iter().map(|rank| rank.rank()));
+    let salvage = context.process.result_salvage();
     let results: Vec<_> = thread::scope(|scope| {
         let mut threads = Vec::new();
         for (index, world) in ranks.iter().enumerate() {
@@ -306,7 +307,7 @@ fn run_ranks(
                 match run(index, &world, &progress) {
                     // Other ranks may wait for this one, so the job ends.
                     Err(Stop::Failed(error)) if !error.is::<RunFailure>() => {
-                        fail(&error, Stop::code_of(&error), &*world, salvage)
+                        end_after_error(&error, Stop::code_of(&error), &*world, salvage)
                     }
                     result => {
                         drop(guard);
@@ -317,7 +318,9 @@ fn run_ranks(
             match thread::Builder::new().name(name.clone()).spawn_scoped(scope, body) {
                 Ok(thread) => threads.push((start, thread)),
                 // Before any rank has begun: later, the other ranks would report that this rank has left.
-                Err(error) => fail(&explain_missing_thread(&name, &error).into(), FAILED, &**world, salvage),
+                Err(error) => {
+                    end_after_error(&explain_missing_thread(&name, &error).into(), FAILED, &**world, salvage)
+                }
             }
         }
         let starts = ranks.drain(..).zip(progress).zip(threads);

@@ -15,9 +15,9 @@ use record::Rank;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
-use crate::gather::gather;
+use crate::gather::gather_json;
 use crate::request::{Binding, Names};
-use crate::supervision::{Stop, ranges};
+use crate::supervision::{Stop, number_ranges};
 
 const PROCESSORS: &str = "/sys/devices/system/cpu";
 
@@ -65,7 +65,7 @@ pub(super) fn place_rank(
         // Threads that NCCL starts would inherit the binding.
         binds: binds && rank.device.is_none(),
     };
-    let claims = gather(world, &own)?;
+    let claims = gather_json(world, &own)?;
     let assigned = assign_processors(&claims);
     if binding == Binding::Core
         && let Some(index) = assigned.iter().position(Option::is_none)
@@ -83,20 +83,20 @@ pub(super) fn place_rank(
         }
     }
     let processors = allowed_processors();
-    rank.processors = (!processors.is_empty()).then(|| ranges(&processors));
+    rank.processors = (!processors.is_empty()).then(|| number_ranges(&processors));
     let nodes: BTreeSet<usize> = processors.iter().filter_map(|&processor| numa_node(processor)).collect();
-    rank.numa_nodes = (!nodes.is_empty()).then(|| ranges(&nodes.into_iter().collect::<Vec<_>>()));
+    rank.numa_nodes = (!nodes.is_empty()).then(|| number_ranges(&nodes.into_iter().collect::<Vec<_>>()));
     Ok(())
 }
 
 /// The reason why rank `index` is not bound.
 fn describe_unbound_rank(index: usize, claims: &[Claim], names: Names) -> String {
-    let (asked, option) = (names.with("binding", "core"), names.of("binding"));
+    let (asked, option) = (names.with_value("binding", "core"), names.field_name("binding"));
     if claims[index].has_gpu {
         return format!(
             "{asked}: rank {index} has a GPU, and threads that NCCL starts would share its processor; omit \
              {option}, or choose {}",
-            names.with("backend", "fabric")
+            names.with_value("backend", "fabric")
         );
     }
     let on_host = || claims.iter().filter(|claim| claim.host == claims[index].host);

@@ -2,7 +2,7 @@
 
 use collectives::world;
 
-use super::checks::{check_elements, check_fault, check_ranks, within};
+use super::checks::{check_elements, check_fault, check_ranks, limit_to_capabilities};
 use crate::backend::{Capabilities, fabric, host};
 use crate::groups::Groups;
 use crate::request::{BackendChoice, Request, Versus};
@@ -33,14 +33,14 @@ impl HostPlan {
             BackendChoice::Mpi => Capabilities::default(),
             _ => fabric::list_capabilities(),
         };
-        let mut request = within(request, &capabilities);
+        let mut request = limit_to_capabilities(request, &capabilities);
         check_ranks(&request, ranks, groups)?;
         if request.backend == BackendChoice::Mpi || request.versus == Some(Versus::Mpi) {
             host::refuse_parts(groups, ranks)?;
         }
         if request.backend != BackendChoice::Mpi {
             // More hosts than this one may be meant.
-            groups.sizes().try_for_each(|ranks| fabric::refuse_unfit(&request, ranks, false))?;
+            groups.group_sizes().try_for_each(|ranks| fabric::refuse_unfit(&request, ranks, false))?;
         }
         let owner = format!("host memory of {}", world::host().name);
         let capacity = (host::divide_memory(here)?, owner.as_str());
@@ -49,7 +49,7 @@ impl HostPlan {
         check_fault(&request, max_bytes, groups)?;
         check_elements(&request, SweepPlan::new(&request, max_bytes).sweep, groups)?;
         if reduced_to.is_some() {
-            let reduced = request.names.of("max_bytes");
+            let reduced = request.names.field_name("max_bytes");
             request.notes.push(format!("{reduced} is reduced to what fits into the {owner}"));
         }
         Ok(Self { request, max_bytes, buffers: [buffers.send as u64, buffers.receive as u64] })

@@ -4,27 +4,27 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use collectives::world::{self, Part, Reason, World};
-use record::{Algorithm, Outcome, Rank, nccl_tests};
+use record::{Algorithm, Rank, RunOutcome, nccl_tests};
 
 use super::checks::{check_elements, check_fault};
 use super::placement::place_rank;
 use super::start::{describe_processes, start_of_record};
 use super::{RunContext, Start};
 use crate::backend::{Backend, BufferSizes, Idle, Node, RankBody, RankDevice};
-use crate::collective::Work;
+use crate::collective::RankWork;
 use crate::failure::{AtFailure, RunFailure};
-use crate::gather::gather;
+use crate::gather::gather_json;
 use crate::groups::Groups;
 use crate::nccl_choice::{self, ChoiceSources};
 use crate::request::{Binding, Names, Request};
-use crate::supervision::{RankProgress, Signal, Stop, Verdict, interrupted, ranges};
-use crate::sweep::{self, Event, RankObserver, SweepPlan, SweepStep, sizing};
+use crate::supervision::{RankProgress, Signal, Stop, Verdict, interrupted_outcome, number_ranges};
+use crate::sweep::{self, RankObserver, SweepEvent, SweepPlan, SweepStep, sizing};
 
 const READING_LOG: &str = "reading NCCL's log";
 
 /// Opens the device of rank `index` of this process, connects it, and runs the sweep. A rank that does not
 /// measure only takes part in the exchanges.
-pub(super) fn run(
+pub(super) fn run_rank(
     request: &Request,
     node: &Node,
     index: usize,
@@ -33,7 +33,7 @@ pub(super) fn run(
     context: &RunContext<'_>,
 ) -> Result<Verdict, Stop> {
     let groups = &node.groups;
-    let position = groups.position(world.rank());
+    let position = groups.rank_position(world.rank());
     progress.begin_step("opening its device");
     let opened = position.map(|_| (node.open)(index)).transpose();
     let device = context.at_failure.exchange_failures(&**world, opened)?;
@@ -42,7 +42,7 @@ pub(super) fn run(
     }
     progress.begin_step("the exchange of sizes and devices");
     let (max_bytes, buffer_sizes, reduced_to) =
-        sizing::sizes(request, node.default_max_bytes, device.as_ref(), groups, &**world)?;
+        sizing::agree_on_sizes(request, node.default_max_bytes, device.as_ref(), groups, &**world)?;
     check_fault(request, max_bytes, groups)?;
     let plan = SweepPlan {
         out_of_place_only: node.capabilities.out_of_place_only.clone(),
@@ -56,27 +56,35 @@ pub(super) fn run(
     let leads = world.rank() == 0;
     progress.begin_unlimited_step("writing the report");
     if leads {
-        let processes = describe_processes(&**context.process.world(), &**world);
+        let processes = describe_processes(&**context.process.job_world(), &**world);
         let mut run = start_of_record(request, node, processes, ranks, max_bytes);
-        run.notes.extend(context.process.choices().note.clone());
-        context.observer.start(Start { run, plan: Some(&plan), groups, reduced_to })?;
+        run.notes.extend(context.process.recorded_choices().note.clone());
+        context.observer.start_run(Start { run, plan: Some(&plan), groups, reduced_to })?;
     }
     let mut reporter = Reporter::new(context, leads, progress);
     let mut stopped = None;
     progress.begin_step("connecting to the other ranks");
-    connect(node, device, buffer_sizes, world, context.at_failure, &mut |backend: &mut dyn Backend| {
-        // Rank 0 need not be one of the ranks that measure.
-        let first = groups.measured().next();
-        let described = (first == Some(world.rank())).then(|| (backend.transport(), backend.notes()));
-        let described = gather(&**world, &described)?.into_iter().flatten().next();
-        if leads {
-            let (transport, notes) = described.unwrap_or_default();
-            context.observer.connected(transport, notes)?;
-        }
-        stopped = sweep::run(&plan, &**world, groups, backend, &mut reporter)?;
-        progress.begin_step("closing its device");
-        Ok(())
-    })?;
+    connect_group(
+        node,
+        device,
+        buffer_sizes,
+        world,
+        context.at_failure,
+        &mut |backend: &mut dyn Backend| {
+            // Rank 0 need not be one of the ranks that measure.
+            let first = groups.measured_ranks().next();
+            let described =
+                (first == Some(world.rank())).then(|| (backend.transport_name(), backend.list_notes()));
+            let described = gather_json(&**world, &described)?.into_iter().flatten().next();
+            if leads {
+                let (transport, notes) = described.unwrap_or_default();
+                context.observer.note_connection(transport, notes)?;
+            }
+            stopped = sweep::run_sweep(&plan, &**world, groups, backend, &mut reporter)?;
+            progress.begin_step("closing its device");
+            Ok(())
+        },
+    )?;
     // A rank that fails while it closes its device fails the run, and NCCL's log of every process is
     // complete: within a process, the last rank to destroy its communicator frees the objects of all ranks,
     // and logs their end.
@@ -84,10 +92,10 @@ pub(super) fn run(
     world.barrier()?;
     progress.begin_unlimited_step("writing the report");
     if leads {
-        context.observer.finish(stopped.map_or(Outcome::Complete, interrupted))?;
+        context.observer.finish_run(stopped.map_or(RunOutcome::Complete, interrupted_outcome))?;
     }
     let mean = reporter.busbw_sum / reporter.measured as f64;
-    let slow = nccl_tests::enough(mean, request.variables.min_bandwidth) == Some(false);
+    let slow = nccl_tests::is_enough(mean, request.variables.min_bandwidth) == Some(false);
     Ok(match stopped {
         _ if reporter.failed_checks > 0 => Verdict::Wrong,
         Some(signal) => Verdict::Stopped(signal),
@@ -109,20 +117,20 @@ pub(super) fn gather_ranks(
     let mut own = Rank { rank: world.rank(), pid: std::process::id(), host: world::host().name, ..described };
     place_rank(binding, names, threads, &mut own, world)?;
     let numbered = |rank: Rank| {
-        let (job_rank, position) = (rank.rank, groups.position(rank.rank)?);
-        let number = groups.number(job_rank)?;
+        let (job_rank, position) = (rank.rank, groups.rank_position(rank.rank)?);
+        let number = groups.measured_number(job_rank)?;
         Some(Rank {
             rank: number,
             job_rank: (number != job_rank).then_some(job_rank),
-            group: position.number(),
+            group: position.group_number(),
             ..rank
         })
     };
-    Ok(gather(world, &own)?.into_iter().filter_map(numbered).collect())
+    Ok(gather_json(world, &own)?.into_iter().filter_map(numbered).collect())
 }
 
 /// Connects the rank within its group, and calls `body` once all ranks of the job are connected.
-fn connect(
+fn connect_group(
     node: &Node,
     device: Option<RankDevice>,
     buffer_sizes: BufferSizes,
@@ -130,7 +138,7 @@ fn connect(
     at_failure: AtFailure,
     body: &mut RankBody<'_>,
 ) -> anyhow::Result<()> {
-    let members = node.groups.members(world.rank());
+    let members = node.groups.group_members(world.rank());
     let part = Part::new(world, &members)?;
     let mut is_connected = false;
     let mut when_connected = |backend: &mut dyn Backend| {
@@ -148,7 +156,7 @@ fn connect(
     let result = result.map_err(|error| match error.is::<RunFailure>() || members.len() == world.size() {
         true => error,
         // Errors of communicators number the ranks of the group.
-        false => error.context(format!("in the group of the job's ranks {}", ranges(&members))),
+        false => error.context(format!("in the group of the job's ranks {}", number_ranges(&members))),
     });
     match result {
         Err(error) if !is_connected && node.connects_over_world && at_failure == AtFailure::EndRun => {
@@ -176,30 +184,35 @@ impl<'a> Reporter<'a> {
         Self { context, leads, progress, failed_checks: 0, measured: 0, busbw_sum: 0.0 }
     }
 
-    fn choices(&self) -> std::sync::MutexGuard<'_, ChoiceSources> {
-        self.context.process.choices().sources.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn lock_choices(&self) -> std::sync::MutexGuard<'_, ChoiceSources> {
+        self.context
+            .process
+            .recorded_choices()
+            .sources
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
 impl RankObserver for Reporter<'_> {
-    fn event(&mut self, event: Event<'_>) -> anyhow::Result<()> {
-        if let Event::Measured(measurement, _) = event {
+    fn handle_event(&mut self, event: SweepEvent<'_>) -> anyhow::Result<()> {
+        if let SweepEvent::Measured(measurement, _) = event {
             self.failed_checks += measurement.failed_checks();
             self.measured += 1;
             self.busbw_sum += measurement.busbw_gbps;
         }
-        if self.leads { self.context.observer.event(event) } else { Ok(()) }
+        if self.leads { self.context.observer.receive_event(event) } else { Ok(()) }
     }
 
     fn begin_step(&self, step: SweepStep) {
         if self.leads {
-            self.context.observer.step(&step);
+            self.context.observer.show_step(&step);
         }
         self.progress.begin_step(step.to_string());
     }
 
-    fn before(&mut self, _work: &Work) -> anyhow::Result<()> {
-        if self.leads { self.choices().clear().context(READING_LOG) } else { Ok(()) }
+    fn prepare_measurement(&mut self, _work: &RankWork) -> anyhow::Result<()> {
+        if self.leads { self.lock_choices().discard_choices().context(READING_LOG) } else { Ok(()) }
     }
 
     fn record_choices(&mut self, on: bool) {
@@ -208,27 +221,31 @@ impl RankObserver for Reporter<'_> {
         }
     }
 
-    fn algorithm(&mut self, work: &Work, aggregated: usize) -> anyhow::Result<Option<Algorithm>> {
+    fn recorded_algorithm(
+        &mut self,
+        work: &RankWork,
+        aggregated: usize,
+    ) -> anyhow::Result<Option<Algorithm>> {
         if !self.leads {
             return Ok(None);
         }
         let operation = nccl_choice::OperationKey {
-            collective: work.collective.name(),
+            collective: work.collective.collective_name(),
             count_bytes: (work.counts.parameter * work.data_type.size()) as u64,
             ranks: work.participant.ranks,
             aggregated,
         };
-        self.choices().chosen(&operation).context(READING_LOG)
+        self.lock_choices().chosen_algorithm(&operation).context(READING_LOG)
     }
 
     fn begin_unlimited_step(&self, what: &'static str) {
         self.progress.begin_unlimited_step(what);
     }
 
-    fn stop(&self) -> Option<Signal> {
+    fn stop_signal(&self) -> Option<Signal> {
         if self.leads && self.context.observer.is_closed() {
-            self.context.process.interrupt().request(Signal::SIGPIPE);
+            self.context.process.signal_interrupt().request_stop(Signal::SIGPIPE);
         }
-        self.context.process.interrupt().requested()
+        self.context.process.signal_interrupt().requested_signal()
     }
 }

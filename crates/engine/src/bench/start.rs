@@ -1,7 +1,7 @@
 //! The record of a run before anything is measured.
 
 use collectives::world;
-use record::{Outcome, Provenance, Rank, Run, SCHEMA_VERSION, Settings, provenance};
+use record::{Provenance, Rank, Run, RunOutcome, SCHEMA_VERSION, Settings, provenance};
 
 use crate::backend::Node;
 use crate::groups::Groups;
@@ -52,7 +52,7 @@ pub(super) fn describe_run(
     ranks: Vec<Rank>,
     notes: Vec<String>,
 ) -> Run {
-    let mut environment = provenance::environment();
+    let mut environment = provenance::read_environment();
     let own = nccl_choice::own_variables();
     environment.retain(|name, _| !own.contains(&name.as_str()));
     Run {
@@ -61,8 +61,8 @@ pub(super) fn describe_run(
         command: command.to_owned(),
         started_at: provenance::now_utc(),
         ended_at: None,
-        outcome: Outcome::Running,
-        provenance: Provenance { system: provenance::system(), environment, ..provenance },
+        outcome: RunOutcome::Running,
+        provenance: Provenance { system: provenance::describe_system(), environment, ..provenance },
         settings,
         ranks,
         measurements: Vec::new(),
@@ -74,15 +74,15 @@ pub(super) fn describe_run(
 /// Effects of a division into groups that the request does not show.
 fn describe_groups(request: &Request, groups: &Groups) -> Vec<String> {
     let mut notes = Vec::new();
-    if request.variables.split.is_some() && groups.count() == 1 {
+    if request.variables.split.is_some() && groups.group_count() == 1 {
         notes.push("NCCL_TESTS_SPLIT divides processes, and all processes are in one group".to_owned());
     }
     let has_root = request.collectives.iter().any(|collective| collective.has_root());
-    if request.roots == Roots::All && has_root && groups.smallest() < groups.largest() {
+    if request.roots == Roots::All && has_root && groups.smallest_size() < groups.largest_size() {
         notes.push(format!(
             "{}: only roots 0 to {} exist in every group and are measured",
-            request.names.with("roots", "all"),
-            groups.smallest().saturating_sub(1)
+            request.names.with_value("roots", "all"),
+            groups.smallest_size().saturating_sub(1)
         ));
     }
     notes

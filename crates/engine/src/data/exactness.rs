@@ -32,21 +32,21 @@ macro_rules! for_all_types {
     };
 }
 
-fn spec<T: Number>(seed: u64, ranks: u32, op: Op) -> DataSpec {
+fn reduction_spec<T: Number>(seed: u64, ranks: u32, op: Op) -> DataSpec {
     DataSpec { seed, ranks, op: Some(op), data_type: T::DATA_TYPE }
 }
 
 /// Returns the inputs of all ranks; for mulsum, the scaled inputs.
-fn inputs<T: Number>(spec: &DataSpec, index: u64) -> Vec<T> {
-    (0..spec.ranks).map(|rank| contribution(spec, rank, index)).collect()
+fn rank_inputs<T: Number>(spec: &DataSpec, index: u64) -> Vec<T> {
+    (0..spec.ranks).map(|rank| rank_contribution(spec, rank, index)).collect()
 }
 
-fn contribution<T: Number>(spec: &DataSpec, rank: u32, index: u64) -> T {
-    let value: T = input(spec, rank, index);
+fn rank_contribution<T: Number>(spec: &DataSpec, rank: u32, index: u64) -> T {
+    let value: T = rank_input(spec, rank, index);
     if spec.op == Some(Op::MulSum) { value.multiply(T::scalar(Op::scale_of(rank))) } else { value }
 }
 
-fn input<T: Number>(spec: &DataSpec, rank: u32, index: u64) -> T {
+fn rank_input<T: Number>(spec: &DataSpec, rank: u32, index: u64) -> T {
     let mut bytes = [0; 8];
     let element = &mut bytes[..size_of::<T>()];
     fill_input(spec, rank, index, element).unwrap();
@@ -58,7 +58,7 @@ fn element_bytes<T: Number>(value: T) -> Vec<u8> {
 }
 
 /// Returns the value that the checker accepts for one element, found by checking a wrong one.
-fn expected<T: Number>(spec: &DataSpec, index: u64) -> T {
+fn expected_value<T: Number>(spec: &DataSpec, index: u64) -> T {
     let bits = |value: u64| {
         let bytes = &value.to_le_bytes()[..size_of::<T>()];
         check(spec, &[ExpectedSegment::reduced(index, 1)], bytes)
@@ -76,7 +76,7 @@ fn assert_right<T: Number>(spec: &DataSpec, index: u64, result: T, how: &str) {
     assert!(found.wrong == 0, "{how}, {spec:?} at {index}: {}", found.first.unwrap());
 }
 
-fn combine<T: Number>(op: Op, left: T, right: T) -> T {
+fn combine_values<T: Number>(op: Op, left: T, right: T) -> T {
     match op {
         Op::Sum | Op::Avg | Op::MulSum => left.add(right),
         Op::Prod => left.multiply(right),
@@ -91,7 +91,7 @@ fn reduce_as_tree<T: Number>(op: Op, mut values: Vec<T>, choices: &[usize]) -> T
     while values.len() > 1 {
         let left = values.swap_remove(choices.next().unwrap() % values.len());
         let right = values.swap_remove(choices.next().unwrap() % values.len());
-        values.push(combine(op, left, right));
+        values.push(combine_values(op, left, right));
     }
     values[0]
 }
@@ -120,8 +120,8 @@ fn any_order_is_exact<T: Number>() {
     runner
         .run(&case, |(seed, ranks, index, choices)| {
             for op in Op::ALL {
-                let spec = spec::<T>(seed, ranks, op);
-                let values = inputs::<T>(&spec, index);
+                let spec = reduction_spec::<T>(seed, ranks, op);
+                let values = rank_inputs::<T>(&spec, index);
                 assert_all_ways(&spec, index, values, |values| reduce_as_tree(op, values, &choices));
             }
             Ok(())
@@ -141,15 +141,15 @@ fn many_ranks_are_exact<T: Number>(ranks: u32, indices: u64) {
             [one] => *one,
             _ => {
                 let (left, right) = values.split_at(values.len() / 2);
-                combine(op, by_halves(op, left), by_halves(op, right))
+                combine_values(op, by_halves(op, left), by_halves(op, right))
             }
         }
     }
     for op in Op::ALL {
-        let spec = spec::<T>(11, ranks, op);
+        let spec = reduction_spec::<T>(11, ranks, op);
         for index in 0..indices {
-            let fold = |left, right| combine(op, left, right);
-            let values = inputs::<T>(&spec, index);
+            let fold = |left, right| combine_values(op, left, right);
+            let values = rank_inputs::<T>(&spec, index);
             assert_all_ways(&spec, index, values.clone(), |values| values.into_iter().reduce(fold).unwrap());
             assert_all_ways(&spec, index, values.clone(), |values| {
                 values.into_iter().rev().reduce(fold).unwrap()
@@ -173,15 +173,16 @@ fn hundreds_to_a_hundred_thousand_ranks_are_exact() {
 fn the_largest_and_smallest_partial_results_are_exact<T: Number>() {
     let sign = if T::DATA_TYPE.is_float() { 1 << (8 * size_of::<T>() - 1) } else { 0 };
     for op in [Op::Sum, Op::Prod, Op::MulSum] {
-        let spec = spec::<T>(12, 8, op);
+        let spec = reduction_spec::<T>(12, 8, op);
         // All eight scaling ranks of a product alternate in one of 128 elements. For 8-bit floats, with the
         // smallest range, one of 32 elements has the largest (smallest) result.
         let tiny = size_of::<T>() == 1 && T::DATA_TYPE.is_float();
         for index in 0..if tiny && op == Op::Prod { 60_000 } else { 1000 } {
-            let mut values = inputs::<T>(&spec, index);
+            let mut values = rank_inputs::<T>(&spec, index);
             values.sort_by_key(|value| value.bits() & !sign);
             for values in [values.clone(), values.into_iter().rev().collect()] {
-                let result = values.into_iter().reduce(|left, right| combine(op, left, right)).unwrap();
+                let result =
+                    values.into_iter().reduce(|left, right| combine_values(op, left, right)).unwrap();
                 assert_right(&spec, index, result, "sorted by size");
             }
         }
@@ -197,7 +198,7 @@ fn orders_by_size_are_exact() {
 /// of two.
 fn averages_are_within_tolerance<T: Number>() {
     for ranks in 2..70 {
-        let spec = spec::<T>(5, ranks, Op::Avg);
+        let spec = reduction_spec::<T>(5, ranks, Op::Avg);
         let exact = T::reciprocal(1).is_none() || ranks.is_power_of_two();
         let expected_tolerance = match T::DATA_TYPE {
             _ if exact => 0,
@@ -205,9 +206,9 @@ fn averages_are_within_tolerance<T: Number>() {
             DataType::Float8E5M2 => 0,
             _ => 2,
         };
-        assert_eq!(spec.tolerance().unwrap(), expected_tolerance);
+        assert_eq!(spec.bit_tolerance().unwrap(), expected_tolerance);
         for index in 0..150 {
-            let values = inputs::<T>(&spec, index);
+            let values = rank_inputs::<T>(&spec, index);
             assert_all_ways(&spec, index, values, |values| values.into_iter().reduce(T::add).unwrap());
         }
     }
@@ -241,8 +242,8 @@ fn tiny_averages_are_within_tolerance<T: Number>(limits: [u32; 4], indices: u64)
     let [exact_to, powers_of_two_exact_to, per_unit, zero_from] = limits;
     let mut largest = 0;
     for ranks in 3..zero_from + 100 {
-        let spec = spec::<T>(6, ranks, Op::Avg);
-        let tolerance = spec.tolerance().unwrap();
+        let spec = reduction_spec::<T>(6, ranks, Op::Avg);
+        let tolerance = spec.bit_tolerance().unwrap();
         if ranks.is_power_of_two() && ranks <= powers_of_two_exact_to {
             assert_eq!(tolerance, 0);
             continue; // all ranks contribute: summed above
@@ -256,12 +257,13 @@ fn tiny_averages_are_within_tolerance<T: Number>(limits: [u32; 4], indices: u64)
             let (recipe, _) = Recipe::new(&spec, ElementSource::Rank(0)).unwrap();
             let position = position_of(&recipe, mix(recipe.key.wrapping_add(index)));
             let first = (ranks - position) % ranks;
-            let pair: Vec<T> = [first, (first + 1) % ranks].map(|rank| input(&spec, rank, index)).to_vec();
+            let pair: Vec<T> =
+                [first, (first + 1) % ranks].map(|rank| rank_input(&spec, rank, index)).to_vec();
             assert_eq!(pair[0].bits(), pair[1].bits());
             assert!(pair[0].is_plain(), "{spec:?} at {index}: {pair:?}");
-            let zero: T = input(&spec, (first + 2) % ranks, index);
+            let zero: T = rank_input(&spec, (first + 2) % ranks, index);
             assert_eq!(zero.bits(), 0);
-            let right = expected::<T>(&spec, index);
+            let right = expected_value::<T>(&spec, index);
             assert_eq!(right.bits() == 0, ranks >= zero_from, "{spec:?} at {index}: {right:?}");
             let result = pair[0].add(pair[1]).multiply(T::reciprocal(ranks).unwrap());
             largest = largest.max(result.bits().abs_diff(right.bits()));
@@ -301,15 +303,16 @@ fn the_model_of_8_bit_floats_has_the_values_of_the_float8_crate() {
 fn a_wrong_peer_is_found<T: Number>() {
     for ranks in [2, 3, 8, 17] {
         for op in Op::ALL {
-            let spec = spec::<T>(99, ranks, op);
+            let spec = reduction_spec::<T>(99, ranks, op);
             let bits = |value: T| element_bytes(value);
             let mut unchanged = [0; 3];
             let mut neighbours = 0;
             const ELEMENTS: u64 = 2000;
             for index in 0..ELEMENTS {
-                let right = inputs::<T>(&spec, index);
+                let right = rank_inputs::<T>(&spec, index);
                 let finish = |values: Vec<T>| {
-                    let sum = values.into_iter().reduce(|left, right| combine(op, left, right)).unwrap();
+                    let sum =
+                        values.into_iter().reduce(|left, right| combine_values(op, left, right)).unwrap();
                     if op == Op::Avg { sum.divide(ranks) } else { sum }
                 };
                 let wrong = |values| {
@@ -320,11 +323,11 @@ fn a_wrong_peer_is_found<T: Number>() {
                 let mut missing = right.clone();
                 missing.remove(0);
                 let mut other_element = right.clone();
-                other_element[0] = contribution(&spec, 0, index + 1);
+                other_element[0] = rank_contribution(&spec, 0, index + 1);
                 unchanged[0] += 1 - wrong(other_peer);
                 unchanged[1] += 1 - wrong(missing);
                 unchanged[2] += 1 - wrong(other_element);
-                let next = expected::<T>(&spec, index + 1);
+                let next = expected_value::<T>(&spec, index + 1);
                 neighbours +=
                     1 - check(&spec, &[ExpectedSegment::reduced(index, 1)], &bits(next)).unwrap().wrong;
             }
@@ -358,11 +361,11 @@ fn values_are_plain<T: Number>() {
         for ranks in [1, 2, 8, 300, 5000] {
             let spec = DataSpec { seed: 1, ranks, op, data_type: T::DATA_TYPE };
             for index in 0..300 {
-                let value: T = input(&spec, (index % u64::from(ranks)) as u32, index);
+                let value: T = rank_input(&spec, (index % u64::from(ranks)) as u32, index);
                 let zero_allowed = matches!(op, Some(Op::Sum | Op::Avg | Op::MulSum)) && ranks > 1;
                 assert!(value.is_plain() || zero_allowed && value.bits() == 0, "{spec:?}: {value:?}");
                 if op.is_some() {
-                    let result = expected::<T>(&spec, index);
+                    let result = expected_value::<T>(&spec, index);
                     let vanishes = (op, T::DATA_TYPE, ranks) == (Some(Op::Avg), DataType::Float8E4M3, 5000);
                     assert!(result.is_plain() != vanishes, "{spec:?} at {index}: {result:?}");
                     assert!(!vanishes || result.bits() == 0, "{spec:?} at {index}: {result:?}");

@@ -120,7 +120,7 @@ formats! {
 
 impl FormatTag {
     /// Returns the format of a type; an error for a type of `collectives` without test data: today none.
-    pub(super) fn of(data_type: DataType) -> anyhow::Result<Self> {
+    pub(super) fn from_data_type(data_type: DataType) -> anyhow::Result<Self> {
         Ok(match data_type {
             DataType::Int8 | DataType::Uint8 => Self::Int8,
             DataType::Int32 | DataType::Uint32 => Self::Int32,
@@ -136,7 +136,7 @@ impl FormatTag {
     }
 
     /// Returns the ranges of a float format.
-    pub(super) fn ranges(self) -> Ranges {
+    pub(super) fn exponent_ranges(self) -> Ranges {
         let ranges = match self {
             Self::Float8E4M3 => [(-5, 7), (-1, 3), (3, 1), (2, 3), (-8, 3)],
             Self::Float8E5M2 => [(-9, 15), (-8, 15), (-4, 15), (4, 7), (-12, 7)],

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use super::format::FormatTag;
 use super::recipe::Recipe;
-use super::value::dispatch;
+use super::value::dispatch_format;
 use super::{DataSpec, ElementSource, Fill, Op, bits_at};
 
 type FillFunction = unsafe extern "C" fn(*mut c_void, u64, u64, *const Recipe, u64);
@@ -58,10 +58,10 @@ extern "C" Findings check_{name:?}(const void* buffer, u64 count, u64 first_inde
 "#
             );
         }
-        Self::compile(&source)
+        Self::compile_source(&source)
     }
 
-    fn compile(source: &str) -> Self {
+    fn compile_source(source: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let input = folder.path().join("kernels.cpp");
         let output = folder.path().join("kernels.so");
@@ -85,7 +85,14 @@ extern "C" Findings check_{name:?}(const void* buffer, u64 count, u64 first_inde
         Self { library, _folder: folder }
     }
 
-    fn fill(&self, format: FormatTag, recipe: &Recipe, first_index: u64, bytes: &mut [u8], threads: u64) {
+    fn fill_format(
+        &self,
+        format: FormatTag,
+        recipe: &Recipe,
+        first_index: u64,
+        bytes: &mut [u8],
+        threads: u64,
+    ) {
         let count = bytes.len() as u64 * 8 / u64::from(format.bits());
         let name = format!("fill_{format:?}");
         // SAFETY: the source above defines these functions; the buffer has `count` elements.
@@ -95,7 +102,7 @@ extern "C" Findings check_{name:?}(const void* buffer, u64 count, u64 first_inde
         }
     }
 
-    fn check(
+    fn check_format(
         &self,
         format: FormatTag,
         recipe: &Recipe,
@@ -114,7 +121,7 @@ extern "C" Findings check_{name:?}(const void* buffer, u64 count, u64 first_inde
     }
 }
 
-fn ranks() -> impl Strategy<Value = u32> {
+fn rank_numbers() -> impl Strategy<Value = u32> {
     prop_oneof![4 => 1..20_u32, 1 => 20..3000_u32, 1 => 3000..=DataSpec::MAX_RANKS]
 }
 
@@ -134,26 +141,38 @@ struct Case {
     flipped_bit: u32,
 }
 
-fn cases() -> impl Strategy<Value = Case> {
+fn test_cases() -> impl Strategy<Value = Case> {
     let op = prop_oneof![1 => Just(None), 6 => prop::sample::select(Op::ALL.to_vec()).prop_map(Some)];
     let index = prop_oneof![Just(0), any::<u32>().prop_map(u64::from), any::<u64>()];
-    (any::<u64>(), ranks(), op, any::<u32>(), index, 1..70_usize, 0..8_usize, 1..5_u64, any::<(usize, u32)>())
-        .prop_map(|(seed, ranks, op, rank, first_index, count, lead, threads, (victim, flipped_bit))| Case {
-            seed,
-            ranks,
-            op,
-            rank: rank % ranks,
-            first_index,
-            count,
-            lead,
-            threads,
-            victim: victim % count,
-            flipped_bit,
+    (
+        any::<u64>(),
+        rank_numbers(),
+        op,
+        any::<u32>(),
+        index,
+        1..70_usize,
+        0..8_usize,
+        1..5_u64,
+        any::<(usize, u32)>(),
+    )
+        .prop_map(|(seed, ranks, op, rank, first_index, count, lead, threads, (victim, flipped_bit))| {
+            Case {
+                seed,
+                ranks,
+                op,
+                rank: rank % ranks,
+                first_index,
+                count,
+                lead,
+                threads,
+                victim: victim % count,
+                flipped_bit,
+            }
         })
 }
 
 /// Compares values, loops over partial words, and findings of both implementations.
-fn compare(code: &DeviceCode, case: &Case, data_type: DataType) -> Result<(), TestCaseError> {
+fn compare_case(code: &DeviceCode, case: &Case, data_type: DataType) -> Result<(), TestCaseError> {
     let &Case { seed, ranks, op, first_index, threads, .. } = case;
     let spec = DataSpec { seed, ranks, op, data_type };
     let size = data_type.size();
@@ -164,7 +183,7 @@ fn compare(code: &DeviceCode, case: &Case, data_type: DataType) -> Result<(), Te
     for source in sources {
         let (recipe, format) = Recipe::new(&spec, source).unwrap();
         let mut ours = vec![0; length];
-        dispatch(format, recipe.kind, Fill { recipe: &recipe, first_index, bytes: &mut ours });
+        dispatch_format(format, recipe.kind, Fill { recipe: &recipe, first_index, bytes: &mut ours });
 
         // A buffer at any element boundary, between guards.
         let mut words = vec![0xa5a5_a5a5_a5a5_a5a5_u64; (lead + length).div_ceil(8) + 2];
@@ -173,7 +192,7 @@ fn compare(code: &DeviceCode, case: &Case, data_type: DataType) -> Result<(), Te
             unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), words.len() * 8) };
         let range = 8 + lead..8 + lead + length;
         if source != ElementSource::Reduced || ranks == 1 {
-            code.fill(format, &recipe, first_index, &mut memory[range.clone()], threads);
+            code.fill_format(format, &recipe, first_index, &mut memory[range.clone()], threads);
             prop_assert_eq!(&memory[range.clone()], &ours[..], "{:?} {:?}", spec, source);
             prop_assert!(memory[..8 + lead].iter().all(|&byte| byte == 0xa5), "wrote before the buffer");
             prop_assert!(
@@ -184,12 +203,12 @@ fn compare(code: &DeviceCode, case: &Case, data_type: DataType) -> Result<(), Te
 
         memory[range.clone()].copy_from_slice(&ours);
         let exact = Recipe { tolerance: 0, ..recipe };
-        let found = code.check(format, &exact, first_index, 1000, &memory[range.clone()], threads);
+        let found = code.check_format(format, &exact, first_index, 1000, &memory[range.clone()], threads);
         prop_assert_eq!(found, Findings { wrong: 0, inverted_first: 0 }, "{:?} {:?}", spec, source);
 
         let victim = 8 + lead + case.victim * size + case.flipped_bit as usize % size;
         memory[victim] ^= 1 << (case.flipped_bit / 8 % 8);
-        let found = code.check(format, &exact, first_index, 1000, &memory[range.clone()], threads);
+        let found = code.check_format(format, &exact, first_index, 1000, &memory[range.clone()], threads);
         let first = !(1000 + case.victim as u64);
         prop_assert_eq!(found, Findings { wrong: 1, inverted_first: first }, "{:?} {:?}", spec, source);
         let expected = bits_at(&recipe, format, first_index.wrapping_add(case.victim as u64));
@@ -206,7 +225,7 @@ fn device_code_and_host_code_have_the_same_values_and_findings() {
     for data_type in DataType::ALL {
         let mut runner =
             TestRunner::new(Config { cases: 600, failure_persistence: None, ..Config::default() });
-        runner.run(&cases(), |case| compare(&code, &case, data_type)).unwrap();
+        runner.run(&test_cases(), |case| compare_case(&code, &case, data_type)).unwrap();
     }
 }
 
@@ -217,12 +236,12 @@ fn device_code_tolerates_what_the_recipe_says() {
     let spec = DataSpec { seed: 3, ranks: 3, op: Some(Op::Avg), data_type: DataType::Float32 };
     let (recipe, format) = Recipe::new(&spec, ElementSource::Reduced).unwrap();
     let mut bytes = vec![0; 400];
-    dispatch(format, recipe.kind, Fill { recipe: &recipe, first_index: 0, bytes: &mut bytes });
+    dispatch_format(format, recipe.kind, Fill { recipe: &recipe, first_index: 0, bytes: &mut bytes });
     for (position, change, wrong) in [(10, 2, 0), (20, -2_i32, 0), (30, 3, 1), (40, -3, 2)] {
         let element = &mut bytes[position * 4..][..4];
         let bits = u32::from_ne_bytes(element.try_into().unwrap());
         element.copy_from_slice(&bits.wrapping_add_signed(change).to_ne_bytes());
-        let found = code.check(format, &recipe, 0, 0, &bytes, 1);
+        let found = code.check_format(format, &recipe, 0, 0, &bytes, 1);
         let inverted_first = if wrong == 0 { 0 } else { !30 };
         assert_eq!(found, Findings { wrong, inverted_first }, "after {change} at {position}");
     }
@@ -237,7 +256,7 @@ extern "C" void invert(u8* buffer, u64 bytes, u64 threads) {
     for (u64 thread = 0; thread < threads; ++thread) invert_bytes(buffer, bytes, thread, threads);
 }
 "#;
-    let code = DeviceCode::compile(&source);
+    let code = DeviceCode::compile_source(&source);
     // SAFETY: the source above defines this function.
     let invert: Symbol<Invert> = unsafe { code.library.get("invert") }.unwrap();
     for (lead, length, threads) in (0..8)

@@ -3,7 +3,7 @@
 //! Inputs are a pure function of seed, rank, global element index, number of ranks, operator and type. They
 //! are chosen to make the result of a reduction independent of its order. So any result can be checked, bit
 //! by bit, by calculating it again, without communication. (Only float averages have a tolerance:
-//! [`DataSpec::tolerance`].)
+//! [`DataSpec::bit_tolerance`].)
 //!
 //! [`fill_input`] and [`check`] work on host buffers; [`DeviceData`] does the same on CUDA buffers, with the
 //! same values.
@@ -55,7 +55,7 @@ pub use device::{DeviceData, EARLY_CAPABILITY};
 use format::{ElementFormat, FormatTag};
 pub use op::Op;
 use recipe::Recipe;
-use value::{FormatTask, dispatch, value_bits};
+use value::{FormatTask, dispatch_format, value_bits};
 
 /// Specification of the test data of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl DataSpec {
     /// few units in all: 1 unit, plus the units of a subnormal reciprocal (e4m3: one per 64 ranks; e5m2: one
     /// per 16384). It is 0 again if the reciprocal and all averages are zero (e4m3: from 1024 ranks on; e5m2:
     /// from 131072 on).
-    pub fn tolerance(&self) -> anyhow::Result<u64> {
+    pub fn bit_tolerance(&self) -> anyhow::Result<u64> {
         Ok(match self.op {
             Some(_) => Recipe::new(self, ElementSource::Reduced)?.0.tolerance,
             None => 0,
@@ -146,14 +146,14 @@ pub struct WrongElement {
 impl fmt::Display for WrongElement {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (expected, found) =
-            (shown(self.expected_bits, self.data_type), shown(self.found_bits, self.data_type));
+            (element_text(self.expected_bits, self.data_type), element_text(self.found_bits, self.data_type));
         write!(formatter, "element {}: expected {expected}, found {found}", self.index)
     }
 }
 
 /// Returns an element with its bits: `3.5 (0x4300)`.
 #[allow(clippy::cast_possible_truncation)] // the low bits are the element
-fn shown(bits: u64, data_type: DataType) -> String {
+fn element_text(bits: u64, data_type: DataType) -> String {
     let value = match data_type {
         DataType::Int8 => (bits as u8 as i8).to_string(),
         DataType::Int32 => (bits as u32 as i32).to_string(),
@@ -185,7 +185,7 @@ pub struct Tally {
 pub fn fill_input(spec: &DataSpec, rank: u32, first_index: u64, bytes: &mut [u8]) -> anyhow::Result<()> {
     let (recipe, format) = Recipe::new(spec, ElementSource::Rank(rank))?;
     whole_elements(spec, bytes.len() as u64)?;
-    dispatch(format, recipe.kind, Fill { recipe: &recipe, first_index, bytes });
+    dispatch_format(format, recipe.kind, Fill { recipe: &recipe, first_index, bytes });
     Ok(())
 }
 
@@ -205,7 +205,7 @@ pub fn check(spec: &DataSpec, segments: &[ExpectedSegment], bytes: &[u8]) -> any
         // The sum of all segments has the length of a slice, so each of them fits usize.
         let (part, behind) = rest.split_at(usize::try_from(segment.count).unwrap_or(0) * size);
         let work = Check { recipe: &recipe, first_index: segment.first_index, bytes: part };
-        let (wrong, first) = dispatch(format, recipe.kind, work);
+        let (wrong, first) = dispatch_format(format, recipe.kind, work);
         found.wrong += wrong;
         if let (None, Some((offset, expected_bits, found_bits))) = (found.first, first) {
             let (index, data_type) = (base + offset, spec.data_type);
@@ -244,7 +244,7 @@ struct Fill<'a> {
 impl FormatTask for Fill<'_> {
     type Output = ();
 
-    fn run<F: ElementFormat, const KIND: u32>(self) {
+    fn run_task<F: ElementFormat, const KIND: u32>(self) {
         let mut index = self.first_index;
         for element in self.bytes.chunks_exact_mut(F::BITS as usize / 8) {
             F::store(value_bits::<F, KIND>(self.recipe, index), element);
@@ -263,7 +263,7 @@ impl FormatTask for Check<'_> {
     /// Number of wrong elements, and offset, expected bits and found bits of the first.
     type Output = (u64, Option<(u64, u64, u64)>);
 
-    fn run<F: ElementFormat, const KIND: u32>(self) -> Self::Output {
+    fn run_task<F: ElementFormat, const KIND: u32>(self) -> Self::Output {
         let mask = u64::MAX >> (64 - F::BITS);
         let mut wrong = 0;
         let mut first = None;
@@ -301,6 +301,6 @@ pub fn expected_bits(
 fn bits_at(recipe: &Recipe, format: FormatTag, index: u64) -> u64 {
     let mut element = [0; 8];
     let bytes = &mut element[..format.bits() as usize / 8];
-    dispatch(format, recipe.kind, Fill { recipe, first_index: index, bytes });
+    dispatch_format(format, recipe.kind, Fill { recipe, first_index: index, bytes });
     u64::from_le_bytes(element)
 }

@@ -28,7 +28,7 @@ impl Op {
     pub const ALL: [Self; 6] = [Self::Sum, Self::Prod, Self::Max, Self::Min, Self::Avg, Self::MulSum];
 
     /// Returns the name in nccl-tests.
-    pub const fn name(self) -> &'static str {
+    pub const fn operator_name(self) -> &'static str {
         match self.built_in() {
             Some(op) => op.name(),
             None => "mulsum",
@@ -58,14 +58,14 @@ impl FromStr for Op {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|op| op.name() == text);
-        found.ok_or_else(|| format!("'{text}' is none of {}", Self::ALL.map(Self::name).join(", ")))
+        let found = Self::ALL.into_iter().find(|op| op.operator_name() == text);
+        found.ok_or_else(|| format!("'{text}' is none of {}", Self::ALL.map(Self::operator_name).join(", ")))
     }
 }
 
 impl fmt::Display for Op {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.pad(self.name())
+        formatter.pad(self.operator_name())
     }
 }
 
@@ -76,12 +76,12 @@ mod tests {
     #[test]
     fn names_parse_and_are_those_of_the_built_in_operators() {
         for op in Op::ALL {
-            assert_eq!(op.name().parse(), Ok(op));
-            assert_eq!(format!("{op:>6}").trim_start(), op.name());
+            assert_eq!(op.operator_name().parse(), Ok(op));
+            assert_eq!(format!("{op:>6}").trim_start(), op.operator_name());
         }
         for op in ReduceOp::ALL {
             let ours = Op::ALL.into_iter().find(|known| known.built_in() == Some(op)).unwrap();
-            assert_eq!((ours.built_in(), ours.name()), (Some(op), op.name()));
+            assert_eq!((ours.built_in(), ours.operator_name()), (Some(op), op.name()));
         }
         assert_eq!(Op::ALL.map(Op::built_in)[..5], ReduceOp::ALL.map(Some));
         assert_eq!(Op::MulSum.built_in(), None);

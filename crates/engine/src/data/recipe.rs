@@ -58,7 +58,7 @@ impl Recipe {
         let DataSpec { seed, ranks, op, data_type } = *spec;
         let most = DataSpec::MAX_RANKS;
         anyhow::ensure!((1..=most).contains(&ranks), "test data: {ranks} ranks; give 1 to {most} ranks");
-        let format = FormatTag::of(data_type)?;
+        let format = FormatTag::from_data_type(data_type)?;
         let rank = match source {
             ElementSource::Rank(rank) if rank >= ranks => {
                 bail!("test data: rank {rank} does not exist; there are {ranks} ranks, counted from 0")
@@ -71,7 +71,7 @@ impl Recipe {
         };
         let start = mix(seed.wrapping_add(0x6a09_e667_f3bc_c908));
         let recipe = match op {
-            Some(op) if ranks > 1 => Self::reduction(format, data_type, op, ranks, rank, start),
+            Some(op) if ranks > 1 => Self::reduction_recipe(format, data_type, op, ranks, rank, start),
             _ => {
                 let rank = rank.unwrap_or(0);
                 Self { key: mix(start.wrapping_add(u64::from(rank))), ranks, rank, ..Self::default() }
@@ -80,7 +80,7 @@ impl Recipe {
         Ok((recipe, format))
     }
 
-    fn reduction(
+    fn reduction_recipe(
         format: FormatTag,
         data_type: DataType,
         op: Op,
@@ -106,11 +106,11 @@ impl Recipe {
             flags: if is_signed { SIGNED } else { 0 },
             ..Self::default()
         };
-        let mut exponents = format.ranges().sum;
+        let mut exponents = format.exponent_ranges().sum;
         let (kind, number) = match op {
             Op::Sum => (SUM, 1),
             Op::Prod => {
-                exponents = format.ranges().prod;
+                exponents = format.exponent_ranges().prod;
                 (PROD, 2)
             }
             Op::Max | Op::Min => {
@@ -145,7 +145,7 @@ impl Recipe {
     fn set_float_average(&mut self, format: FormatTag, ranks: u32, rank: Option<u32>) -> (u32, Exponents) {
         if ranks.is_power_of_two() && ranks <= format.exact_avg_ranks() {
             // A sum whose division by the number of ranks only changes the exponent.
-            let mut exponents = format.ranges().exact_avg;
+            let mut exponents = format.exponent_ranges().exact_avg;
             if rank.is_none() {
                 exponents.low -= ranks.trailing_zeros().cast_signed();
             }
@@ -153,12 +153,12 @@ impl Recipe {
         }
         if format.vanishing_avg_ranks().is_some_and(|vanishing| ranks >= vanishing) {
             self.flags |= VANISHING;
-            return (AVG, format.ranges().vanishing);
+            return (AVG, format.exponent_ranges().vanishing);
         }
         if let (Some((significand, bias)), None) = (format.float(), rank) {
             self.tolerance = average_tolerance(format.bits(), significand, bias, ranks);
         }
-        (AVG, format.ranges().pair)
+        (AVG, format.exponent_ranges().pair)
     }
 }
 

@@ -43,16 +43,16 @@ impl Matrix {
     ///
     /// # Errors
     /// When the file cannot be read or is not a square matrix; the message names the line.
-    pub fn read(path: &Path, scale: f64) -> Result<Self, String> {
+    pub fn read_file(path: &Path, scale: f64) -> Result<Self, String> {
         let name = path.display();
         if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
             return Err(format!("{name} cannot be read: it is not a regular file"));
         }
         let text = fs::read_to_string(path).map_err(|error| format!("{name} cannot be read: {error}"))?;
-        Self::parse(&text, scale).map_err(|problem| format!("{name}: {problem}"))
+        Self::parse_matrix(&text, scale).map_err(|problem| format!("{name}: {problem}"))
     }
 
-    fn parse(text: &str, scale: f64) -> Result<Self, String> {
+    fn parse_matrix(text: &str, scale: f64) -> Result<Self, String> {
         let mut rows = Vec::new();
         for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
             let cell = |word: &str| match word.parse::<f64>() {
@@ -82,12 +82,12 @@ impl Matrix {
     }
 
     /// Number of ranks of the matrix.
-    pub fn ranks(&self) -> usize {
+    pub fn rank_count(&self) -> usize {
         self.rows.len()
     }
 
     /// The most that one of the first `ranks` ranks sends or receives, in bytes.
-    pub fn busiest(&self, ranks: usize) -> u64 {
+    pub fn busiest_bytes(&self, ranks: usize) -> u64 {
         let sent = |from: usize| self.rows[from][..ranks].iter().sum();
         let received = |to: usize| self.rows[..ranks].iter().map(|row| row[to]).sum();
         (0..ranks).flat_map(|rank| [sent(rank), received(rank)]).max().unwrap_or(0)
@@ -110,7 +110,7 @@ impl Traffic {
     /// The traffic of an operation of `bytes` bytes.
     pub fn new(pattern: &Pattern, bytes: u64, data_type: DataType, ranks: usize) -> Self {
         match pattern {
-            Pattern::Spread(spread) => Self::generated(bytes, data_type, ranks, *spread),
+            Pattern::Spread(spread) => Self::generate_spread(bytes, data_type, ranks, *spread),
             Pattern::Matrix(matrix) => {
                 let size = data_type.size() as u64;
                 let cell = |from: usize, to: usize| (matrix.rows[from][to] / size) as usize;
@@ -121,7 +121,7 @@ impl Traffic {
 
     /// The same for every rank: `spread` (0 to 1) of the bytes grow with the distance to the rank that gets
     /// them.
-    pub fn generated(bytes: u64, data_type: DataType, ranks: usize, spread: f64) -> Self {
+    pub fn generate_spread(bytes: u64, data_type: DataType, ranks: usize, spread: f64) -> Self {
         let size = data_type.size();
         let count = usize::try_from(bytes).unwrap_or(usize::MAX) / size;
         let parameter = (count / ranks) & !(16 / size - 1);
@@ -158,18 +158,21 @@ impl Traffic {
     }
 
     /// Elements that a rank sends in all.
-    pub fn sent(&self, rank: usize) -> usize {
+    pub fn sent_elements(&self, rank: usize) -> usize {
         self.send_parts[rank].last().map_or(0, |last| last.end)
     }
 
     /// Elements that a rank receives in all.
-    pub fn received(&self, rank: usize) -> usize {
+    pub fn received_elements(&self, rank: usize) -> usize {
         self.receive_parts[rank].last().map_or(0, |last| last.end)
     }
 
     /// The most that one rank sends or receives.
-    pub fn busiest(&self) -> usize {
-        (0..self.send_parts.len()).map(|rank| self.sent(rank).max(self.received(rank))).max().unwrap_or(0)
+    pub fn busiest_elements(&self) -> usize {
+        (0..self.send_parts.len())
+            .map(|rank| self.sent_elements(rank).max(self.received_elements(rank)))
+            .max()
+            .unwrap_or(0)
     }
 }
 
@@ -179,33 +182,36 @@ mod tests {
 
     #[test]
     fn a_spread_of_one_sends_nothing_to_itself_and_most_to_the_farthest() {
-        let traffic = Traffic::generated(6400, DataType::Float32, 4, 1.0);
+        let traffic = Traffic::generate_spread(6400, DataType::Float32, 4, 1.0);
         // 6400 bytes over distances 0 + 1 + 2 + 3 = 6, in multiples of 16 bytes: 0, 1056, 2128, 3200.
         assert_eq!(traffic.send_parts[0], [0..0, 0..264, 264..796, 796..1596]);
         assert_eq!(traffic.send_parts[3], [0..264, 264..796, 796..1596, 1596..1596]);
         for rank in 0..4 {
-            assert_eq!((traffic.sent(rank), traffic.received(rank)), (1596, 1596));
+            assert_eq!((traffic.sent_elements(rank), traffic.received_elements(rank)), (1596, 1596));
         }
-        assert_eq!((traffic.busiest(), traffic.parameter), (1596, 400));
+        assert_eq!((traffic.busiest_elements(), traffic.parameter), (1596, 400));
         assert_eq!(traffic.receive_parts[1], [0..264, 264..264, 264..1064, 1064..1596]);
     }
 
     #[test]
     fn without_spread_all_parts_are_the_same() {
-        let traffic = Traffic::generated(6400, DataType::Float32, 4, 0.0);
+        let traffic = Traffic::generate_spread(6400, DataType::Float32, 4, 0.0);
         for rank in 0..4 {
             assert_eq!(traffic.send_parts[rank], [0..400, 400..800, 800..1200, 1200..1600]);
         }
-        assert_eq!(Traffic::generated(64, DataType::Float32, 1, 1.0).send_parts[0][0], 0..16);
+        assert_eq!(Traffic::generate_spread(64, DataType::Float32, 1, 1.0).send_parts[0][0], 0..16);
     }
 
     #[test]
     fn a_matrix_is_read_scaled_and_rounded_down() {
-        let matrix = Matrix::parse("0 100\n1e3 33\n\n", 2.0).unwrap();
+        let matrix = Matrix::parse_matrix("0 100\n1e3 33\n\n", 2.0).unwrap();
         assert_eq!(matrix, Matrix { rows: vec![vec![0, 192], vec![2000, 64]], scale: 2.0 });
-        assert_eq!((matrix.ranks(), matrix.busiest(2), matrix.busiest(1)), (2, 2064, 0));
+        assert_eq!((matrix.rank_count(), matrix.busiest_bytes(2), matrix.busiest_bytes(1)), (2, 2064, 0));
         let traffic = Traffic::new(&Pattern::Matrix(matrix), 1, DataType::Float16, 2);
-        assert_eq!((traffic.sent(1), traffic.received(1), traffic.busiest()), (1032, 128, 1032));
+        assert_eq!(
+            (traffic.sent_elements(1), traffic.received_elements(1), traffic.busiest_elements()),
+            (1032, 128, 1032)
+        );
         assert_eq!(traffic.parameter, 0);
     }
 
@@ -218,7 +224,7 @@ mod tests {
             ("-1", "line 1: '-1' is not a number of bytes"),
             ("nan", "'nan' is not a number"),
         ] {
-            let error = Matrix::parse(text, 1.0).unwrap_err();
+            let error = Matrix::parse_matrix(text, 1.0).unwrap_err();
             assert!(error.contains(problem), "{text}: {error}");
         }
     }

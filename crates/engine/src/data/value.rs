@@ -420,11 +420,11 @@ pub(super) fn value_bits<F: ElementFormat, const KIND: u32>(recipe: &Recipe, ind
 pub(super) trait FormatTask {
     type Output;
 
-    fn run<F: ElementFormat, const KIND: u32>(self) -> Self::Output;
+    fn run_task<F: ElementFormat, const KIND: u32>(self) -> Self::Output;
 }
 
 /// Runs `work` for the format and the kind (see [`Recipe::kind`]).
-pub(super) fn dispatch<W: FormatTask>(format: FormatTag, kind: u32, work: W) -> W::Output {
+pub(super) fn dispatch_format<W: FormatTask>(format: FormatTag, kind: u32, work: W) -> W::Output {
     match format {
         FormatTag::Int8 => dispatch_kind::<Int8, W>(kind, work),
         FormatTag::Int32 => dispatch_kind::<Int32, W>(kind, work),
@@ -440,14 +440,14 @@ pub(super) fn dispatch<W: FormatTask>(format: FormatTag, kind: u32, work: W) -> 
 
 fn dispatch_kind<F: ElementFormat, W: FormatTask>(kind: u32, work: W) -> W::Output {
     match kind {
-        SUM => work.run::<F, SUM>(),
-        SUM_RESULT => work.run::<F, SUM_RESULT>(),
-        PROD => work.run::<F, PROD>(),
-        PROD_RESULT => work.run::<F, PROD_RESULT>(),
-        EXTREME => work.run::<F, EXTREME>(),
-        EXTREME_RESULT => work.run::<F, EXTREME_RESULT>(),
-        AVG => work.run::<F, AVG>(),
-        AVG_RESULT => work.run::<F, AVG_RESULT>(),
-        _ => work.run::<F, COPY>(),
+        SUM => work.run_task::<F, SUM>(),
+        SUM_RESULT => work.run_task::<F, SUM_RESULT>(),
+        PROD => work.run_task::<F, PROD>(),
+        PROD_RESULT => work.run_task::<F, PROD_RESULT>(),
+        EXTREME => work.run_task::<F, EXTREME>(),
+        EXTREME_RESULT => work.run_task::<F, EXTREME_RESULT>(),
+        AVG => work.run_task::<F, AVG>(),
+        AVG_RESULT => work.run_task::<F, AVG_RESULT>(),
+        _ => work.run_task::<F, COPY>(),
     }
 }

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
-use super::log::memory;
+use super::log::create_memory_file;
 use super::settings;
 
 /// Subsystems with messages about versions, network, topology, transports, the environment, and the end of
@@ -35,15 +35,15 @@ impl CapturedLog {
     ///
     /// # Errors
     /// When the file cannot be made, or the process has several threads already.
-    pub fn start() -> anyhow::Result<Self> {
-        let (file, path) = memory().context("making a place for NCCL's log")?;
+    pub fn start_capture() -> anyhow::Result<Self> {
+        let (file, path) = create_memory_file().context("making a place for NCCL's log")?;
         let values = [
             ("NCCL_DEBUG", "INFO"),
             ("NCCL_DEBUG_SUBSYS", SUBSYSTEMS),
             ("NCCL_DEBUG_FILE", &path),
             ("NCCL_DEBUG_TIMESTAMP_LEVELS", "WARN"),
         ];
-        settings::set(values.map(|(name, value)| (name, value.to_owned())).into())?;
+        settings::set_variables(values.map(|(name, value)| (name, value.to_owned())).into())?;
         Ok(Self(file))
     }
 
@@ -51,7 +51,7 @@ impl CapturedLog {
     ///
     /// # Errors
     /// When the system does not provide it.
-    pub fn place(&self) -> io::Result<LogPlace> {
+    pub fn log_place(&self) -> io::Result<LogPlace> {
         let known = self.0.metadata()?;
         let path = format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd());
         Ok(LogPlace { path, device: known.dev(), inode: known.ino() })
@@ -61,7 +61,7 @@ impl CapturedLog {
     ///
     /// # Errors
     /// When it cannot be opened: it belongs to another user, or the processes have different namespaces.
-    pub fn open(place: &LogPlace) -> io::Result<Self> {
+    pub fn open_place(place: &LogPlace) -> io::Result<Self> {
         let file = File::open(&place.path)?;
         let found = file.metadata()?;
         if (found.dev(), found.ino()) != (place.device, place.inode) {
@@ -74,7 +74,7 @@ impl CapturedLog {
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn read(&self, limit: u64) -> io::Result<(Vec<u8>, bool)> {
+    pub fn read_lines(&self, limit: u64) -> io::Result<(Vec<u8>, bool)> {
         let mut file = File::open(format!("/proc/self/fd/{}", self.0.as_raw_fd()))?;
         file.seek(SeekFrom::Start(0))?;
         let mut text = Vec::new();
@@ -92,27 +92,27 @@ mod tests {
 
     #[test]
     fn the_log_is_read_from_its_beginning_up_to_the_limit() {
-        let (file, path) = memory().unwrap();
+        let (file, path) = create_memory_file().unwrap();
         let mut nccl = std::fs::OpenOptions::new().write(true).open(path).unwrap();
         nccl.write_all(b"one\ntwo\n").unwrap();
         let log = CapturedLog(file);
-        assert_eq!(log.read(100).unwrap(), (b"one\ntwo\n".to_vec(), true));
-        assert_eq!(log.read(4).unwrap(), (b"one\n".to_vec(), false));
+        assert_eq!(log.read_lines(100).unwrap(), (b"one\ntwo\n".to_vec(), true));
+        assert_eq!(log.read_lines(4).unwrap(), (b"one\n".to_vec(), false));
         nccl.write_all(b"three\n").unwrap();
-        assert_eq!(log.read(100).unwrap().0.len(), 14);
+        assert_eq!(log.read_lines(100).unwrap().0.len(), 14);
     }
 
     #[test]
     fn another_process_opens_the_log_and_no_other_file() {
-        let (file, path) = memory().unwrap();
+        let (file, path) = create_memory_file().unwrap();
         let log = CapturedLog(file);
-        let place = log.place().unwrap();
-        let opened = CapturedLog::open(&place).unwrap();
+        let place = log.log_place().unwrap();
+        let opened = CapturedLog::open_place(&place).unwrap();
         drop(log);
         std::fs::write(path, "late").unwrap_err();
-        assert_eq!(opened.read(100).unwrap(), (Vec::new(), true));
-        let (other, _) = memory().unwrap();
-        let other = LogPlace { path: CapturedLog(other).place().unwrap().path, ..place };
-        CapturedLog::open(&other).unwrap_err();
+        assert_eq!(opened.read_lines(100).unwrap(), (Vec::new(), true));
+        let (other, _) = create_memory_file().unwrap();
+        let other = LogPlace { path: CapturedLog(other).log_place().unwrap().path, ..place };
+        CapturedLog::open_place(&other).unwrap_err();
     }
 }

@@ -27,7 +27,7 @@ use anyhow::{Context as _, anyhow, bail};
 use rustix::fs::{FallocateFlags, MemfdFlags};
 
 use super::settings::{self, Assignments};
-use super::{Bytes, Choice, add, copies};
+use super::{Bytes, Choice, copies_algorithm, count_choice};
 use record::Algorithm;
 
 /// NCCL's algorithms by number, as written by 2.20 to 2.23.
@@ -62,7 +62,7 @@ pub fn parse_line(line: &str) -> Option<Choice> {
     let (bytes, algorithm) = match kind {
         "" => {
             let (algorithm, protocol) = (after("Algo")?, after("proto")?);
-            let channels = words.iter().find_map(|word| channels(word));
+            let channels = words.iter().find_map(|word| parse_channels(word));
             // Versions with channels in the log write the bytes of the count, and names instead of numbers.
             let bytes = if channels.is_some() { Bytes::Count(bytes) } else { Bytes::Larger(bytes) };
             let algorithm = Algorithm {
@@ -81,15 +81,15 @@ pub fn parse_line(line: &str) -> Option<Choice> {
             };
             (Bytes::Count(bytes / works), algorithm)
         }
-        "Copy Engine" => (Bytes::Count(bytes), copies("copy_engine")),
-        "Hierarchical CE" => (Bytes::Count(bytes), copies("hierarchical_copy_engine")),
+        "Copy Engine" => (Bytes::Count(bytes), copies_algorithm("copy_engine")),
+        "Hierarchical CE" => (Bytes::Count(bytes), copies_algorithm("hierarchical_copy_engine")),
         _ => return None,
     };
     Some(Choice { collective: name.map(str::to_ascii_lowercase), bytes, algorithm })
 }
 
 /// Returns the number of channels: 4 for `channel{Lo..Hi}={0..3}`.
-fn channels(word: &str) -> Option<u32> {
+fn parse_channels(word: &str) -> Option<u32> {
     let (low, high) = word.strip_prefix("channel{Lo..Hi}={")?.strip_suffix('}')?.split_once("..")?;
     let (low, high): (u32, u32) = (low.parse().ok()?, high.parse().ok()?);
     high.checked_sub(low)?.checked_add(1)
@@ -131,18 +131,20 @@ impl Log {
     ///
     /// # Errors
     /// When NCCL's choices will not be known, with the reason. Nothing is changed then.
-    pub fn start() -> anyhow::Result<Self> {
-        let (log, variables) = Self::prepare(&settings::of_nccl(&settings::variable))?;
-        settings::set(variables)?;
+    pub fn start_log() -> anyhow::Result<Self> {
+        let (log, variables) = Self::prepare_log(&settings::of_nccl(&settings::read_variable))?;
+        settings::set_variables(variables)?;
         Ok(log)
     }
 
     /// Returns the log, and the variables it needs.
-    pub(super) fn prepare(setting: &dyn Fn(&str) -> Option<String>) -> anyhow::Result<(Self, Assignments)> {
+    pub(super) fn prepare_log(
+        setting: &dyn Fn(&str) -> Option<String>,
+    ) -> anyhow::Result<(Self, Assignments)> {
         let (source, variables) = match setting("NCCL_DEBUG").filter(|level| !level.is_empty()) {
             Some(level) => (LogFile::Users { path: users_file(&level, setting)?, file: None }, Vec::new()),
             None => {
-                let (file, path) = memory().context("making a place for NCCL's log")?;
+                let (file, path) = create_memory_file().context("making a place for NCCL's log")?;
                 let values = ["INFO".to_owned(), "TUNING".to_owned(), path];
                 let variables = VARIABLES.into_iter().zip(values).collect();
                 (LogFile::Own(file), variables)
@@ -153,21 +155,22 @@ impl Log {
 
     /// Skips all lines so far. Call it before the first operation of each measurement, but after NCCL has
     /// started.
-    pub fn clear(&mut self) -> io::Result<()> {
-        self.position = match self.file()? {
+    pub fn skip_lines(&mut self) -> io::Result<()> {
+        self.position = match self.open_file()? {
             Some(file) => file.metadata()?.len(),
             None => 0,
         };
-        self.free();
+        self.free_memory();
         Ok(())
     }
 
-    /// Returns the choices since the last call of this or of [`clear`](Self::clear), with their numbers of
-    /// lines, in the order of the last line. An operation has one line, or one for each GPU of this process.
-    pub fn choices(&mut self) -> io::Result<Vec<(Choice, u64)>> {
+    /// Returns the choices since the last call of this or of [`skip_lines`](Self::skip_lines), with their
+    /// numbers of lines, in the order of the last line. An operation has one line, or one for each GPU of
+    /// this process.
+    pub fn read_choices(&mut self) -> io::Result<Vec<(Choice, u64)>> {
         let mut choices = Vec::new();
         let mut position = self.position;
-        if let Some(file) = self.file()? {
+        if let Some(file) = self.open_file()? {
             if file.metadata()?.len() < position {
                 // NCCL has truncated the file at its start.
                 position = 0;
@@ -179,18 +182,18 @@ impl Log {
             while reader.read_until(b'\n', &mut line)? > 0 && line.ends_with(b"\n") {
                 position += line.len() as u64;
                 if let Some(choice) = parse_line(&String::from_utf8_lossy(&line)) {
-                    add(&mut choices, choice);
+                    count_choice(&mut choices, choice);
                 }
                 line.clear();
             }
         }
         self.position = position;
-        self.free();
+        self.free_memory();
         Ok(choices)
     }
 
     /// Returns the file, once it exists.
-    fn file(&mut self) -> io::Result<Option<&File>> {
+    fn open_file(&mut self) -> io::Result<Option<&File>> {
         match &mut self.source {
             LogFile::Own(file) => Ok(Some(file)),
             LogFile::Users { path, file } => {
@@ -207,7 +210,7 @@ impl Log {
     }
 
     /// Frees the memory of the part already read. NCCL continues to write behind it.
-    fn free(&self) {
+    fn free_memory(&self) {
         if let LogFile::Own(file) = &self.source
             && self.position > 0
         {
@@ -219,7 +222,7 @@ impl Log {
 }
 
 /// Creates a file in memory, with a path by which NCCL, in this process, can open it.
-pub(super) fn memory() -> io::Result<(File, String)> {
+pub(super) fn create_memory_file() -> io::Result<(File, String)> {
     let file = File::from(rustix::fs::memfd_create(c"nccl-log", MemfdFlags::CLOEXEC)?);
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let (known, found) = (file.metadata()?, fs::metadata(&path)?);
@@ -252,7 +255,7 @@ fn users_file(level: &str, setting: &dyn Fn(&str) -> Option<String>) -> anyhow::
     let pattern = setting("NCCL_DEBUG_FILE")
         .filter(|pattern| !pattern.is_empty())
         .ok_or_else(|| place("standard output"))?;
-    let path = expanded(&pattern, &collectives::world::host().name, std::process::id());
+    let path = expand_path(&pattern, &collectives::world::host().name, std::process::id());
     match fs::metadata(&path) {
         Ok(found) if !found.is_file() => Err(place(&path)),
         _ => Ok(PathBuf::from(path)),
@@ -269,7 +272,7 @@ fn has_tuning(subsystems: &str) -> bool {
 
 /// Expands the path of NCCL's log: `%h` is the host's name up to its first dot, `%p` the process, `%%` a per
 /// cent sign.
-fn expanded(pattern: &str, host: &str, process: u32) -> String {
+fn expand_path(pattern: &str, host: &str, process: u32) -> String {
     let mut path = String::new();
     let mut letters = pattern.chars();
     while let Some(letter) = letters.next() {

@@ -85,20 +85,20 @@ impl OperationKey<'_> {
 }
 
 /// An algorithm of copy engines, which use neither a protocol nor channels.
-fn copies(name: &str) -> Algorithm {
+fn copies_algorithm(name: &str) -> Algorithm {
     Algorithm { algorithm: name.to_owned(), protocol: None, channels: None }
 }
 
 /// Counts a choice among `choices`, which have their numbers of operations, in the order of the last
 /// operation.
-fn add(choices: &mut Vec<(Choice, u64)>, choice: Choice) {
+fn count_choice(choices: &mut Vec<(Choice, u64)>, choice: Choice) {
     let known = choices.iter().position(|(other, _)| *other == choice);
     let operations = known.map_or(0, |index| choices.remove(index).1);
     choices.push((choice, operations + 1));
 }
 
 /// NCCL's choice for `operation`: the most frequent one, and of equally frequent ones the last.
-pub fn chosen(choices: &[(Choice, u64)], operation: &OperationKey<'_>) -> Option<Algorithm> {
+pub fn find_algorithm(choices: &[(Choice, u64)], operation: &OperationKey<'_>) -> Option<Algorithm> {
     choices
         .iter()
         .filter(|(choice, _)| operation.is_of(choice))
@@ -118,9 +118,9 @@ impl ChoiceSources {
     ///
     /// Call it in `main`, before NCCL is loaded and before any thread starts. Only the process of rank 0
     /// needs it.
-    pub fn start(with_log: bool) -> (Self, Option<String>) {
-        let profiled = profiler::start();
-        match with_log.then(Log::start).transpose() {
+    pub fn start_sources(with_log: bool) -> (Self, Option<String>) {
+        let profiled = profiler::request_plugin();
+        match with_log.then(Log::start_log).transpose() {
             Ok(log) => (Self { log }, None),
             Err(why) if profiled => {
                 let note = format!(
@@ -134,21 +134,21 @@ impl ChoiceSources {
 
     /// Discards the choices so far. Call it before each measurement: before its first operation, but after
     /// NCCL has started.
-    pub fn clear(&mut self) -> io::Result<()> {
-        profiler::clear();
-        self.log.as_mut().map_or(Ok(()), Log::clear)
+    pub fn discard_choices(&mut self) -> io::Result<()> {
+        profiler::clear_choices();
+        self.log.as_mut().map_or(Ok(()), Log::skip_lines)
     }
 
-    /// NCCL's choice for an operation since [`clear`](Self::clear).
+    /// NCCL's choice for an operation since [`discard_choices`](Self::discard_choices).
     ///
     /// The profiler has precedence. The log is read when the profiler has no complete choice.
-    pub fn chosen(&mut self, operation: &OperationKey<'_>) -> io::Result<Option<Algorithm>> {
-        let recorded = chosen(&profiler::choices(), operation);
+    pub fn chosen_algorithm(&mut self, operation: &OperationKey<'_>) -> io::Result<Option<Algorithm>> {
+        let recorded = find_algorithm(&profiler::recorded_choices(), operation);
         if recorded.as_ref().is_some_and(|recorded| recorded.channels.is_some()) {
             return Ok(recorded);
         }
         let Some(log) = &mut self.log else { return Ok(recorded) };
-        Ok(chosen(&log.choices()?, operation).or(recorded))
+        Ok(find_algorithm(&log.read_choices()?, operation).or(recorded))
     }
 }
 
@@ -167,7 +167,7 @@ mod tests {
         };
         let gather = OperationKey { collective: "allgather", count_bytes: 1024, ranks: 8, aggregated: 1 };
         let name = |lines: &[(&str, u64)], operation: &OperationKey<'_>| {
-            chosen(&choices(lines), operation).map(|it| it.algorithm)
+            find_algorithm(&choices(lines), operation).map(|it| it.algorithm)
         };
         // From 2.24 on the bytes that a rank sends, before that those of the result.
         let new = ("AllGather: 1024 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..3}", 1);
@@ -193,17 +193,17 @@ mod tests {
         use std::io::Write as _;
 
         let _turn = profiler::tests::turn();
-        let (log, variables) = Log::prepare(&|_| None).unwrap();
+        let (log, variables) = Log::prepare_log(&|_| None).unwrap();
         let mut nccl = std::fs::OpenOptions::new().write(true).truncate(true).open(&variables[2].1).unwrap();
         let mut sources = ChoiceSources { log: Some(log) };
         let operation = OperationKey { collective: "allreduce", count_bytes: 64, ranks: 8, aggregated: 1 };
         let mut chosen = |recorded: &[(&str, Option<u32>)], logged: &str| {
-            sources.clear().unwrap();
+            sources.discard_choices().unwrap();
             for (algorithm, channels) in recorded {
                 profiler::tests::tell("AllReduce", 16, algorithm, *channels);
             }
             nccl.write_all(logged.as_bytes()).unwrap();
-            sources.chosen(&operation).unwrap().map(|found| (found.algorithm, found.channels))
+            sources.chosen_algorithm(&operation).unwrap().map(|found| (found.algorithm, found.channels))
         };
         let found = |algorithm: &str, channels| Some((algorithm.to_owned(), channels));
         let log = "NCCL INFO AllReduce: 64 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..3}\n";

@@ -33,7 +33,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Choice, add, settings};
+use super::{Choice, count_choice, settings};
 use abi::{COLLECTIVE, COPIES, SEND_OR_RECEIVE};
 
 const VARIABLE: &str = "NCCL_PROFILER_PLUGIN";
@@ -54,7 +54,7 @@ static ENABLED: AtomicBool = AtomicBool::new(false);
 /// The recorded choices with their numbers of operations, in the order of the last operation.
 static CHOICES: Mutex<Vec<(Choice, u64)>> = Mutex::new(Vec::new());
 
-fn recorded() -> MutexGuard<'static, Vec<(Choice, u64)>> {
+fn lock_choices() -> MutexGuard<'static, Vec<(Choice, u64)>> {
     CHOICES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -63,11 +63,14 @@ fn recorded() -> MutexGuard<'static, Vec<(Choice, u64)>> {
 ///
 /// Call it in `main`, before NCCL is loaded and before any thread starts. The plugin does not survive an
 /// `exec`, so the variable must not survive it either: see [`own_variables`](super::own_variables).
-pub fn start() -> bool {
-    let user = settings::of_nccl(&settings::variable)(VARIABLE).filter(|name| !name.is_empty());
+pub fn request_plugin() -> bool {
+    let user = settings::of_nccl(&settings::read_variable)(VARIABLE).filter(|name| !name.is_empty());
     match user {
         Some(name) => name.eq_ignore_ascii_case(THIS_PROGRAM),
-        None => !has_default_plugin() && settings::set(vec![(VARIABLE, THIS_PROGRAM.to_owned())]).is_ok(),
+        None => {
+            !has_default_plugin()
+                && settings::set_variables(vec![(VARIABLE, THIS_PROGRAM.to_owned())]).is_ok()
+        }
     }
 }
 
@@ -86,14 +89,14 @@ pub fn set_enabled(enabled: bool) {
 }
 
 /// Removes the choices recorded so far.
-pub fn clear() {
-    recorded().clear();
+pub fn clear_choices() {
+    lock_choices().clear();
 }
 
-/// Returns the choices recorded since [`clear`], with their numbers of operations, in the order of the last
-/// operation.
-pub fn choices() -> Vec<(Choice, u64)> {
-    recorded().clone()
+/// Returns the choices recorded since [`clear_choices`], with their numbers of operations, in the order of
+/// the last operation.
+pub fn recorded_choices() -> Vec<(Choice, u64)> {
+    lock_choices().clone()
 }
 
 fn is_enabled() -> bool {
@@ -116,10 +119,10 @@ fn set_mask(enabled: bool) {
     mask.store(if enabled { EVENTS } else { 0 }, Ordering::Relaxed);
 }
 
-fn record(choice: Choice) {
-    let mut recorded = recorded();
+fn record_choice(choice: Choice) {
+    let mut recorded = lock_choices();
     if recorded.len() < MOST_CHOICES || recorded.iter().any(|(known, _)| *known == choice) {
-        add(&mut recorded, choice);
+        count_choice(&mut recorded, choice);
     }
 }
 

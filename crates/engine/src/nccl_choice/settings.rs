@@ -21,7 +21,7 @@ pub fn own_variables() -> Vec<&'static str> {
 }
 
 /// Sets variables of this process. Fails if the process has several threads.
-pub(super) fn set(variables: Assignments) -> anyhow::Result<()> {
+pub(super) fn set_variables(variables: Assignments) -> anyhow::Result<()> {
     let threads = fs::read_dir("/proc/self/task").context("making a place for NCCL's log")?.count();
     anyhow::ensure!(
         variables.is_empty() || threads == 1,
@@ -35,7 +35,7 @@ pub(super) fn set(variables: Assignments) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub(super) fn variable(name: &str) -> Option<String> {
+pub(super) fn read_variable(name: &str) -> Option<String> {
     env::var(name).ok()
 }
 
@@ -46,12 +46,12 @@ pub(super) fn of_nccl(variable: &dyn Fn(&str) -> Option<String>) -> impl Fn(&str
         .filter(|path| !path.is_empty())
         .or_else(|| variable("HOME").map(|home| format!("{home}/.nccl.conf")));
     let files: Vec<_> =
-        users.iter().map(String::as_str).chain(["/etc/nccl.conf"]).map(configuration).collect();
+        users.iter().map(String::as_str).chain(["/etc/nccl.conf"]).map(read_configuration).collect();
     move |name| variable(name).or_else(|| files.iter().find_map(|file| file.get(name).cloned()))
 }
 
 /// Reads the `NAME=value` lines of a configuration file of NCCL. The first line of a name counts.
-fn configuration(path: impl AsRef<Path>) -> HashMap<String, String> {
+fn read_configuration(path: impl AsRef<Path>) -> HashMap<String, String> {
     let mut text = Vec::new();
     // NCCL ignores missing and unreadable files.
     if File::open(path).and_then(|mut file| file.read_to_end(&mut text)).is_err() {

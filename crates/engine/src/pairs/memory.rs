@@ -14,7 +14,7 @@ use crate::supervision::Stop;
 
 /// A third of a GPU's memory.
 #[derive(Clone, Copy)]
-pub(super) enum Part {
+pub(super) enum GpuPart {
     Source,
     Destination,
     /// For the other rank's accesses.
@@ -35,8 +35,8 @@ impl Gpu {
     ///
     /// # Errors
     /// [`Stop::Refused`] without a GPU.
-    pub(super) fn count(names: Names) -> Result<usize, Stop> {
-        let refuse = |error| Stop::Refused(format!("{}: {error}", names.with("memory", "cuda")));
+    pub(super) fn count_gpus(names: Names) -> Result<usize, Stop> {
+        let refuse = |error| Stop::Refused(format!("{}: {error}", names.with_value("memory", "cuda")));
         nccl::device_count().map_err(refuse)
     }
 
@@ -56,31 +56,31 @@ impl Gpu {
 
     /// # Safety
     /// The endpoint must be dropped before this is.
-    pub(super) unsafe fn register(&self, endpoint: &mut Endpoint) -> Result<DeviceMemory, Error> {
+    pub(super) unsafe fn register_endpoint(&self, endpoint: &mut Endpoint) -> Result<DeviceMemory, Error> {
         // SAFETY: the memory is freed when `self` is dropped, which the caller guarantees to be after the
         // endpoint.
         unsafe { endpoint.register_cuda(self.ordinal as i32, self.start, 3 * self.stride) }
     }
 
-    fn write(&self, part: Part, bytes: &[u8]) -> Result<(), Stop> {
+    fn write_part(&self, part: GpuPart, bytes: &[u8]) -> Result<(), Stop> {
         self.context.bind_to_thread()?;
         // SAFETY: the context is current; parts have `stride` bytes, at least those of the largest size.
-        unsafe { result::memcpy_htod_sync(self.at(part), bytes)? };
+        unsafe { result::memcpy_htod_sync(self.part_address(part), bytes)? };
         // A copy from pageable memory may return before it is complete, though the driver has read that
         // memory.
         #[expect(clippy::disallowed_methods, reason = "the caller stops after an error")]
         Ok(self.context.synchronize()?)
     }
 
-    fn read(&self, part: Part, len: usize) -> Result<Vec<u8>, Stop> {
+    fn read_part(&self, part: GpuPart, len: usize) -> Result<Vec<u8>, Stop> {
         let mut bytes = vec![0; len];
         self.context.bind_to_thread()?;
-        // SAFETY: as in `write`.
-        unsafe { result::memcpy_dtoh_sync(&mut bytes, self.at(part))? };
+        // SAFETY: as in `write_part`.
+        unsafe { result::memcpy_dtoh_sync(&mut bytes, self.part_address(part))? };
         Ok(bytes)
     }
 
-    fn at(&self, part: Part) -> sys::CUdeviceptr {
+    fn part_address(&self, part: GpuPart) -> sys::CUdeviceptr {
         self.start + (part as usize * self.stride) as u64
     }
 }
@@ -98,45 +98,45 @@ impl Drop for Gpu {
 
 /// A GPU's memory, registered with one endpoint.
 #[derive(Clone)]
-pub(super) struct Device {
+pub(super) struct RegisteredGpu {
     pub(super) gpu: Arc<Gpu>,
     pub(super) memory: DeviceMemory,
 }
 
-impl Device {
-    pub(super) fn parts(&self, len: usize) -> (Source<'static>, Destination<'static>) {
-        let part = |part: Part| {
+impl RegisteredGpu {
+    pub(super) fn transfer_parts(&self, len: usize) -> (Source<'static>, Destination<'static>) {
+        let part = |part: GpuPart| {
             let start = part as usize * self.gpu.stride;
             self.memory.range(start..start + len)
         };
-        (part(Part::Source).into(), part(Part::Destination).into())
+        (part(GpuPart::Source).into(), part(GpuPart::Destination).into())
     }
 
     /// Offset of the accessed part in the other rank's memory.
-    pub(super) fn target(&self) -> u64 {
-        (Part::Target as usize * self.gpu.stride) as u64
+    pub(super) fn target_offset(&self) -> u64 {
+        (GpuPart::Target as usize * self.gpu.stride) as u64
     }
 
     /// Makes the GPU's context current in the calling thread, in which libfabric may copy.
-    pub(super) fn bind(&self) -> Result<(), Stop> {
+    pub(super) fn bind_context(&self) -> Result<(), Stop> {
         Ok(self.gpu.context.bind_to_thread()?)
     }
 
     /// Writes `data` to the part that is sent or read, and zeros to the parts that it will arrive in.
-    pub(super) fn prepare(&self, test: Test, data: &[u8]) -> Result<(), Stop> {
+    pub(super) fn prepare_test(&self, test: Test, data: &[u8]) -> Result<(), Stop> {
         let other = vec![0; data.len()];
-        self.gpu.write(Part::Source, data)?;
-        self.gpu.write(Part::Destination, &other)?;
-        self.gpu.write(Part::Target, if test == Test::Read { data } else { &other })
+        self.gpu.write_part(GpuPart::Source, data)?;
+        self.gpu.write_part(GpuPart::Destination, &other)?;
+        self.gpu.write_part(GpuPart::Target, if test == Test::Read { data } else { &other })
     }
 
     /// Number and name of the GPU.
-    pub(super) fn describe(&self) -> (usize, String) {
+    pub(super) fn describe_gpu(&self) -> (usize, String) {
         let name = self.gpu.context.name().unwrap_or_else(|_| "unknown GPU".to_owned());
         (self.gpu.ordinal, name)
     }
 
-    pub(super) fn read(&self, part: Part, len: usize) -> Result<Vec<u8>, Stop> {
-        self.gpu.read(part, len)
+    pub(super) fn read_gpu_part(&self, part: GpuPart, len: usize) -> Result<Vec<u8>, Stop> {
+        self.gpu.read_part(part, len)
     }
 }

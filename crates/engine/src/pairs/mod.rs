@@ -13,7 +13,7 @@ mod side;
 
 use collectives::fabric::Error;
 
-pub use request::{Memory, PairRequest, Test};
+pub use request::{PairMemory, PairRequest, Test};
 
 pub(crate) use rank::PairRank;
 
@@ -30,13 +30,13 @@ pub fn check_provider(request: &PairRequest) -> Result<(), Stop> {
     let default = request.domains.is_empty().then_some(None);
     domains.chain(default).try_for_each(|domain| {
         options.domain = domain;
-        options.check().map_err(stop)
+        options.check().map_err(into_stop)
     })
 }
 
 /// Maps a failed call to [`Stop::Failed`], and everything else, such as a missing provider, to
 /// [`Stop::Refused`].
-fn stop(error: Error) -> Stop {
+fn into_stop(error: Error) -> Stop {
     match error {
         Error::Call(_) => Stop::Failed(error.into()),
         _ => Stop::Refused(error.to_string()),

@@ -8,7 +8,7 @@ use collectives::fabric::rdm::{self, Destination, Source};
 
 use serde::{Deserialize, Serialize};
 
-use super::memory::Device;
+use super::memory::RegisteredGpu;
 use super::request::PairRequest;
 use super::side::{Side, WrongBytes};
 use crate::supervision::{Stop, explain_missing_thread};
@@ -22,19 +22,19 @@ const MAX_TRANSFERS: u64 = 1000;
 const HUGE_PAGE: usize = 2 << 20;
 
 /// Host memory of one endpoint: source and destination.
-pub(super) struct Buffers {
+pub(super) struct EndpointBuffers {
     source: Vec<u8>,
     destination: Vec<u8>,
     len: usize,
 }
 
-impl Buffers {
+impl EndpointBuffers {
     pub(super) fn new(len: usize) -> Self {
         let [source, destination] = [1, 0].map(|byte| vec![byte; len + HUGE_PAGE]);
         Self { source, destination, len }
     }
 
-    fn parts(&mut self, size: usize) -> (Source<'_>, Destination<'_>) {
+    fn buffer_parts(&mut self, size: usize) -> (Source<'_>, Destination<'_>) {
         let Self { source, destination, len } = self;
         let destination = rdm::shared(&mut at_page(destination, *len)[..size]);
         (Source::Host(&at_page(source, *len)[..size]), Destination::Host(destination))
@@ -74,7 +74,7 @@ pub(super) fn count_transfers(request: &PairRequest, bytes: u64) -> u64 {
 /// they have no sides.
 pub(super) fn measure_size(
     sides: &mut [Side<'_>],
-    buffers: &mut [Buffers],
+    buffers: &mut [EndpointBuffers],
     bytes: u64,
 ) -> Result<SideResult, Stop> {
     let Some(request) = sides.first().map(|side| side.request) else { return Ok(SideResult::default()) };
@@ -85,20 +85,20 @@ pub(super) fn measure_size(
     let reports = sides[0].first;
 
     let barrier = Barrier::new(sides.len());
-    let one = |(side, buffers): (&mut Side<'_>, &mut Buffers)| -> Result<Measured, Stop> {
+    let one = |(side, buffers): (&mut Side<'_>, &mut EndpointBuffers)| -> Result<Measured, Stop> {
         let (source, destination) = match &side.device {
-            Some(device) => device.parts(size),
-            None => buffers.parts(size),
+            Some(device) => device.transfer_parts(size),
+            None => buffers.buffer_parts(size),
         };
-        let bound = side.device.as_ref().map_or(Ok(()), Device::bind);
-        let wrong = bound.and_then(|()| request.check.then(|| side.verify(size)).transpose());
+        let bound = side.device.as_ref().map_or(Ok(()), RegisteredGpu::bind_context);
+        let wrong = bound.and_then(|()| request.check.then(|| side.verify_size(size)).transpose());
         let mut measured = wrong.map(|wrong| Measured { wrong, times: Vec::new() });
         for _ in 0..rounds {
             // A failed thread takes part, too, so that no other waits for it.
             barrier.wait();
             let timed = match &mut measured {
                 Ok(measured) => {
-                    side.time(source, destination, transfers).map(|time| measured.times.push(time))
+                    side.time_transfers(source, destination, transfers).map(|time| measured.times.push(time))
                 }
                 Err(_) => continue,
             };

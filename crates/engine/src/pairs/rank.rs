@@ -8,18 +8,18 @@ use collectives::world;
 use record::{Completion, Messages, Provenance, Rank, Settings};
 use serde::{Deserialize, Serialize};
 
-use super::memory::{Device, Gpu};
-use super::parallel::{Buffers, SideResult, measure_size};
-use super::request::{Memory, PairRequest};
+use super::into_stop;
+use super::memory::{Gpu, RegisteredGpu};
+use super::parallel::{EndpointBuffers, SideResult, measure_size};
+use super::request::{PairMemory, PairRequest};
 use super::results::{describe_settings, make_measurement};
 use super::side::Side;
-use super::stop;
 use crate::failure::AtFailure;
-use crate::gather::gather;
+use crate::gather::gather_json;
 use crate::groups::Groups;
 use crate::request::Size;
 use crate::supervision::{Signal, Stop};
-use crate::sweep::{Event, RankObserver};
+use crate::sweep::{RankObserver, SweepEvent};
 use diagnosis::host::available_memory;
 
 /// A rank's endpoints and memory. The endpoints are dropped before the memory that is registered with them.
@@ -28,8 +28,8 @@ pub(crate) struct PairRank<'a> {
     world: &'a world::Handle,
     endpoints: Vec<Endpoint>,
     /// GPU memory by endpoint; empty where data is in host memory.
-    devices: Vec<Device>,
-    buffers: Vec<Buffers>,
+    devices: Vec<RegisteredGpu>,
+    buffers: Vec<EndpointBuffers>,
     /// Host memory that the other rank accesses, by endpoint; allocated for the first pair that needs it.
     regions: Vec<Region>,
     /// The endpoints of all ranks, by rank.
@@ -50,10 +50,10 @@ struct Opened {
 }
 
 impl Opened {
-    fn of(endpoints: &[Endpoint], request: &PairRequest) -> Result<Self, Stop> {
+    fn from_endpoints(endpoints: &[Endpoint], request: &PairRequest) -> Result<Self, Stop> {
         let Some(first) = endpoints.first() else { return Ok(Self::default()) };
         let library = Library::load()?;
-        let on_host = request.memory == Memory::Host;
+        let on_host = request.memory == PairMemory::Host;
         let inject = endpoints.iter().map(Endpoint::longest_inject).min();
         Ok(Self {
             addresses: endpoints.iter().map(|each| each.address().to_vec()).collect(),
@@ -66,30 +66,30 @@ impl Opened {
 }
 
 /// Endpoints with their memory.
-type Ends = (Vec<Endpoint>, Vec<Device>, Vec<Buffers>);
+type Ends = (Vec<Endpoint>, Vec<RegisteredGpu>, Vec<EndpointBuffers>);
 
 impl<'a> PairRank<'a> {
     /// Opens endpoints and memory, unless the rank is in no pair. Collective.
     ///
     /// # Errors
     /// When this fails on any rank: a refusal on all ranks, or as `at_failure` demands.
-    pub(crate) fn open(
+    pub(crate) fn open_rank(
         request: &'a PairRequest,
         world: &'a world::Handle,
         at_failure: AtFailure,
     ) -> Result<Self, Stop> {
-        let is_measured = request.ranks().contains(&world.rank());
+        let is_measured = request.list_ranks().contains(&world.rank());
         let ends = if is_measured { open_ends(request, world) } else { Ok(Ends::default()) };
         let (endpoints, devices, buffers) = at_failure.exchange_stops(&**world, ends)?;
-        let opened = gather(&**world, &Opened::of(&endpoints, request)?)?;
+        let opened = gather_json(&**world, &Opened::from_endpoints(&endpoints, request)?)?;
         Ok(Self { request, world, endpoints, devices, buffers, regions: Vec::new(), opened })
     }
 
     /// The rank for the record.
-    pub(crate) fn describe(&self) -> Rank {
+    pub(crate) fn describe_rank(&self) -> Rank {
         let mut domains: Vec<String> = self.endpoints.iter().map(|each| each.domain().to_owned()).collect();
         domains.dedup();
-        let gpu = self.devices.first().map(Device::describe);
+        let gpu = self.devices.first().map(RegisteredGpu::describe_gpu);
         let (device, device_name) =
             gpu.map_or((None, "host memory".to_owned()), |(number, name)| (Some(number), name));
         let addresses = self.endpoints.iter().map(Endpoint::address_text).collect();
@@ -121,27 +121,32 @@ impl<'a> PairRank<'a> {
         let (request, world) = (self.request, self.world);
         let (mut sides, buffers) = self.open_sides(pair)?;
         let mut stopped = None;
-        for bytes in request.sizes() {
+        for bytes in request.list_sizes() {
             // Each transfer has the time limit of its endpoint.
             observer.begin_unlimited_step("the transfers of a pair");
-            let own =
-                (measure_size(&mut sides, buffers, bytes)?, observer.stop().map(|signal| signal as i32));
-            let all: Vec<(SideResult, Option<i32>)> = gather(&**world, &own)?;
-            let numbered = pair.map(|rank| (groups.number(rank).unwrap_or(rank), &all[rank].0));
-            observer.event(Event::Measured(&make_measurement(request, bytes, numbered), None))?;
+            let own = (
+                measure_size(&mut sides, buffers, bytes)?,
+                observer.stop_signal().map(|signal| signal as i32),
+            );
+            let all: Vec<(SideResult, Option<i32>)> = gather_json(&**world, &own)?;
+            let numbered = pair.map(|rank| (groups.measured_number(rank).unwrap_or(rank), &all[rank].0));
+            observer.handle_event(SweepEvent::Measured(&make_measurement(request, bytes, numbered), None))?;
             let signals = all.iter().filter_map(|(_, signal)| Signal::try_from((*signal)?).ok());
             stopped = signals.max();
             if stopped.is_some() {
                 break;
             }
         }
-        sides.iter_mut().try_for_each(Side::end)?;
+        sides.iter_mut().try_for_each(Side::complete_messages)?;
         Ok(stopped)
     }
 
     /// This rank's sides of a pair, one per endpoint, with their buffers; no sides on ranks outside the pair.
     /// Collective.
-    fn open_sides(&mut self, [one, other]: [usize; 2]) -> Result<(Vec<Side<'_>>, &mut [Buffers]), Stop> {
+    fn open_sides(
+        &mut self,
+        [one, other]: [usize; 2],
+    ) -> Result<(Vec<Side<'_>>, &mut [EndpointBuffers]), Stop> {
         let Self { request, world, endpoints, opened, devices, buffers, regions } = self;
         let rank = world.rank();
         let accessed = request.test.is_remote() && (rank == other || request.both_ways && rank == one);
@@ -167,7 +172,7 @@ impl<'a> PairRank<'a> {
                 // SAFETY: the peer has gathered the descriptions of its regions, in the order of its
                 // endpoints.
                 let region = unsafe { RemoteRegion::from_bytes(bytes, peer) };
-                (region, devices.get(index).map_or(0, Device::target))
+                (region, devices.get(index).map_or(0, RegisteredGpu::target_offset))
             });
             Ok(Side {
                 peer,
@@ -191,11 +196,11 @@ fn open_ends(request: &PairRequest, world: &world::Handle) -> Result<Ends, Stop>
     let size = usize::try_from(request.max_bytes)?;
     // Dropped after the endpoints that it is registered with.
     let gpus;
-    let mut endpoints = open_endpoints(request, world).map_err(stop)?;
+    let mut endpoints = open_endpoints(request, world).map_err(into_stop)?;
     gpus = allocate_gpu_memory(request, world, size)?;
     let devices = register_memory(&gpus, &mut endpoints)?;
-    let on_host = if request.memory == Memory::Host { size } else { 0 };
-    let buffers = (0..request.endpoints).map(|_| Buffers::new(on_host)).collect();
+    let on_host = if request.memory == PairMemory::Host { size } else { 0 };
+    let buffers = (0..request.endpoints).map(|_| EndpointBuffers::new(on_host)).collect();
     Ok((endpoints, devices, buffers))
 }
 
@@ -203,9 +208,9 @@ fn open_ends(request: &PairRequest, world: &world::Handle) -> Result<Ends, Stop>
 fn check_memory(request: &PairRequest, world: &world::Handle) -> Result<(), Stop> {
     let count = request.endpoints;
     let available = available_memory()? / world.local_size() as u64;
-    let buffers = if request.memory == Memory::Host { 2 } else { 0 };
+    let buffers = if request.memory == PairMemory::Host { 2 } else { 0 };
     let verifying = if request.check { 2 } else { 0 };
-    let region = u64::from(request.test.is_remote() && request.memory == Memory::Host);
+    let region = u64::from(request.test.is_remote() && request.memory == PairMemory::Host);
     let parts = (buffers + verifying + region) * count as u64;
     if request.max_bytes.saturating_mul(parts) <= available {
         return Ok(());
@@ -224,7 +229,7 @@ pub(super) fn endpoint_options(request: &PairRequest) -> rdm::Options {
     options.untagged = request.messages == Messages::Plain;
     options.blocking = request.completion == Completion::Block;
     options.pause = request.pause;
-    options.cuda = request.memory != Memory::Host;
+    options.cuda = request.memory != PairMemory::Host;
     options.remote_memory = request.test.is_remote();
     options.timeout = Some(request.timeout);
     options
@@ -262,11 +267,11 @@ fn allocate_gpu_memory(
     world: &world::Handle,
     size: usize,
 ) -> Result<Vec<Arc<Gpu>>, Stop> {
-    let Memory::Cuda(number) = request.memory else { return Ok(Vec::new()) };
-    let gpus = Gpu::count(request.names)?;
+    let PairMemory::Cuda(number) = request.memory else { return Ok(Vec::new()) };
+    let gpus = Gpu::count_gpus(request.names)?;
     let number = number.unwrap_or_else(|| world.local_rank());
     if number >= gpus {
-        let asked = request.names.with("memory", "cuda");
+        let asked = request.names.with_value("memory", "cuda");
         return Err(Stop::Refused(format!(
             "{asked}: GPU {number} does not exist; there are {gpus}, counted from 0"
         )));
@@ -275,11 +280,11 @@ fn allocate_gpu_memory(
 }
 
 /// Registers the memory with the endpoints.
-fn register_memory(gpus: &[Arc<Gpu>], endpoints: &mut [Endpoint]) -> Result<Vec<Device>, Stop> {
+fn register_memory(gpus: &[Arc<Gpu>], endpoints: &mut [Endpoint]) -> Result<Vec<RegisteredGpu>, Stop> {
     let registered = gpus.iter().zip(endpoints).map(|(gpu, endpoint)| {
         // SAFETY: `PairRank` and `open_ends` drop the endpoints before the memory.
-        let memory = unsafe { gpu.register(endpoint) }.map_err(stop)?;
-        Ok(Device { gpu: Arc::clone(gpu), memory })
+        let memory = unsafe { gpu.register_endpoint(endpoint) }.map_err(into_stop)?;
+        Ok(RegisteredGpu { gpu: Arc::clone(gpu), memory })
     });
     registered.collect()
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use record::{Completion, Messages, Until};
 use serde_json::{Value, json};
 
-use crate::request::{Names, Step, Sweep};
+use crate::request::{Names, SizeStep, Sweep};
 
 /// A test between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub enum Test {
 
 impl Test {
     /// Name in the record.
-    pub const fn name(self) -> &'static str {
+    pub const fn test_name(self) -> &'static str {
         match self {
             Self::PingPong => "pingpong",
             Self::Bandwidth => "bw",
@@ -41,14 +41,14 @@ impl Test {
 
 /// Memory of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Memory {
+pub enum PairMemory {
     /// Host memory.
     Host,
     /// The memory of this GPU, or of the GPU that has the rank's number on its host.
     Cuda(Option<usize>),
 }
 
-impl FromStr for Memory {
+impl FromStr for PairMemory {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -88,7 +88,7 @@ pub struct PairRequest {
     /// Largest size in bytes, at least `min_bytes`.
     pub max_bytes: u64,
     /// Step from one size to the next.
-    pub step: Step,
+    pub step: SizeStep,
     /// Transfers of each endpoint in a round, round trips of a ping-pong; `None`: as many as fit the size.
     pub transfers: Option<u64>,
     /// Rounds per size, at least 1.
@@ -108,7 +108,7 @@ pub struct PairRequest {
     /// Inject short messages and writes.
     pub inject: bool,
     /// Memory of the data.
-    pub memory: Memory,
+    pub memory: PairMemory,
     /// Method of waiting.
     pub completion: Completion,
     /// Time between two polls of a rank that waits.
@@ -144,7 +144,7 @@ impl PairRequest {
             provider: "tcp".to_owned(),
             min_bytes: 8,
             max_bytes: 16 << 20,
-            step: Step::Factor(2),
+            step: SizeStep::Factor(2),
             transfers: None,
             rounds: 10,
             warm_up: 1,
@@ -154,7 +154,7 @@ impl PairRequest {
             both_ways: false,
             until: Until::Arrived,
             inject: true,
-            memory: Memory::Host,
+            memory: PairMemory::Host,
             completion: Completion::Poll,
             pause: if test == Test::Bandwidth { Self::PAUSE } else { Duration::ZERO },
             endpoints: 1,
@@ -169,12 +169,12 @@ impl PairRequest {
     ///
     /// # Errors
     /// The reason, as a sentence.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check_values(&self) -> Result<(), String> {
         let problem = if self.pairs.is_empty() || self.pairs.iter().any(|[one, other]| one == other) {
             "the list of pairs is empty, or a rank is paired with itself"
         } else if self.min_bytes == 0 || self.max_bytes < self.min_bytes {
             "the smallest size is 0, or above the largest"
-        } else if !self.step.advances() {
+        } else if !self.step.is_advancing() {
             "a step factor is at least 2, and a step at least 1 byte"
         } else if self.transfers == Some(0) || self.rounds == 0 || self.window == 0 || self.threads == 0 {
             "transfers, rounds, the window and threads are at least 1"
@@ -187,7 +187,7 @@ impl PairRequest {
     }
 
     /// The options that must be equal on all processes, by name.
-    pub(crate) fn compared(&self) -> serde_json::Result<BTreeMap<String, Value>> {
+    pub(crate) fn compared_options(&self) -> serde_json::Result<BTreeMap<String, Value>> {
         // All fields are named, so that a new one cannot be forgotten.
         #[rustfmt::skip]
         let Self {
@@ -195,9 +195,9 @@ impl PairRequest {
             max_bytes, step, transfers, rounds, warm_up, check, window, messages, both_ways, until, inject: _,
             memory, completion: _, pause: _, endpoints, shared_domain: _, domains: _, source: _, timeout: _,
         } = self;
-        let is_on_host = *memory == Memory::Host;
+        let is_on_host = *memory == PairMemory::Host;
         let options = json!({
-            "test": test.name(), "pairs": pairs, "threads": threads, "provider": provider,
+            "test": test.test_name(), "pairs": pairs, "threads": threads, "provider": provider,
             "min_bytes": min_bytes, "max_bytes": max_bytes, "step": format!("{step:?}"),
             "transfers": transfers, "rounds": rounds, "warm_up": warm_up, "check": check, "window": window,
             "messages": messages, "both_ways": both_ways, "until": until, "memory": is_on_host,
@@ -207,12 +207,12 @@ impl PairRequest {
     }
 
     /// The sizes, in bytes.
-    pub(crate) fn sizes(&self) -> impl Iterator<Item = u64> {
-        Sweep { min: self.min_bytes, max: self.max_bytes, step: self.step }.sizes()
+    pub(crate) fn list_sizes(&self) -> impl Iterator<Item = u64> {
+        Sweep { min: self.min_bytes, max: self.max_bytes, step: self.step }.list_sizes()
     }
 
     /// The ranks of all pairs, in ascending order, each once.
-    pub(crate) fn ranks(&self) -> Vec<usize> {
+    pub(crate) fn list_ranks(&self) -> Vec<usize> {
         let mut ranks = self.pairs.concat();
         ranks.sort_unstable();
         ranks.dedup();

@@ -1,11 +1,11 @@
 //! The record of pairs: settings, and a measurement from the results of both sides.
 
-use record::statistics::median;
-use record::{Average, Measurement, Mismatch, PairSettings, Settings, provenance};
+use record::statistics::find_median;
+use record::{Average, Measurement, PairSettings, RankMismatch, Settings, provenance};
 
 use super::parallel::{SideResult, count_transfers};
 use super::request::{PairRequest, Test};
-use crate::request::Step;
+use crate::request::SizeStep;
 
 /// The measurement of a size. `pair` are the numbers of both ranks in the record, each with its result.
 pub(super) fn make_measurement(
@@ -19,15 +19,15 @@ pub(super) fn make_measurement(
     let [(_, measured), _] = pair;
     let of_round = |&nanoseconds: &u64| nanoseconds as f64 / 1e3 / transfers as f64;
     let rounds_us: Vec<f64> = measured.nanoseconds.iter().map(of_round).collect();
-    let time_us = median(&rounds_us).unwrap_or(f64::NAN);
+    let time_us = find_median(&rounds_us).unwrap_or(f64::NAN);
     // All that moves in one direction: the link of each rank carries it.
     let bandwidth = (bytes * request.endpoints as u64) as f64 / (time_us * 1e3);
     let mismatch = |(rank, side): (usize, &SideResult)| {
         let wrong = side.wrong.filter(|&wrong| wrong > 0)?;
-        Some(Mismatch { rank, wrong, first: side.first.clone() })
+        Some(RankMismatch { rank, wrong, first: side.first.clone() })
     };
     Measurement {
-        collective: request.test.name().to_owned(),
+        collective: request.test.test_name().to_owned(),
         pair: Some(pair.map(|(rank, _)| rank)),
         data_type: "uint8".to_owned(),
         bytes,
@@ -52,8 +52,8 @@ pub(super) fn describe_settings(
 ) -> Settings {
     let test = request.test;
     let (step_factor, step_bytes) = match request.step {
-        Step::Factor(factor) => (Some(factor), None),
-        Step::Bytes(bytes) => (None, Some(bytes)),
+        SizeStep::Factor(factor) => (Some(factor), None),
+        SizeStep::Bytes(bytes) => (None, Some(bytes)),
     };
     Settings {
         threads: request.threads,
@@ -70,7 +70,7 @@ pub(super) fn describe_settings(
         average: Average::Rank0,
         rounds: (request.rounds > 1).then_some(request.rounds as usize),
         pairs: Some(PairSettings {
-            test: test.name().to_owned(),
+            test: test.test_name().to_owned(),
             messages: (!test.is_remote()).then_some(request.messages),
             window: (test != Test::PingPong).then_some(request.window),
             both_ways: test == Test::PingPong || request.both_ways,
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!((found.time_us, &found.rounds_us[..]), (2.0, &[4.0, 1.0, 2.0][..]));
         assert_eq!((found.algbw_gbps, found.busbw_gbps, found.operations), (1.5, 1.5, 90));
         assert_eq!((found.wrong, found.failed_checks()), (Some(2), 1));
-        let mismatch = Mismatch { rank: 1, wrong: 2, first: "element 1: ...".to_owned() };
+        let mismatch = RankMismatch { rank: 1, wrong: 2, first: "element 1: ...".to_owned() };
         assert_eq!(found.mismatches, [mismatch]);
     }
 

@@ -17,7 +17,7 @@ use collectives::fabric::rdm::{
 
 use record::{Messages, Until};
 
-use super::memory::{Device, Part};
+use super::memory::{GpuPart, RegisteredGpu};
 use super::request::{PairRequest, Test};
 use crate::supervision::Stop;
 
@@ -43,12 +43,12 @@ pub(super) struct Side<'a> {
     /// This side's region in host memory, where the other side accesses it.
     pub(super) region: Option<&'a Region>,
     /// The GPU memory with the data; `None` for host memory.
-    pub(super) device: Option<Device>,
+    pub(super) device: Option<RegisteredGpu>,
 }
 
 /// The expected byte at an index of a verified message: never 0, the value of memory that was not written,
 /// and seldom that of a message of another size.
-fn byte(place: usize, size: usize) -> u8 {
+fn expected_byte(place: usize, size: usize) -> u8 {
     let mixed = (place as u64 ^ (size as u64) << 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     1 + ((mixed >> 56) % 255) as u8
 }
@@ -63,29 +63,29 @@ pub(super) struct WrongBytes {
 }
 
 impl WrongBytes {
-    fn find(found: impl Iterator<Item = u8>, size: usize) -> Self {
-        let mut wrong = found.enumerate().filter(|&(place, found)| found != byte(place, size));
+    fn find_wrong(found: impl Iterator<Item = u8>, size: usize) -> Self {
+        let mut wrong = found.enumerate().filter(|&(place, found)| found != expected_byte(place, size));
         let first = wrong.next().map(|(place, found)| {
-            format!("element {place}: expected {:#04x}, found {found:#04x}", byte(place, size))
+            format!("element {place}: expected {:#04x}, found {found:#04x}", expected_byte(place, size))
         });
         Self { count: u64::from(first.is_some()) + wrong.count() as u64, first }
     }
 }
 
 /// Synchronises the two sides.
-fn ready(scope: &mut Scope<'_>, peer: Peer) -> Result<(), Error> {
+fn synchronise_sides(scope: &mut Scope<'_>, peer: Peer) -> Result<(), Error> {
     let theirs = scope.receive(peer, READY, &mut [])?;
     let mine = scope.send(peer, READY, &[])?;
     scope.wait(theirs)?;
     scope.wait(mine).map(drop)
 }
 
-fn finish(scope: &mut Scope<'_>, operation: Option<Operation>) -> Result<(), Error> {
+fn await_operation(scope: &mut Scope<'_>, operation: Option<Operation>) -> Result<(), Error> {
     operation.map_or(Ok(()), |operation| scope.wait(operation).map(drop))
 }
 
 /// Sends data. An injected message is complete on return: `None`.
-fn send<'env>(
+fn send_data<'env>(
     scope: &mut Scope<'env>,
     peer: Peer,
     tag: Option<u64>,
@@ -99,7 +99,7 @@ fn send<'env>(
 }
 
 /// Writes data into the other rank's memory. An injected write is complete on return: `None`.
-fn write<'env>(
+fn write_data<'env>(
     scope: &mut Scope<'env>,
     data: Source<'env>,
     (region, offset): (RemoteRegion, u64),
@@ -113,32 +113,32 @@ fn write<'env>(
 
 impl Side<'_> {
     /// Moves `size` bytes once, and returns the wrong bytes of this side.
-    pub(super) fn verify(&mut self, size: usize) -> Result<WrongBytes, Stop> {
-        let bytes: Vec<u8> = (0..size).map(|index| byte(index, size)).collect();
+    pub(super) fn verify_size(&mut self, size: usize) -> Result<WrongBytes, Stop> {
+        let bytes: Vec<u8> = (0..size).map(|index| expected_byte(index, size)).collect();
         let mut received = vec![0; size];
         let device = self.device.clone();
         let (source, destination) = match &device {
             Some(device) => {
-                device.prepare(self.request.test, &bytes)?;
-                device.parts(size)
+                device.prepare_test(self.request.test, &bytes)?;
+                device.transfer_parts(size)
             }
             None => (Source::Host(&bytes), Destination::Host(rdm::shared(&mut received))),
         };
         self.fill_region(&bytes);
         let peer = self.peer;
-        self.endpoint.scope(|scope| ready(scope, peer))?;
-        self.transfer(source, destination)?;
+        self.endpoint.scope(|scope| synchronise_sides(scope, peer))?;
+        self.transfer_once(source, destination)?;
         let test = self.request.test;
         let mut wrong = WrongBytes::default();
         if !test.is_remote() || test == Test::Read && self.remote.is_some() {
             let received = match &device {
-                Some(device) => device.read(Part::Destination, size)?,
+                Some(device) => device.read_gpu_part(GpuPart::Destination, size)?,
                 None => received,
             };
-            wrong = WrongBytes::find(received.into_iter(), size);
+            wrong = WrongBytes::find_wrong(received.into_iter(), size);
         }
         // All writes are complete now. Until then, the side that is read makes progress here.
-        self.endpoint.scope(|scope| ready(scope, peer))?;
+        self.endpoint.scope(|scope| synchronise_sides(scope, peer))?;
         if test == Test::Write && self.accessed {
             wrong = self.wrong_writes(size)?;
         }
@@ -155,19 +155,19 @@ impl Side<'_> {
         }
     }
 
-    fn transfer(&mut self, source: Source<'_>, destination: Destination<'_>) -> Result<(), Error> {
-        let (peer, tag, injected) = (self.peer, self.tag(), self.injects(source));
+    fn transfer_once(&mut self, source: Source<'_>, destination: Destination<'_>) -> Result<(), Error> {
+        let (peer, tag, injected) = (self.peer, self.message_tag(), self.is_injected(source));
         match (self.request.test, self.remote) {
             (Test::Write, Some(remote)) => self.endpoint.scope(|scope| {
-                let written = write(scope, source, remote, injected)?;
+                let written = write_data(scope, source, remote, injected)?;
                 // An injected write has no completion; that of a later write stands for both.
                 let written = match (written, source) {
                     (None, Source::Host(data)) => {
-                        write(scope, Source::Host(&data[..data.len().min(1)]), remote, false)?
+                        write_data(scope, Source::Host(&data[..data.len().min(1)]), remote, false)?
                     }
                     (written, _) => written,
                 };
-                finish(scope, written)
+                await_operation(scope, written)
             }),
             (Test::Read, Some((region, offset))) => {
                 self.endpoint.scope(|scope| scope.read(destination, region, offset).map(drop))
@@ -175,9 +175,9 @@ impl Side<'_> {
             (Test::Write | Test::Read, None) => Ok(()),
             (Test::PingPong | Test::Bandwidth, _) => self.endpoint.scope(|scope| {
                 let received = scope.receive(peer, tag, destination)?;
-                let sent = send(scope, peer, tag, source, injected)?;
+                let sent = send_data(scope, peer, tag, source, injected)?;
                 scope.wait(received)?;
-                finish(scope, sent)
+                await_operation(scope, sent)
             }),
         }
     }
@@ -187,28 +187,31 @@ impl Side<'_> {
         Ok(match (self.region, &self.device) {
             (Some(region), _) => {
                 let written = region.bytes()[..size].iter().map(|byte| byte.load(Ordering::Relaxed));
-                WrongBytes::find(written, size)
+                WrongBytes::find_wrong(written, size)
             }
-            (None, Some(device)) => WrongBytes::find(device.read(Part::Target, size)?.into_iter(), size),
+            (None, Some(device)) => {
+                WrongBytes::find_wrong(device.read_gpu_part(GpuPart::Target, size)?.into_iter(), size)
+            }
             (None, None) => WrongBytes::default(),
         })
     }
 
     /// Performs `times` transfers and returns the elapsed time.
-    pub(super) fn time(
+    pub(super) fn time_transfers(
         &mut self,
         source: Source<'_>,
         destination: Destination<'_>,
         times: usize,
     ) -> Result<Duration, Error> {
         match (self.request.test, self.remote, self.first) {
-            (Test::PingPong, ..) => self.pingpong(source, destination, times),
+            (Test::PingPong, ..) => self.time_pingpong(source, destination, times),
             (Test::Bandwidth, _, true) => self.send_windows(source, times),
             (Test::Bandwidth, _, false) => self.receive_windows(destination, times),
             (Test::Write, Some(remote), _) => {
-                let (injected, completed) = (self.injects(source), self.request.until == Until::Completed);
+                let (injected, completed) =
+                    (self.is_injected(source), self.request.until == Until::Completed);
                 self.access_windows(times, |scope, last| {
-                    write(scope, source, remote, injected && (completed || !last))
+                    write_data(scope, source, remote, injected && (completed || !last))
                 })
             }
             (Test::Read, Some((region, offset)), _) => {
@@ -219,27 +222,28 @@ impl Side<'_> {
     }
 
     /// Completes all messages of the pair.
-    pub(super) fn end(&mut self) -> Result<(), Error> {
+    pub(super) fn complete_messages(&mut self) -> Result<(), Error> {
         self.endpoint.farewell(&[self.peer], FAREWELL)
     }
 
-    fn injects(&self, source: Source<'_>) -> bool {
+    fn is_injected(&self, source: Source<'_>) -> bool {
         matches!((source, self.inject), (Source::Host(data), Some(longest)) if data.len() <= longest)
     }
 
     /// The tag of the measured messages, if they have one.
-    fn tag(&self) -> Option<u64> {
+    fn message_tag(&self) -> Option<u64> {
         (self.request.messages == Messages::Tagged).then_some(DATA)
     }
 
     /// Timed from the first message to the arrival of the last.
-    fn pingpong(
+    fn time_pingpong(
         &mut self,
         source: Source<'_>,
         destination: Destination<'_>,
         times: usize,
     ) -> Result<Duration, Error> {
-        let (peer, tag, first, injected) = (self.peer, self.tag(), self.first, self.injects(source));
+        let (peer, tag, first, injected) =
+            (self.peer, self.message_tag(), self.first, self.is_injected(source));
         // One receive for the next message, and one for the message after it.
         let mut receives = VecDeque::with_capacity(2);
         self.endpoint.scope(|scope| {
@@ -248,45 +252,45 @@ impl Side<'_> {
                 receives.push_back(scope.receive(peer, tag, destination)?);
                 left -= 1;
             }
-            ready(scope, peer)?;
+            synchronise_sides(scope, peer)?;
             let start = Instant::now();
             let mut sent = None;
             for _ in 0..times {
                 if !first {
-                    finish(scope, receives.pop_front())?;
+                    await_operation(scope, receives.pop_front())?;
                 }
-                finish(scope, sent.take())?;
-                sent = send(scope, peer, tag, source, injected)?;
+                await_operation(scope, sent.take())?;
+                sent = send_data(scope, peer, tag, source, injected)?;
                 if left > 0 && receives.len() < 2 {
                     receives.push_back(scope.receive(peer, tag, destination)?);
                     left -= 1;
                 }
                 if first {
-                    finish(scope, receives.pop_front())?;
+                    await_operation(scope, receives.pop_front())?;
                 }
             }
-            finish(scope, sent)?;
+            await_operation(scope, sent)?;
             let elapsed = start.elapsed();
             // The last injected message may need progress on this side.
-            ready(scope, peer)?;
+            synchronise_sides(scope, peer)?;
             Ok(elapsed)
         })
     }
 
     /// Timed from the first message to the answer to the last window.
     fn send_windows(&mut self, source: Source<'_>, times: usize) -> Result<Duration, Error> {
-        let (peer, tag, window) = (self.peer, self.tag(), self.request.window);
-        let injected = self.injects(source);
+        let (peer, tag, window) = (self.peer, self.message_tag(), self.request.window);
+        let injected = self.is_injected(source);
         let mut operations = Vec::with_capacity(window);
         self.endpoint.scope(|scope| {
-            ready(scope, peer)?;
+            synchronise_sides(scope, peer)?;
             let start = Instant::now();
             let mut left = times;
             while left > 0 {
                 let now = left.min(window);
                 left -= now;
                 for _ in 0..now {
-                    operations.extend(send(scope, peer, tag, source, injected)?);
+                    operations.extend(send_data(scope, peer, tag, source, injected)?);
                 }
                 let answer = scope.receive(peer, ANSWER, &mut [])?;
                 operations.drain(..).try_for_each(|operation| scope.wait(operation).map(drop))?;
@@ -297,7 +301,7 @@ impl Side<'_> {
     }
 
     fn receive_windows(&mut self, destination: Destination<'_>, times: usize) -> Result<Duration, Error> {
-        let (peer, tag, window) = (self.peer, self.tag(), self.request.window);
+        let (peer, tag, window) = (self.peer, self.message_tag(), self.request.window);
         // Leaves space for other receives.
         let ahead = times.min(window).min((self.endpoint.most_receives() / 2).max(1));
         let mut operations = VecDeque::with_capacity(ahead);
@@ -306,13 +310,13 @@ impl Side<'_> {
             for _ in 0..ahead {
                 operations.push_back(scope.receive(peer, tag, destination)?);
             }
-            ready(scope, peer)?;
+            synchronise_sides(scope, peer)?;
             let mut posted = ahead;
             let mut answer = None;
             for received in 1..=times {
-                finish(scope, operations.pop_front())?;
+                await_operation(scope, operations.pop_front())?;
                 if received % window == 0 || received == times {
-                    finish(scope, answer.take())?;
+                    await_operation(scope, answer.take())?;
                     answer = Some(scope.send(peer, ANSWER, &[])?);
                 }
                 // Receives of the next window are posted while this one's messages arrive.
@@ -321,7 +325,7 @@ impl Side<'_> {
                     posted += 1;
                 }
             }
-            finish(scope, answer)?;
+            await_operation(scope, answer)?;
             Ok(start.elapsed())
         })
     }
@@ -342,7 +346,7 @@ impl Side<'_> {
         let at_once = if test == Test::Read { window.div_ceil(4) } else { window };
         let mut operations = VecDeque::with_capacity(window);
         self.endpoint.scope(|scope| {
-            ready(scope, peer)?;
+            synchronise_sides(scope, peer)?;
             let start = Instant::now();
             for started in 1..=times {
                 let ends = started % window == 0 || started == times;
@@ -357,7 +361,7 @@ impl Side<'_> {
             }
             operations.drain(..).try_for_each(|operation| scope.wait(operation).map(drop))?;
             let accessed = start.elapsed();
-            ready(scope, peer)?;
+            synchronise_sides(scope, peer)?;
             Ok(if arrival { start.elapsed() } else { accessed })
         })
     }
@@ -366,8 +370,8 @@ impl Side<'_> {
     fn be_accessed(&mut self) -> Result<Duration, Error> {
         let peer = self.peer;
         self.endpoint.scope(|scope| {
-            ready(scope, peer)?;
-            ready(scope, peer)?;
+            synchronise_sides(scope, peer)?;
+            synchronise_sides(scope, peer)?;
             Ok(Duration::ZERO)
         })
     }
@@ -379,17 +383,17 @@ mod tests {
 
     #[test]
     fn what_has_not_arrived_or_is_of_another_size_is_wrong() {
-        let count = |found: Vec<u8>, size| WrongBytes::find(found.into_iter(), size).count;
+        let count = |found: Vec<u8>, size| WrongBytes::find_wrong(found.into_iter(), size).count;
         for size in [1, 8, 1000] {
-            let data: Vec<u8> = (0..size).map(|place| byte(place, size)).collect();
+            let data: Vec<u8> = (0..size).map(|place| expected_byte(place, size)).collect();
             assert_eq!(count(data.clone(), size), 0);
             assert_eq!(count(vec![0; size], size), size as u64);
-            let older = (0..size).map(|place| byte(place, size / 2)).collect();
+            let older = (0..size).map(|place| expected_byte(place, size / 2)).collect();
             assert!(count(older, size) >= size as u64 * 9 / 10, "{size}");
             let mut damaged = data;
             damaged[size - 1] ^= 1;
-            let (right, found) = (byte(size - 1, size), damaged[size - 1]);
-            let wrong = WrongBytes::find(damaged.into_iter(), size);
+            let (right, found) = (expected_byte(size - 1, size), damaged[size - 1]);
+            let wrong = WrongBytes::find_wrong(damaged.into_iter(), size);
             let first = format!("element {}: expected {right:#04x}, found {found:#04x}", size - 1);
             assert_eq!((wrong.count, wrong.first), (1, Some(first)));
         }

@@ -125,7 +125,7 @@ pub struct FabricOptions {
 
 impl FabricOptions {
     /// The first field that was given, if any.
-    pub(crate) fn given(&self) -> Option<&'static str> {
+    pub(crate) fn first_given(&self) -> Option<&'static str> {
         let given = [
             ("algorithms", !self.algorithms.is_empty()),
             ("between", self.between.is_some()),
@@ -135,17 +135,19 @@ impl FabricOptions {
         given.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
     }
 
-    /// See [`Request::algorithms`](super::Request::algorithms).
-    pub(super) fn choices(
+    /// See [`Request::fabric_algorithms`](super::Request::fabric_algorithms).
+    pub(super) fn algorithm_choices(
         &self,
         collectives: &[Collective],
         names: Names,
     ) -> Result<Vec<(fabric::Collective, fabric::Algorithm)>, String> {
         let measured: Vec<fabric::Collective> = collectives.iter().copied().filter_map(on_fabric).collect();
         if let Some(between) = self.between {
-            let (asked, needed) = (names.with("between", between), names.with("algorithms", "hierarchical"));
+            let (asked, needed) =
+                (names.with_value("between", between), names.with_value("algorithms", "hierarchical"));
             if !measured.iter().any(|&collective| between.serves_between(collective)) {
-                let known = known(&measured, |algorithm, collective| algorithm.serves_between(collective));
+                let known =
+                    describe_known(&measured, |algorithm, collective| algorithm.serves_between(collective));
                 return Err(format!(
                     "{asked}: no measured collective has this algorithm between hosts{known}"
                 ));
@@ -157,22 +159,23 @@ impl FabricOptions {
         let mut choices: Vec<(fabric::Collective, fabric::Algorithm)> = Vec::new();
         for &AlgorithmChoice { collective, algorithm } in &self.algorithms {
             let all = collective.map_or_else(|| measured.clone(), |collective| vec![collective]);
-            let serving: Vec<_> = all.iter().filter(|&&collective| serves(algorithm, collective)).collect();
+            let serving: Vec<_> =
+                all.iter().filter(|&&collective| serves_any(algorithm, collective)).collect();
             match (collective, serving.is_empty()) {
                 (Some(collective), _) if !measured.contains(&collective) => {
-                    let asked = names.with("algorithms", format_args!("{collective}={algorithm}"));
+                    let asked = names.with_value("algorithms", format_args!("{collective}={algorithm}"));
                     return Err(format!("{asked}: {collective} is not measured"));
                 }
                 (_, true) => {
-                    let known = known(&all, serves);
-                    let asked = names.with("algorithms", algorithm);
+                    let known = describe_known(&all, serves_any);
+                    let asked = names.with_value("algorithms", algorithm);
                     return Err(format!("{asked}: not an algorithm of the measured collectives{known}"));
                 }
                 _ => {}
             }
             for &collective in serving {
                 if let Some((_, first)) = choices.iter().find(|(other, _)| *other == collective) {
-                    let [first, other] = [*first, algorithm].map(|each| names.with("algorithms", each));
+                    let [first, other] = [*first, algorithm].map(|each| names.with_value("algorithms", each));
                     return Err(format!(
                         "{first} and {other}: {collective} has both; give each collective one"
                     ));
@@ -184,7 +187,7 @@ impl FabricOptions {
     }
 }
 
-fn known(
+fn describe_known(
     collectives: &[fabric::Collective],
     serves: impl Fn(fabric::Algorithm, fabric::Collective) -> bool,
 ) -> String {
@@ -201,6 +204,6 @@ fn known(
 }
 
 /// Returns true when the algorithm serves the collective for some number of ranks, such as a power of two.
-fn serves(algorithm: fabric::Algorithm, collective: fabric::Collective) -> bool {
+fn serves_any(algorithm: fabric::Algorithm, collective: fabric::Collective) -> bool {
     algorithm.serves(collective, 2)
 }

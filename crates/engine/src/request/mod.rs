@@ -21,7 +21,7 @@ pub use choices::{
     AlgorithmChoice, BackendChoice, Binding, FabricOptions, Fault, Roots, Versus, fabric_collective,
 };
 pub use names::Names;
-pub use size::{Size, Step, Sweep};
+pub use size::{Size, SizeStep, Sweep};
 pub use variables::{GroupSplit, SYMMETRIC_FENCE, Variables};
 
 /// Lists that were given as `all`.
@@ -132,15 +132,15 @@ impl Request {
     }
 
     /// Step from one size to the next.
-    pub fn step(&self) -> Step {
+    pub fn size_step(&self) -> SizeStep {
         match (self.settings.step_factor, self.settings.step_bytes) {
-            (None, Some(bytes)) => Step::Bytes(bytes),
-            (factor, _) => Step::Factor(factor.unwrap_or(2)),
+            (None, Some(bytes)) => SizeStep::Bytes(bytes),
+            (factor, _) => SizeStep::Factor(factor.unwrap_or(2)),
         }
     }
 
     /// Time limit of one size.
-    pub fn budget(&self) -> Option<Duration> {
+    pub fn time_budget(&self) -> Option<Duration> {
         self.settings.budget_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
     }
 
@@ -149,15 +149,15 @@ impl Request {
     /// # Errors
     /// When a collective lacks the algorithm, has two or is not measured, or none has `between` between
     /// hosts. The error lists the available algorithms.
-    pub fn algorithms(&self) -> Result<Vec<(fabric::Collective, fabric::Algorithm)>, String> {
-        self.tuning.choices(&self.collectives, self.names)
+    pub fn fabric_algorithms(&self) -> Result<Vec<(fabric::Collective, fabric::Algorithm)>, String> {
+        self.tuning.algorithm_choices(&self.collectives, self.names)
     }
 
     /// Checks what no backend could measure.
     ///
     /// # Errors
     /// The reason, as a sentence.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check_values(&self) -> Result<(), String> {
         let settings = &self.settings;
         let problem = if self.collectives.is_empty() || self.data_types.is_empty() || self.ops.is_empty() {
             "a list of collectives, types or operators is empty"
@@ -171,12 +171,13 @@ impl Request {
             "a list of ranks that measure and NCCL_TESTS_SPLIT cannot be combined"
         } else if settings.min_bytes == 0 || self.max_bytes.is_some_and(|max| max < settings.min_bytes) {
             "the smallest size is 0, or above the largest"
-        } else if !self.step().advances() || (settings.step_factor.is_some() && settings.step_bytes.is_some())
+        } else if !self.size_step().is_advancing()
+            || (settings.step_factor.is_some() && settings.step_bytes.is_some())
         {
             "only one step can be given: a factor of at least 2, or at least 1 byte"
         } else if settings.iterations == 0 || settings.aggregated == 0 || settings.rounds == Some(0) {
             "iterations, operations per iteration and rounds are at least 1"
-        } else if settings.budget_seconds.is_some() && self.budget().is_none() {
+        } else if settings.budget_seconds.is_some() && self.time_budget().is_none() {
             "the time limit of one size is not a number of seconds"
         } else if settings.graph_launches > 0
             && (settings.default_stream || settings.per_iteration || settings.blocking != Blocking::No)
@@ -190,7 +191,7 @@ impl Request {
     }
 
     /// The options and variables that must be equal on all processes, by name.
-    pub(crate) fn compared(&self) -> serde_json::Result<BTreeMap<String, Value>> {
+    pub(crate) fn compared_options(&self) -> serde_json::Result<BTreeMap<String, Value>> {
         let mut fields: BTreeMap<String, Value> = serde_json::from_value(serde_json::to_value(self)?)?;
         if !self.also_equal.is_empty() {
             fields.remove("statistics");
@@ -218,7 +219,7 @@ mod tests {
         let before = Request::new(vec![Collective::AllReduce]);
         let mut after = before.clone();
         change(&mut after);
-        let (before, after) = (before.compared().unwrap(), after.compared().unwrap());
+        let (before, after) = (before.compared_options().unwrap(), after.compared_options().unwrap());
         let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
         names.into_iter().filter(|&name| before.get(name) != after.get(name)).cloned().collect()
     }
@@ -259,7 +260,7 @@ mod tests {
         let with = |stats: &str| {
             let also_equal = BTreeMap::from([("stats", stats.to_owned())]);
             let request = Request { also_equal, statistics: stats == "true", ..Request::new(Vec::new()) };
-            request.compared().unwrap()
+            request.compared_options().unwrap()
         };
         let (yes, no) = (with("true"), with("false"));
         assert_eq!((&yes["stats"], yes.len()), (&Value::from("true"), no.len()));

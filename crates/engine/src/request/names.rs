@@ -16,12 +16,12 @@ impl Default for Names {
 
 impl Names {
     /// Returns the name of a field.
-    pub fn of(self, field: &str) -> String {
+    pub fn field_name(self, field: &str) -> String {
         (self.0)(field)
     }
 
     /// Returns the name of a field with a value: `-n 20`.
-    pub fn with(self, field: &str, value: impl Display) -> String {
-        format!("{} {value}", self.of(field))
+    pub fn with_value(self, field: &str, value: impl Display) -> String {
+        format!("{} {value}", self.field_name(field))
     }
 }

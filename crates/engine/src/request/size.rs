@@ -70,16 +70,16 @@ impl fmt::Display for Size {
 
 /// Step of a sweep from one size to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum SizeStep {
     /// Multiply by this factor, at least 2.
     Factor(u64),
     /// Add this many bytes, at least 1.
     Bytes(u64),
 }
 
-impl Step {
+impl SizeStep {
     /// Returns true if the step leads to a larger size.
-    pub(crate) fn advances(self) -> bool {
+    pub(crate) fn is_advancing(self) -> bool {
         matches!(self, Self::Factor(2..) | Self::Bytes(1..))
     }
 }
@@ -92,15 +92,15 @@ pub struct Sweep {
     /// Largest size in bytes; the last size of the sweep may be smaller.
     pub max: u64,
     /// Step from one size to the next.
-    pub step: Step,
+    pub step: SizeStep,
 }
 
 impl Sweep {
     /// The requested sizes, in bytes. Each collective rounds them to what it can move.
-    pub fn sizes(self) -> impl Iterator<Item = u64> {
+    pub fn list_sizes(self) -> impl Iterator<Item = u64> {
         let next = move |&size: &u64| match self.step {
-            Step::Factor(factor) => size.checked_mul(factor),
-            Step::Bytes(bytes) => size.checked_add(bytes),
+            SizeStep::Factor(factor) => size.checked_mul(factor),
+            SizeStep::Bytes(bytes) => size.checked_add(bytes),
         };
         std::iter::successors(Some(self.min), next).take_while(move |&size| size <= self.max)
     }
@@ -108,7 +108,7 @@ impl Sweep {
     /// The sizes of the warm-up: powers of two times the smallest, whatever the sweep's own step, as in
     /// nccl-tests. In descending order, so that the sweep's first size is the last one warmed up.
     pub fn warm_up_sizes(self) -> impl Iterator<Item = u64> {
-        let ladder: Vec<u64> = Self { step: Step::Factor(2), ..self }.sizes().collect();
+        let ladder: Vec<u64> = Self { step: SizeStep::Factor(2), ..self }.list_sizes().collect();
         ladder.into_iter().rev()
     }
 }
@@ -167,12 +167,12 @@ mod tests {
 
     #[test]
     fn a_sweep_ends_at_its_largest_size_without_overflow() {
-        let sweep = |min, max, step| Sweep { min, max, step }.sizes().collect::<Vec<_>>();
-        assert_eq!(sweep(8, 64, Step::Factor(2)), [8, 16, 32, 64]);
-        assert_eq!(sweep(8, 63, Step::Factor(2)), [8, 16, 32]);
-        assert_eq!(sweep(10, 40, Step::Bytes(15)), [10, 25, 40]);
-        assert_eq!(sweep(u64::MAX - 1, u64::MAX, Step::Bytes(8)), [u64::MAX - 1]);
-        let ladder = Sweep { min: 8, max: 100, step: Step::Bytes(90) };
+        let sweep = |min, max, step| Sweep { min, max, step }.list_sizes().collect::<Vec<_>>();
+        assert_eq!(sweep(8, 64, SizeStep::Factor(2)), [8, 16, 32, 64]);
+        assert_eq!(sweep(8, 63, SizeStep::Factor(2)), [8, 16, 32]);
+        assert_eq!(sweep(10, 40, SizeStep::Bytes(15)), [10, 25, 40]);
+        assert_eq!(sweep(u64::MAX - 1, u64::MAX, SizeStep::Bytes(8)), [u64::MAX - 1]);
+        let ladder = Sweep { min: 8, max: 100, step: SizeStep::Bytes(90) };
         assert_eq!(ladder.warm_up_sizes().collect::<Vec<_>>(), [64, 32, 16, 8]);
     }
 }

@@ -9,7 +9,7 @@ use crate::data::traffic::{Matrix, Pattern};
 /// Variable that turns off the fence of operations in symmetric windows.
 pub const SYMMETRIC_FENCE: &str = "NCCL_BENCH_SYMMETRIC_FENCE";
 
-/// Values of the variables ([`Variables::read`]).
+/// Values of the variables ([`Variables::read_values`]).
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Variables {
     /// `NCCL_TESTS_SPLIT_MASK`, `NCCL_TESTS_SPLIT`: division of the processes into groups.
@@ -48,7 +48,7 @@ pub enum GroupSplit {
 
 impl GroupSplit {
     /// The group of a process.
-    pub fn color(self, process: usize) -> u64 {
+    pub fn group_color(self, process: usize) -> u64 {
         let process = process as u64;
         match self {
             Self::And(mask) => process & mask,
@@ -63,7 +63,7 @@ impl GroupSplit {
         u64::from_str_radix(digits, 16).ok().map(Self::And)
     }
 
-    fn parse(text: &str) -> Option<Self> {
+    fn parse_split(text: &str) -> Option<Self> {
         let start = text.find(|c: char| c.is_ascii_digit())?;
         let (operator, number) = text.split_at(start);
         let number = number_of_any_base(number.trim())?;
@@ -97,21 +97,25 @@ impl Variables {
     ///
     /// # Errors
     /// When a value is invalid. The message names the variable and the allowed values.
-    pub fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
+    pub fn read_values(variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let set = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
-        let mask =
-            parsed(&set, "NCCL_TESTS_SPLIT_MASK", GroupSplit::from_mask, "a hexadecimal mask, as in 0x7")?;
+        let mask = parse_variable(
+            &set,
+            "NCCL_TESTS_SPLIT_MASK",
+            GroupSplit::from_mask,
+            "a hexadecimal mask, as in 0x7",
+        )?;
         let split = match mask {
-            None => parsed(
+            None => parse_variable(
                 &set,
                 "NCCL_TESTS_SPLIT",
-                GroupSplit::parse,
+                GroupSplit::parse_split,
                 "AND, OR, MOD or DIV and a number, as in MOD 8 or AND 0x7",
             )?,
             mask => mask,
         };
         let number = |name, good: fn(&f64) -> bool, expected| {
-            parsed(&set, name, |text| text.parse().ok().filter(good), expected)
+            parse_variable(&set, name, |text| text.parse().ok().filter(good), expected)
         };
         let spread = number(
             "NCCL_TESTS_ALLTOALLV_SPREAD",
@@ -125,15 +129,16 @@ impl Variables {
         )?;
         let pattern = match set("NCCL_TESTS_ALLTOALLV_MATRIX_FILE") {
             Some(path) => Pattern::Matrix(
-                Matrix::read(&PathBuf::from(path), scale.unwrap_or(1.0))
+                Matrix::read_file(&PathBuf::from(path), scale.unwrap_or(1.0))
                     .map_err(|problem| format!("NCCL_TESTS_ALLTOALLV_MATRIX_FILE: {problem}"))?,
             ),
             None => Pattern::Spread(spread.unwrap_or(1.0)),
         };
         let number_of_gpu = |text: &str| text.parse().ok();
-        let device = parsed(&set, "NCCL_TESTS_DEVICE", number_of_gpu, "the number of a GPU, from 0 on")?;
+        let device =
+            parse_variable(&set, "NCCL_TESTS_DEVICE", number_of_gpu, "the number of a GPU, from 0 on")?;
         let switch = |text: &str| ["0", "1"].into_iter().position(|value| value == text);
-        let fence = parsed(&set, SYMMETRIC_FENCE, switch, "0 (off) or 1 (on, the default)")?;
+        let fence = parse_variable(&set, SYMMETRIC_FENCE, switch, "0 (off) or 1 (on, the default)")?;
         Ok(Self {
             split,
             device,
@@ -151,7 +156,7 @@ impl Variables {
 }
 
 /// The value of a variable that is set, without surrounding white space, through `parse`.
-fn parsed<T>(
+fn parse_variable<T>(
     set: &impl Fn(&str) -> Option<String>,
     name: &str,
     parse: impl Fn(&str) -> Option<T>,
@@ -166,7 +171,7 @@ mod tests {
     use super::*;
 
     fn read(variables: &[(&str, &str)]) -> Result<Variables, String> {
-        Variables::read(|name| {
+        Variables::read_values(|name| {
             variables.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned())
         })
     }
@@ -175,7 +180,7 @@ mod tests {
     fn processes_are_split_as_in_nccl_tests() {
         let colors = |name, value| {
             let split = read(&[(name, value)]).unwrap().split.unwrap();
-            (0..6).map(|process| split.color(process)).collect::<Vec<_>>()
+            (0..6).map(|process| split.group_color(process)).collect::<Vec<_>>()
         };
         assert_eq!(colors("NCCL_TESTS_SPLIT_MASK", "0x3"), [0, 1, 2, 3, 0, 1]);
         assert_eq!(colors("NCCL_TESTS_SPLIT_MASK", "10"), [0; 6]);

@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 use collectives::world::{self, World};
 use nix::sys::signal::{SigHandler, SigSet};
 
-use super::signal::{Signal, WAITED, interrupted, signal_code};
+use super::signal::{Signal, WAITED, interrupted_outcome, signal_code};
 use super::{Salvage, start_thread};
-use crate::gather::gather;
-use record::Outcome;
+use crate::gather::gather_json;
+use record::RunOutcome;
 
 /// Time from the signal until a process that is still running saves its results. It is shorter than the
 /// second after which mpirun kills.
@@ -58,9 +58,9 @@ impl Interrupt {
     ///
     /// # Errors
     /// When the signal thread cannot be started.
-    pub fn install(salvage: Salvage) -> io::Result<Self> {
+    pub fn install_interrupt(salvage: Salvage) -> io::Result<Self> {
         let interrupt = Self(Arc::new(InterruptState { salvage, ..InterruptState::default() }));
-        let mut current = lock(&CURRENT);
+        let mut current = lock_mutex(&CURRENT);
         if current.is_none() {
             take_over()?;
         }
@@ -70,13 +70,13 @@ impl Interrupt {
 
     /// Makes a signal stop all ranks together. A process that does not stop then ends the job through
     /// `process`. Before this call, a signal ends the process at once, because there is nothing to save.
-    pub fn joined(&self, process: &world::Handle) {
-        *lock(&self.0.world) = Some(Arc::downgrade(process));
+    pub fn set_world(&self, process: &world::Handle) {
+        *lock_mutex(&self.0.world) = Some(Arc::downgrade(process));
     }
 
     /// Returns the signal that requested a stop, as far as this process knows. It costs a single atomic load.
     /// Ranks exchange its number, so all stop at the same point.
-    pub fn requested(&self) -> Option<Signal> {
+    pub fn requested_signal(&self) -> Option<Signal> {
         Signal::try_from(self.0.requested.load(Ordering::SeqCst)).ok()
     }
 
@@ -86,29 +86,29 @@ impl Interrupt {
     /// # Errors
     /// When another process has failed.
     pub fn requested_by_any(&self, process: &dyn World) -> anyhow::Result<Option<Signal>> {
-        let own = self.requested().map_or(0, |signal| signal as i32);
-        let all: Vec<i32> = gather(process, &own)?;
+        let own = self.requested_signal().map_or(0, |signal| signal as i32);
+        let all: Vec<i32> = gather_json(process, &own)?;
         Ok(all.into_iter().filter_map(|number| Signal::try_from(number).ok()).max())
     }
 
     /// Requests a stop as a signal does, but without a time limit. Only the first request counts.
-    pub fn request(&self, signal: Signal) {
+    pub fn request_stop(&self, signal: Signal) {
         let _ = self.0.requested.compare_exchange(0, signal as i32, Ordering::SeqCst, Ordering::SeqCst);
     }
 
     /// Records that the run has stopped and the process ends normally. Only a second signal still ends it
     /// early.
-    pub fn done(&self) {
+    pub fn mark_done(&self) {
         self.0.done.store(true, Ordering::SeqCst);
     }
 
-    fn arrived(&self, signal: Signal) {
-        self.request(signal);
+    fn handle_signal(&self, signal: Signal) {
+        self.request_stop(signal);
         let now = Instant::now();
         let first = self.0.signalled.set(now).is_ok();
-        if lock(&self.0.world).is_none() {
+        if lock_mutex(&self.0.world).is_none() {
             // On this thread: a new one would wait for a library being loaded by another thread.
-            self.end(signal);
+            self.end_process(signal);
         }
         if !first && self.0.signalled.get().is_some_and(|&first| now - first < SAME_REQUEST) {
             return;
@@ -118,35 +118,38 @@ impl Interrupt {
             if first {
                 thread::sleep(SAVE_AFTER);
                 if !interrupt.0.done.load(Ordering::SeqCst) {
-                    interrupt.0.salvage.save(interrupt.outcome(signal));
+                    interrupt.0.salvage.run_hook(interrupt.signal_outcome(signal));
                 }
                 thread::sleep(END_AFTER);
                 if interrupt.0.done.load(Ordering::SeqCst) {
                     return;
                 }
             }
-            interrupt.end(signal);
+            interrupt.end_process(signal);
         });
         if started.is_err() {
-            self.end(signal);
+            self.end_process(signal);
         }
     }
 
-    fn end(&self, signal: Signal) -> ! {
-        let world = self.world().unwrap_or_else(world::single);
+    fn end_process(&self, signal: Signal) -> ! {
+        let world = self.current_world().unwrap_or_else(world::single);
         let message = format!("ended by {signal}");
-        self.0.salvage.end_job(&*world, self.outcome(signal), signal_code(signal), &message)
+        self.0.salvage.end_job(&*world, self.signal_outcome(signal), signal_code(signal), &message)
     }
 
     /// Returns the outcome of a run ended by `signal`. When another rank has died, the launcher may have sent
     /// the signal for that reason; the outcome is then that rank's failure.
-    fn outcome(&self, signal: Signal) -> Outcome {
-        let failed = self.world().and_then(|world| world.check().err());
-        failed.map_or_else(|| interrupted(signal), |error| Outcome::Failed { message: error.to_string() })
+    fn signal_outcome(&self, signal: Signal) -> RunOutcome {
+        let failed = self.current_world().and_then(|world| world.check().err());
+        failed.map_or_else(
+            || interrupted_outcome(signal),
+            |error| RunOutcome::Failed { message: error.to_string() },
+        )
     }
 
-    fn world(&self) -> Option<world::Handle> {
-        lock(&self.0.world).as_ref()?.upgrade()
+    fn current_world(&self) -> Option<world::Handle> {
+        lock_mutex(&self.0.world).as_ref()?.upgrade()
     }
 }
 
@@ -166,9 +169,9 @@ fn take_over() -> io::Result<()> {
     let wait = move || {
         also_started.wait();
         while let Ok(signal) = signals.wait() {
-            let current = lock(&CURRENT).clone();
+            let current = lock_mutex(&CURRENT).clone();
             if let Some(interrupt) = current.filter(|_| !ignored.contains(&signal)) {
-                interrupt.arrived(signal);
+                interrupt.handle_signal(signal);
             }
         }
     };
@@ -178,7 +181,7 @@ fn take_over() -> io::Result<()> {
     Ok(())
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -204,9 +207,9 @@ mod tests {
     #[test]
     fn the_first_request_counts() {
         let interrupt = Interrupt::default();
-        assert_eq!(interrupt.requested(), None);
-        interrupt.clone().request(Signal::SIGPIPE);
-        interrupt.request(Signal::SIGTERM);
-        assert_eq!(interrupt.requested(), Some(Signal::SIGPIPE));
+        assert_eq!(interrupt.requested_signal(), None);
+        interrupt.clone().request_stop(Signal::SIGPIPE);
+        interrupt.request_stop(Signal::SIGTERM);
+        assert_eq!(interrupt.requested_signal(), Some(Signal::SIGPIPE));
     }
 }

@@ -9,13 +9,13 @@ use std::time::Duration;
 use collectives::world::{self, Error, World};
 
 use super::print_message;
-use super::signal::{interrupted, signal_of_code};
-use record::Outcome;
+use super::signal::{interrupted_outcome, signal_of_code};
+use record::RunOutcome;
 
 /// Time limit of saving.
 const LIMIT: Duration = Duration::from_secs(5);
 
-type Hook = Box<dyn FnOnce(Outcome) + Send>;
+type Hook = Box<dyn FnOnce(RunOutcome) + Send>;
 
 /// Saves the results once, whichever thread ends the process: a rank's, the watchdog, the signal thread, or
 /// the world.
@@ -51,8 +51,8 @@ impl Salvage {
     /// Sets the hook that saves the results. It runs at most once, on a thread of its own, perhaps while
     /// ranks are still measuring, and is abandoned after five seconds. So it must not wait for a lock that a
     /// rank could hold forever.
-    pub fn set(&self, hook: impl FnOnce(Outcome) + Send + 'static) {
-        let mut state = self.lock();
+    pub fn set_hook(&self, hook: impl FnOnce(RunOutcome) + Send + 'static) {
+        let mut state = self.lock_state();
         if !state.running {
             state.ready = Some(Box::new(hook));
         }
@@ -60,16 +60,16 @@ impl Salvage {
 
     /// Removes the hook, because the run saves its results itself. Waits for a running hook, at most five
     /// seconds.
-    pub fn clear(&self) {
-        let mut state = self.lock();
+    pub fn remove_hook(&self) {
+        let mut state = self.lock_state();
         state.ready = None;
-        self.wait(state);
+        self.await_hook(state);
     }
 
     /// Runs the hook, and waits for it at most five seconds. Returns false when it has not finished. Does
     /// nothing when there is no hook, or it has run already.
-    pub fn save(&self, outcome: Outcome) -> bool {
-        let mut state = self.lock();
+    pub fn run_hook(&self, outcome: RunOutcome) -> bool {
+        let mut state = self.lock_state();
         let hook = state.ready.take();
         state.running |= hook.is_some();
         drop(state);
@@ -82,33 +82,33 @@ impl Salvage {
                 hook(outcome);
             });
         }
-        self.wait(self.lock())
+        self.await_hook(self.lock_state())
     }
 
     /// Sets the exit code of every failure; signals keep theirs.
     pub fn set_failure_code(&self, code: u8) {
-        self.lock().failure_code = Some(code);
+        self.lock_state().failure_code = Some(code);
     }
 
     /// Returns the exit code of a run with `outcome`: the one set for failures, otherwise the caller's
     /// `code`.
-    fn code(&self, outcome: &Outcome, code: u8) -> i32 {
+    fn exit_code(&self, outcome: &RunOutcome, code: u8) -> i32 {
         i32::from(self.failure_code(outcome).unwrap_or(code))
     }
 
     /// Returns the exit code set for failures, if this outcome is a failure.
-    fn failure_code(&self, outcome: &Outcome) -> Option<u8> {
-        self.lock().failure_code.filter(|_| matches!(outcome, Outcome::Failed { .. }))
+    fn failure_code(&self, outcome: &RunOutcome) -> Option<u8> {
+        self.lock_state().failure_code.filter(|_| matches!(outcome, RunOutcome::Failed { .. }))
     }
 
     /// Also runs the hook when the world ends this process because another rank has failed, or was
     /// interrupted. With an exit code for failures ([`Salvage::set_failure_code`]) the process ends here
     /// after a failure, since the world has a code of its own.
-    pub fn watch(&self, process: &dyn World) {
+    pub fn watch_world(&self, process: &dyn World) {
         let salvage = self.clone();
         process.before_exit(Box::new(move |error, code| {
             let outcome = outcome_of(error, code);
-            salvage.save(outcome.clone());
+            salvage.run_hook(outcome.clone());
             let of_failure = salvage.failure_code(&outcome);
             if let Some(code) = of_failure {
                 print_message(format_args!("nccl-bench: {error}"));
@@ -122,33 +122,33 @@ impl Salvage {
     /// Saves the results with `outcome`, and ends the job with an exit code and a message. If another rank is
     /// known to have failed, that failure is the outcome instead. Signals, the watchdog and failed ranks all
     /// end here; only the first of them counts.
-    pub fn end_job(&self, world: &dyn World, outcome: Outcome, code: u8, message: &str) -> ! {
+    pub fn end_job(&self, world: &dyn World, outcome: RunOutcome, code: u8, message: &str) -> ! {
         self.end_with(world, outcome, code, &format!("nccl-bench: {message}"))
     }
 
-    fn end_with(&self, world: &dyn World, outcome: Outcome, code: u8, line: &str) -> ! {
+    fn end_with(&self, world: &dyn World, outcome: RunOutcome, code: u8, line: &str) -> ! {
         self.claim_end();
         // Before saving, which takes time: a failure found by the world meanwhile would be a second reason.
         let outcome = match world.begin_end() {
             Ok(()) => outcome,
             Err((error, code)) => outcome_of(&error, code),
         };
-        let code = self.code(&outcome, code);
-        self.save(outcome);
+        let code = self.exit_code(&outcome, code);
+        self.run_hook(outcome);
         world.abort(code, line)
     }
 
     /// Returns for the first thread only. Other threads sleep until it has ended the process, so the saved
     /// results, the message and the exit code have one reason.
     fn claim_end(&self) {
-        while mem::replace(&mut self.lock().ending, true) {
+        while mem::replace(&mut self.lock_state().ending, true) {
             thread::sleep(Duration::from_secs(3600));
         }
     }
 
     /// Ends a rank after its failure. When another rank failed first, the saved outcome and the message name
     /// that rank instead.
-    pub fn end(&self, rank: &dyn World, code: u8, message: &str) -> ! {
+    pub fn end_rank(&self, rank: &dyn World, code: u8, message: &str) -> ! {
         let cause = match rank.check() {
             Err(error @ Error::RankFailed { rank: failed, .. }) if failed != rank.rank() => Some(error),
             _ => None,
@@ -160,28 +160,28 @@ impl Salvage {
                 format!("rank {} on host {}: nccl-bench: {message}", rank.rank(), world::host().name)
             }
         };
-        let outcome = Outcome::Failed { message: outcome };
+        let outcome = RunOutcome::Failed { message: outcome };
         match cause {
             Some(cause) => self.end_with(rank, outcome, code, &cause.to_string()),
             None => self.end_job(rank, outcome, code, message),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HookState> {
+    fn lock_state(&self) -> MutexGuard<'_, HookState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits while the hook runs, up to [`LIMIT`]. Returns false when it is still running.
-    fn wait(&self, state: MutexGuard<'_, HookState>) -> bool {
+    fn await_hook(&self, state: MutexGuard<'_, HookState>) -> bool {
         let ended = self.0.ended.wait_timeout_while(state, LIMIT, |state| state.running);
         !ended.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 }
 
 /// Returns the outcome of a run ended by the failure or interruption of another rank.
-fn outcome_of(error: &Error, code: i32) -> Outcome {
-    let failed = || Outcome::Failed { message: error.to_string() };
-    signal_of_code(code).map_or_else(failed, interrupted)
+fn outcome_of(error: &Error, code: i32) -> RunOutcome {
+    let failed = || RunOutcome::Failed { message: error.to_string() };
+    signal_of_code(code).map_or_else(failed, interrupted_outcome)
 }
 
 /// Marks the hook as ended when it is dropped.
@@ -189,7 +189,7 @@ struct Ended(Salvage);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        self.0.lock().running = false;
+        self.0.lock_state().running = false;
         self.0.0.ended.notify_all();
     }
 }
@@ -200,34 +200,34 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc;
 
-    fn failed() -> Outcome {
-        Outcome::Failed { message: "lost".to_owned() }
+    fn failed() -> RunOutcome {
+        RunOutcome::Failed { message: "lost".to_owned() }
     }
 
     #[test]
     fn what_was_measured_is_saved_once() {
         let salvage = Salvage::default();
-        assert!(salvage.save(failed()), "there is nothing to save");
+        assert!(salvage.run_hook(failed()), "there is nothing to save");
         let saved = Arc::new(AtomicUsize::new(0));
         for _ in 0..2 {
             let saved = Arc::clone(&saved);
-            salvage.set(move |outcome| {
+            salvage.set_hook(move |outcome| {
                 assert_eq!(outcome, failed());
                 saved.fetch_add(1, Ordering::SeqCst);
             });
         }
-        assert!(salvage.clone().save(failed()));
-        assert!(salvage.save(failed()));
+        assert!(salvage.clone().run_hook(failed()));
+        assert!(salvage.run_hook(failed()));
         assert_eq!(saved.load(Ordering::SeqCst), 1);
     }
 
     #[test]
     fn a_failure_has_the_exit_code_that_was_set_and_a_signal_keeps_its_own() {
         let salvage = Salvage::default();
-        let interrupted = Outcome::Interrupted { signal: "SIGINT".to_owned() };
-        assert_eq!((salvage.code(&failed(), 1), salvage.code(&interrupted, 130)), (1, 130));
+        let interrupted = RunOutcome::Interrupted { signal: "SIGINT".to_owned() };
+        assert_eq!((salvage.exit_code(&failed(), 1), salvage.exit_code(&interrupted, 130)), (1, 130));
         salvage.set_failure_code(2);
-        assert_eq!((salvage.code(&failed(), 1), salvage.code(&interrupted, 130)), (2, 130));
+        assert_eq!((salvage.exit_code(&failed(), 1), salvage.exit_code(&interrupted, 130)), (2, 130));
     }
 
     #[test]
@@ -235,9 +235,9 @@ mod tests {
         let salvage = Salvage::default();
         let saved = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&saved);
-        salvage.set(move |_| counter.store(1, Ordering::SeqCst));
-        salvage.clear();
-        assert!(salvage.save(failed()));
+        salvage.set_hook(move |_| counter.store(1, Ordering::SeqCst));
+        salvage.remove_hook();
+        assert!(salvage.run_hook(failed()));
         assert_eq!(saved.load(Ordering::SeqCst), 0);
     }
 
@@ -248,18 +248,18 @@ mod tests {
         let (go, going) = mpsc::channel::<()>();
         let saved = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&saved);
-        salvage.set(move |_| {
+        salvage.set_hook(move |_| {
             started.send(()).unwrap();
             going.recv().unwrap();
             counter.fetch_add(1, Ordering::SeqCst);
         });
         let first = thread::spawn({
             let salvage = salvage.clone();
-            move || salvage.save(failed())
+            move || salvage.run_hook(failed())
         });
         has_started.recv().unwrap();
         go.send(()).unwrap();
-        assert!(salvage.save(failed()));
+        assert!(salvage.run_hook(failed()));
         assert_eq!(saved.load(Ordering::SeqCst), 1);
         assert!(first.join().unwrap());
     }
@@ -267,10 +267,10 @@ mod tests {
     #[test]
     fn a_hook_that_panics_or_is_stuck_holds_nobody_up() {
         let salvage = Salvage::default();
-        salvage.set(|_| std::panic::resume_unwind(Box::new("as the test wants it")));
-        assert!(salvage.save(failed()));
+        salvage.set_hook(|_| std::panic::resume_unwind(Box::new("as the test wants it")));
+        assert!(salvage.run_hook(failed()));
         let (_go, going) = mpsc::channel::<()>();
-        salvage.set(move |_| going.recv().unwrap());
-        assert!(!salvage.save(failed()));
+        salvage.set_hook(move |_| going.recv().unwrap());
+        assert!(!salvage.run_hook(failed()));
     }
 }

@@ -1,13 +1,13 @@
 //! Signals as exit codes and outcomes.
 
 pub use nix::sys::signal::Signal;
-use record::Outcome;
+use record::RunOutcome;
 
 /// Signals handled by a thread. Batch systems send SIGUSR1, SIGUSR2 or SIGALRM before a time limit (Slurm's
 /// `--signal`), and the kernel sends SIGXCPU at a limit of processor time. Without a handler, each of them
 /// ends the process. SIGPIPE is also a reason to stop, but is requested after a failed write
-/// ([`Interrupt::request`](super::Interrupt::request)). When ranks have different reasons, the signal with
-/// the greatest number counts.
+/// ([`Interrupt::request_stop`](super::Interrupt::request_stop)). When ranks have different reasons, the
+/// signal with the greatest number counts.
 pub(super) const WAITED: [Signal; 8] = [
     Signal::SIGHUP,
     Signal::SIGINT,
@@ -30,8 +30,8 @@ pub(super) fn signal_of_code(code: i32) -> Option<Signal> {
 }
 
 /// Returns the outcome of a run ended by a signal.
-pub fn interrupted(signal: Signal) -> Outcome {
-    Outcome::Interrupted { signal: signal.as_str().to_owned() }
+pub fn interrupted_outcome(signal: Signal) -> RunOutcome {
+    RunOutcome::Interrupted { signal: signal.as_str().to_owned() }
 }
 
 #[cfg(test)]
@@ -49,7 +49,7 @@ mod tests {
         ];
         for (signal, name, code) in codes {
             assert_eq!(signal_code(signal), code);
-            assert_eq!(interrupted(signal), Outcome::Interrupted { signal: name.to_owned() });
+            assert_eq!(interrupted_outcome(signal), RunOutcome::Interrupted { signal: name.to_owned() });
         }
         assert_eq!(signal_of_code(143), Some(Signal::SIGTERM));
         assert_eq!(signal_of_code(152), Some(Signal::SIGXCPU));

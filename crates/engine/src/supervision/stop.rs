@@ -29,7 +29,7 @@ pub enum Verdict {
 
 impl Verdict {
     /// Exit code of the process.
-    pub fn code(self) -> u8 {
+    pub fn verdict_code(self) -> u8 {
         match self {
             Self::Good => 0,
             Self::Wrong => WRONG_DATA,
@@ -70,7 +70,7 @@ impl<E: Into<anyhow::Error>> From<E> for Stop {
 
 impl Stop {
     /// The text of a refusal, [`Refused`](Self::Refused) or [`NoGpus`](Self::NoGpus); `None` after a failure.
-    pub fn refusal(&self) -> Option<String> {
+    pub fn refusal_text(&self) -> Option<String> {
         match self {
             Self::Refused(text) => Some(text.clone()),
             Self::NoGpus { asked_by, reason } => Some(format!("{asked_by} cannot run: {reason}")),
@@ -79,7 +79,7 @@ impl Stop {
     }
 
     /// Exit code of the process.
-    pub fn code(&self) -> u8 {
+    pub fn stop_code(&self) -> u8 {
         match self {
             Self::Refused(_) | Self::NoGpus { .. } => REFUSED,
             Self::Failed(error) => Self::code_of(error),

@@ -16,9 +16,9 @@ use collectives::DataType;
 use collectives::world::World;
 
 use crate::backend::{Backend, Capabilities, MemoryUse, TimedLoop};
-use crate::collective::{Collective, Work};
+use crate::collective::{Collective, RankWork};
 use crate::data::Op;
-use crate::gather::gather;
+use crate::gather::gather_json;
 use crate::groups::Groups;
 use crate::request::{Request, Roots, Sweep};
 use crate::supervision::Signal;
@@ -41,7 +41,7 @@ pub struct SweepPlan {
 impl SweepPlan {
     /// Returns the plan for sizes up to `max_bytes`, without a baseline.
     pub fn new(request: &Request, max_bytes: u64) -> Self {
-        let sweep = Sweep { min: request.settings.min_bytes, max: max_bytes, step: request.step() };
+        let sweep = Sweep { min: request.settings.min_bytes, max: max_bytes, step: request.size_step() };
         Self { request: request.clone(), sweep, versus: None, out_of_place_only: Vec::new() }
     }
 
@@ -56,7 +56,7 @@ impl SweepPlan {
     }
 
     /// Placements of a collective, in order.
-    pub fn placements(&self, collective: Collective) -> &'static [Placement] {
+    pub fn list_placements(&self, collective: Collective) -> &'static [Placement] {
         let both = &[Placement::OutOfPlace, Placement::InPlace];
         if self.out_of_place_only.contains(&collective) { &both[..1] } else { both }
     }
@@ -64,12 +64,12 @@ impl SweepPlan {
 
 /// Events of a sweep, in order; the same on every rank.
 #[derive(Debug)]
-pub enum Event<'a> {
+pub enum SweepEvent<'a> {
     /// The measurements of a collective begin.
     Begin(Collective),
-    /// A measurement of one size and placement: of the only group, or of each group in turn. The `Work` is
-    /// the operation of the group's first rank; absent for a pair of ranks.
-    Measured(&'a Measurement, Option<&'a Work>),
+    /// A measurement of one size and placement: of the only group, or of each group in turn. The `RankWork`
+    /// is the operation of the group's first rank; absent for a pair of ranks.
+    Measured(&'a Measurement, Option<&'a RankWork>),
     /// A signal ends the sweep, and has reached only these ranks so far.
     Stopped(Signal, Vec<usize>),
     /// A collective is left out, for this reason.
@@ -98,7 +98,7 @@ impl fmt::Display for SweepStep {
 /// Receiver of the events of a rank's sweep, and source of its stop requests and NCCL's choices. An error of
 /// a method ends the sweep.
 pub(crate) trait RankObserver {
-    fn event(&mut self, event: Event<'_>) -> anyhow::Result<()>;
+    fn handle_event(&mut self, event: SweepEvent<'_>) -> anyhow::Result<()>;
 
     /// Begins a step, for the watchdog and the progress display.
     fn begin_step(&self, _step: SweepStep) {}
@@ -106,11 +106,11 @@ pub(crate) trait RankObserver {
     fn begin_unlimited_step(&self, _what: &'static str) {}
 
     /// The signal that stops the sweep after this measurement, if any.
-    fn stop(&self) -> Option<Signal> {
+    fn stop_signal(&self) -> Option<Signal> {
         None
     }
 
-    fn before(&mut self, _work: &Work) -> anyhow::Result<()> {
+    fn prepare_measurement(&mut self, _work: &RankWork) -> anyhow::Result<()> {
         Ok(())
     }
 
@@ -118,14 +118,18 @@ pub(crate) trait RankObserver {
     fn record_choices(&mut self, _on: bool) {}
 
     /// Returns the algorithm of the recorded operations, `aggregated` of them in a group, if it is known.
-    fn algorithm(&mut self, _work: &Work, _aggregated: usize) -> anyhow::Result<Option<Algorithm>> {
+    fn recorded_algorithm(
+        &mut self,
+        _work: &RankWork,
+        _aggregated: usize,
+    ) -> anyhow::Result<Option<Algorithm>> {
         Ok(None)
     }
 }
 
 /// Runs the sweep as one rank of `world`, also one that does not measure. Every rank calls it with the same
 /// plan and groups. Returns the signal that has stopped it, if any.
-pub(crate) fn run(
+pub(crate) fn run_sweep(
     plan: &SweepPlan,
     world: &dyn World,
     groups: &Groups,
@@ -133,31 +137,31 @@ pub(crate) fn run(
     observer: &mut dyn RankObserver,
 ) -> anyhow::Result<Option<Signal>> {
     // Different in each group: data of another group must not be taken for right.
-    let first_seed = TIMING_SEED + GROUP_SEEDS * groups.index(world.rank()).unwrap_or(0) as u64;
+    let first_seed = TIMING_SEED + GROUP_SEEDS * groups.group_index(world.rank()).unwrap_or(0) as u64;
     let mut seed = first_seed;
     for &collective in &plan.request.collectives {
-        if let Some(ranks) = groups.sizes().find(|&ranks| !collective.runs_over(ranks)) {
+        if let Some(ranks) = groups.group_sizes().find(|&ranks| !collective.runs_over(ranks)) {
             let reason = format!("it needs a power of two as number of ranks, but there are {ranks}");
-            observer.event(Event::LeftOut(collective, reason))?;
+            observer.handle_event(SweepEvent::LeftOut(collective, reason))?;
             continue;
         }
-        observer.event(Event::Begin(collective))?;
-        for case in cases(plan, collective, groups.smallest()) {
+        observer.handle_event(SweepEvent::Begin(collective))?;
+        for case in list_cases(plan, collective, groups.smallest_size()) {
             let mut rank =
                 RankSweep { plan, world, groups, backend, observer, case, first_seed, seed: &mut seed };
-            if let Some(signal) = rank.run()? {
+            if let Some(signal) = rank.run_case()? {
                 return Ok(Some(signal));
             }
         }
         let memory = if plan.request.memory_report { most_memory(world, backend)? } else { None };
-        observer.event(Event::End(memory))?;
+        observer.handle_event(SweepEvent::End(memory))?;
     }
     Ok(None)
 }
 
 /// Maximum over the ranks of each kind of memory.
 fn most_memory(world: &dyn World, backend: &dyn Backend) -> anyhow::Result<Option<MemoryUse>> {
-    let all = gather(world, &backend.memory_use().unwrap_or_default())?;
+    let all = gather_json(world, &backend.memory_use().unwrap_or_default())?;
     Ok(all.into_iter().reduce(|one, other| MemoryUse {
         initialization: one.initialization.max(other.initialization),
         buffers: one.buffers.max(other.buffers),
@@ -176,9 +180,12 @@ pub struct Case {
 
 /// All cases of a collective: types, of each the operators, of each the roots. `ranks` is the number of ranks
 /// of the smallest group.
-pub fn cases(plan: &SweepPlan, collective: Collective, ranks: usize) -> Vec<Case> {
-    let ops: Vec<Option<Op>> =
-        if collective.reduces() { plan.request.ops.iter().copied().map(Some).collect() } else { vec![None] };
+pub fn list_cases(plan: &SweepPlan, collective: Collective, ranks: usize) -> Vec<Case> {
+    let ops: Vec<Option<Op>> = if collective.is_reduction() {
+        plan.request.ops.iter().copied().map(Some).collect()
+    } else {
+        vec![None]
+    };
     let roots: Vec<Option<usize>> = match plan.request.roots {
         _ if !collective.has_root() => vec![None],
         Roots::One(root) => vec![Some(root)],

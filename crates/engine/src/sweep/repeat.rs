@@ -1,6 +1,6 @@
 //! Number of repetitions of a measurement: limited by time, or by the precision of the median.
 
-use record::statistics::median;
+use record::statistics::find_median;
 
 /// Minimum number of rounds of a batch for a statement on the precision of its median.
 pub(super) const LEAST_ROUNDS: usize = 6;
@@ -8,7 +8,7 @@ pub(super) const LEAST_ROUNDS: usize = 6;
 /// Returns the number of iterations, from 1 to `most`, that take at most `seconds`. `trial` returns the time
 /// of a number of iterations. The last trial has at least a twentieth of the result: in fewer iterations, the
 /// wait for other ranks to begin would dominate.
-pub(super) fn fitting(
+pub(super) fn fitting_iterations(
     seconds: f64,
     most: usize,
     mut trial: impl FnMut(usize) -> anyhow::Result<f64>,
@@ -31,7 +31,7 @@ pub(super) fn is_stable(rounds: &[f64], share: f64) -> bool {
     let agree = |one: f64, other: f64| (one - other).abs() <= share * one.min(other);
     is_precise(first, share)
         && is_precise(second, share)
-        && median(first).zip(median(second)).is_some_and(|(one, other)| agree(one, other))
+        && find_median(first).zip(find_median(second)).is_some_and(|(one, other)| agree(one, other))
 }
 
 /// Returns true when the 95 % confidence interval of the median, from order statistics (the binomial
@@ -47,5 +47,6 @@ fn is_precise(rounds: &[f64], share: f64) -> bool {
     let middle = count as f64 / 2.0;
     let lower = sorted[(middle - reach).floor().max(0.0) as usize];
     let upper = sorted[((middle + reach).ceil() as usize).min(count - 1)];
-    median(rounds).is_some_and(|median| upper - median <= share * median && median - lower <= share * median)
+    find_median(rounds)
+        .is_some_and(|median| upper - median <= share * median && median - lower <= share * median)
 }

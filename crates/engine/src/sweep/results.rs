@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use super::SweepPlan;
 use crate::backend::{BackendRole, StreamRounds, TimedLoop, Times};
-use crate::collective::{Bandwidth, Work};
+use crate::collective::{Bandwidth, RankWork};
 use crate::data::Tally;
 use crate::groups::Groups;
 use record::provenance::now_utc;
-use record::statistics::{Statistics, median};
-use record::{Algorithm, Average, Measurement, Mismatch, PerIteration, RankTimes, Versus};
+use record::statistics::{Statistics, find_median};
+use record::{Algorithm, Average, Measurement, PerIteration, RankMismatch, RankTimes, Versus};
 
 /// Times of the rounds of one backend on this rank.
 #[derive(Default)]
@@ -28,8 +28,8 @@ pub(super) struct RankRounds {
 }
 
 impl RankRounds {
-    pub(super) fn add(&mut self, times: Times, timed_loop: &TimedLoop) {
-        let operations = timed_loop.operations();
+    pub(super) fn add_round(&mut self, times: Times, timed_loop: &TimedLoop) {
+        let operations = timed_loop.total_operations();
         let per_operation = |time: Duration| time.as_secs_f64() / operations as f64;
         self.iterations = timed_loop.iterations;
         self.operations += operations;
@@ -49,19 +49,20 @@ pub(super) struct JobResult {
     /// Microseconds per operation of each round; empty for a single round.
     pub(super) rounds_us: Vec<f64>,
     pub(super) wrong: Option<u64>,
-    pub(super) mismatches: Vec<Mismatch>,
+    pub(super) mismatches: Vec<RankMismatch>,
 }
 
 impl JobResult {
     /// `ranks` has the number of each rank for the record, and its result.
-    pub(super) fn of(ranks: &[(usize, &BackendResult)], average: Average, verified: bool) -> Self {
+    pub(super) fn from_ranks(ranks: &[(usize, &BackendResult)], average: Average, verified: bool) -> Self {
         let results = || ranks.iter().map(|&(_, found)| found);
         let count = results().map(|found| found.seconds.len()).min().unwrap_or(0);
-        let rounds: Vec<f64> =
-            (0..count).map(|round| reduce(average, results().map(|found| found.seconds[round]))).collect();
+        let rounds: Vec<f64> = (0..count)
+            .map(|round| reduce_times(average, results().map(|found| found.seconds[round])))
+            .collect();
         let mismatches = ranks.iter().filter(|(_, found)| found.wrong > 0);
         Self {
-            seconds: reduce(average, results().map(|found| median(&found.seconds).unwrap_or(0.0))),
+            seconds: reduce_times(average, results().map(|found| find_median(&found.seconds).unwrap_or(0.0))),
             best: rounds.iter().copied().fold(f64::INFINITY, f64::min),
             rounds_us: if count > 1 {
                 rounds.iter().map(|seconds| seconds * 1e6).collect()
@@ -70,13 +71,13 @@ impl JobResult {
             },
             wrong: verified.then(|| results().map(|found| found.wrong).sum()),
             mismatches: mismatches
-                .map(|&(rank, found)| Mismatch { rank, wrong: found.wrong, first: found.first.clone() })
+                .map(|&(rank, found)| RankMismatch { rank, wrong: found.wrong, first: found.first.clone() })
                 .collect(),
         }
     }
 
     /// The record of a baseline with this result, beside that of the primary backend.
-    fn versus(self, primary: &Self, bandwidth: Bandwidth) -> Versus {
+    fn into_versus(self, primary: &Self, bandwidth: Bandwidth) -> Versus {
         Versus {
             time_us: self.seconds * 1e6,
             algbw_gbps: bandwidth.algorithm,
@@ -124,7 +125,7 @@ pub(super) struct BackendResult {
 }
 
 impl BackendResult {
-    pub(super) fn add(&mut self, rounds: &StreamRounds, Tally { wrong, lowest }: Tally) {
+    pub(super) fn add_tally(&mut self, rounds: &StreamRounds, Tally { wrong, lowest }: Tally) {
         self.wrong = self.wrong.saturating_add(wrong);
         let way = if rounds.graph_launches == 0 { "eager" } else { "as a graph" };
         if !self.first.is_empty() {
@@ -133,7 +134,7 @@ impl BackendResult {
         self.first.push_str(&format!(
             "element {lowest} (on the stream, {way}: {wrong} wrong in {} rounds, this one with the lowest \
              number)",
-            rounds.total()
+            rounds.total_rounds()
         ));
     }
 }
@@ -144,13 +145,13 @@ pub(super) fn of_group<'a>(
     members: &[usize],
     all: &'a [RankResult],
 ) -> Vec<(usize, &'a RankResult)> {
-    members.iter().filter_map(|&rank| Some((groups.number(rank)?, all.get(rank)?))).collect()
+    members.iter().filter_map(|&rank| Some((groups.measured_number(rank)?, all.get(rank)?))).collect()
 }
 
 /// The measurement of a group with these results.
-pub(super) fn measurement(
+pub(super) fn group_measurement(
     plan: &SweepPlan,
-    work: &Work,
+    work: &RankWork,
     cycle: usize,
     operations: usize,
     verified: bool,
@@ -160,37 +161,42 @@ pub(super) fn measurement(
     let role = |role: BackendRole| -> Option<JobResult> {
         let ranks: Option<Vec<(usize, &BackendResult)>> =
             ranks.iter().map(|(rank, results)| Some((*rank, results.backends.get(role as usize)?))).collect();
-        Some(JobResult::of(&ranks?, plan.request.settings.average, verified))
+        Some(JobResult::from_ranks(&ranks?, plan.request.settings.average, verified))
     };
     let primary = role(BackendRole::Primary).unwrap_or_default();
-    let bandwidth =
-        |result: &JobResult| Bandwidth::new(collective, work.moved(), result.seconds, work.participant.ranks);
+    let bandwidth = |result: &JobResult| {
+        Bandwidth::new(collective, work.moved_bytes(), result.seconds, work.participant.ranks)
+    };
     let versus = role(BackendRole::Baseline).map(|baseline| {
         let bandwidth = bandwidth(&baseline);
-        baseline.versus(&primary, bandwidth)
+        baseline.into_versus(&primary, bandwidth)
     });
     let bandwidth = bandwidth(&primary);
     let skipped = |times: &[f64]| {
-        Statistics::of(times.get(plan.request.settings.per_iteration_skip..).unwrap_or_default())
+        Statistics::from_times(times.get(plan.request.settings.per_iteration_skip..).unwrap_or_default())
     };
     let results: Vec<&RankResult> = ranks.iter().map(|&(_, results)| results).collect();
-    let times_us = longest(results.iter().map(|results| &results.each_us[..]));
+    let times_us = longest_times(results.iter().map(|results| &results.each_us[..]));
     let per_rank = results
         .iter()
         .map(|results| RankTimes {
-            time_us: results.backends.first().and_then(|primary| median(&primary.seconds)).unwrap_or(0.0)
+            time_us: results
+                .backends
+                .first()
+                .and_then(|primary| find_median(&primary.seconds))
+                .unwrap_or(0.0)
                 * 1e6,
             statistics: skipped(&results.each_us),
         })
         .collect();
     Measurement {
-        collective: collective.name().to_owned(),
+        collective: collective.collective_name().to_owned(),
         cycle,
         data_type: work.data_type.name().to_owned(),
-        op: work.op.map(|op| op.name().to_owned()),
+        op: work.op.map(|op| op.operator_name().to_owned()),
         root: work.participant.root,
         placement: work.placement,
-        bytes: work.bytes() as u64,
+        bytes: work.reported_bytes() as u64,
         count: work.counts.parameter as u64,
         time_us: primary.seconds * 1e6,
         cpu_time_us: plan.request.settings.cpu_time.then(|| results[0].enqueue * 1e6),
@@ -203,7 +209,7 @@ pub(super) fn measurement(
         statistics: skipped(&times_us),
         per_iteration: plan.timed_loop().each.then(|| PerIteration {
             skipped: plan.request.settings.per_iteration_skip,
-            processes_us: processes(&results),
+            processes_us: process_times(&results),
             times_us,
         }),
         per_rank,
@@ -213,7 +219,7 @@ pub(super) fn measurement(
     }
 }
 
-pub(super) fn reduce(average: Average, times: impl ExactSizeIterator<Item = f64> + Clone) -> f64 {
+pub(super) fn reduce_times(average: Average, times: impl ExactSizeIterator<Item = f64> + Clone) -> f64 {
     let count = times.len() as f64;
     match average {
         Average::Rank0 => times.clone().next().unwrap_or_default(),
@@ -224,7 +230,7 @@ pub(super) fn reduce(average: Average, times: impl ExactSizeIterator<Item = f64>
 }
 
 /// Returns the longest time of each iteration.
-pub(super) fn longest<'a>(ranks: impl Iterator<Item = &'a [f64]>) -> Vec<f64> {
+pub(super) fn longest_times<'a>(ranks: impl Iterator<Item = &'a [f64]>) -> Vec<f64> {
     let mut longest = Vec::new();
     for times in ranks {
         longest.resize(longest.len().max(times.len()), 0.0_f64);
@@ -234,11 +240,14 @@ pub(super) fn longest<'a>(ranks: impl Iterator<Item = &'a [f64]>) -> Vec<f64> {
 }
 
 /// Returns the longest time of each iteration for each process; empty for a single process.
-pub(super) fn processes(ranks: &[&RankResult]) -> Vec<Vec<f64>> {
+pub(super) fn process_times(ranks: &[&RankResult]) -> Vec<Vec<f64>> {
     let processes: Vec<&[&RankResult]> =
         ranks.chunk_by(|one, other| (one.process, &one.host) == (other.process, &other.host)).collect();
     if processes.len() < 2 {
         return Vec::new();
     }
-    processes.into_iter().map(|ranks| longest(ranks.iter().map(|results| &results.each_us[..]))).collect()
+    processes
+        .into_iter()
+        .map(|ranks| longest_times(ranks.iter().map(|results| &results.each_us[..])))
+        .collect()
 }

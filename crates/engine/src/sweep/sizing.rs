@@ -6,14 +6,14 @@ use collectives::{DataType, world};
 
 use crate::backend::{BufferSizes, RankDevice};
 use crate::collective::{Collective, Counts, Participant};
-use crate::gather::gather;
+use crate::gather::gather_json;
 use crate::groups::Groups;
 use crate::request::{Request, Size};
 use crate::supervision::Stop;
 
 /// Returns the sweep's largest size, the sizes of the buffers, and the size to which a larger requested one
 /// was reduced. The same on every rank. A rank that does not measure has no device.
-pub(crate) fn sizes(
+pub(crate) fn agree_on_sizes(
     request: &Request,
     default_max_bytes: u64,
     device: Option<&RankDevice>,
@@ -23,25 +23,25 @@ pub(crate) fn sizes(
     let host = world::host().name;
     let own = device
         .map(|device| (device.capacity, format!("{} of rank {} on {host}", device.memory, world.rank())));
-    let (capacity, owner) = gather(world, &own)?.into_iter().flatten().min().unwrap_or_default();
+    let (capacity, owner) = gather_json(world, &own)?.into_iter().flatten().min().unwrap_or_default();
     sizes_within(request, default_max_bytes, (capacity, &owner), groups)
 }
 
-/// [`sizes`] with the least memory of a rank, in bytes, and its name.
+/// [`agree_on_sizes`] with the least memory of a rank, in bytes, and its name.
 pub(crate) fn sizes_within(
     request: &Request,
     default_max_bytes: u64,
     (capacity, owner): (u64, &str),
     groups: &Groups,
 ) -> Result<(u64, BufferSizes, Option<u64>), Stop> {
-    let sizes: BTreeSet<usize> = groups.sizes().collect();
+    let sizes: BTreeSet<usize> = groups.group_sizes().collect();
     let fitting = largest_fitting(request, capacity, &sizes);
     if request.settings.min_bytes > fitting {
         return Err(Stop::Refused(format!(
             "size {} does not fit: {owner} has room for buffers of {} at most ({})",
             Size(request.settings.min_bytes),
             Size(fitting),
-            request.names.of("max_bytes"),
+            request.names.field_name("max_bytes"),
         )));
     }
     let asked = request.max_bytes;
@@ -63,13 +63,13 @@ fn buffer_sizes(
     let send = if max_bytes.saturating_mul(2) <= capacity {
         receive
     } else {
-        usize::try_from(sent(request, max_bytes, group_sizes))?
+        usize::try_from(largest_sent(request, max_bytes, group_sizes))?
     };
     Ok(BufferSizes { send, receive })
 }
 
 /// Maximum number of bytes that a rank of groups of these sizes sends for a size.
-fn sent(request: &Request, max_bytes: u64, group_sizes: &BTreeSet<usize>) -> u64 {
+fn largest_sent(request: &Request, max_bytes: u64, group_sizes: &BTreeSet<usize>) -> u64 {
     let bytes = |collective: &Collective, data_type: DataType| match collective {
         // A row of the matrix has at most the size.
         Collective::AllToAllV => max_bytes,
@@ -91,7 +91,7 @@ fn sent(request: &Request, max_bytes: u64, group_sizes: &BTreeSet<usize>) -> u64
 /// The largest size whose buffers fit into `capacity` bytes, rounded down to MiB if it is larger.
 fn largest_fitting(request: &Request, capacity: u64, group_sizes: &BTreeSet<usize>) -> u64 {
     const MIB: u64 = 1 << 20;
-    let needed = |max_bytes: u64| max_bytes + sent(request, max_bytes, group_sizes);
+    let needed = |max_bytes: u64| max_bytes + largest_sent(request, max_bytes, group_sizes);
     let (mut fits, mut too_much) = (0, capacity + 1);
     while too_much - fits > 1 {
         let middle = fits + (too_much - fits) / 2;

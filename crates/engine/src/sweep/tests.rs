@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use collectives::world;
 
-use super::repeat::{LEAST_ROUNDS, fitting, is_stable};
-use super::results::{BackendResult, JobResult, RankResult, longest, processes, reduce};
+use super::repeat::{LEAST_ROUNDS, fitting_iterations, is_stable};
+use super::results::{BackendResult, JobResult, RankResult, longest_times, process_times, reduce_times};
 use super::*;
 use crate::backend::{BackendRole, Barrier, StreamRounds, Times};
 use crate::data::{Mismatches, Tally};
 use crate::request::Fault;
-use record::{Average, Mismatch};
+use record::{Average, RankMismatch};
 
 #[test]
 fn the_ranks_times_become_one_as_asked() {
     let times = [3.0, 1.0, 2.0, 6.0];
     let reduced = [Average::Rank0, Average::Mean, Average::Min, Average::Max]
-        .map(|average| reduce(average, times.iter().copied()));
+        .map(|average| reduce_times(average, times.iter().copied()));
     assert_eq!(reduced, [3.0, 3.0, 1.0, 6.0]);
 }
 
@@ -32,10 +32,10 @@ fn an_iteration_lasts_as_long_as_its_slowest_rank() {
         stop: None,
     };
     let ranks = [results(7, &[1.0, 5.0]), results(7, &[2.0, 4.0]), results(8, &[3.0, 3.0])];
-    assert_eq!(longest(ranks.iter().map(|results| &results.each_us[..])), [3.0, 5.0]);
+    assert_eq!(longest_times(ranks.iter().map(|results| &results.each_us[..])), [3.0, 5.0]);
     let [first, second, third] = &ranks;
-    assert_eq!(processes(&[first, second, third]), [[2.0, 5.0], [3.0, 3.0]]);
-    assert_eq!(processes(&[first, second]), [[0.0; 0]; 0]);
+    assert_eq!(process_times(&[first, second, third]), [[2.0, 5.0], [3.0, 3.0]]);
+    assert_eq!(process_times(&[first, second]), [[0.0; 0]; 0]);
 }
 
 #[test]
@@ -79,25 +79,25 @@ impl Told {
 }
 
 impl Backend for Told {
-    fn fill(&mut self, _: &Work, _: u64) -> anyhow::Result<()> {
+    fn fill_buffers(&mut self, _: &RankWork, _: u64) -> anyhow::Result<()> {
         Ok(())
     }
 
-    fn activate(&mut self, role: BackendRole) {
+    fn activate_role(&mut self, role: BackendRole) {
         self.add(if role == BackendRole::Primary { "primary" } else { "baseline" });
     }
 
-    fn start(&mut self, _: &Work, _: usize, graph: bool) -> anyhow::Result<()> {
+    fn start_operation(&mut self, _: &RankWork, _: usize, graph: bool) -> anyhow::Result<()> {
         self.add(if graph { "start in a graph" } else { "start" });
         Ok(())
     }
 
-    fn complete(&mut self) -> anyhow::Result<()> {
+    fn await_completion(&mut self) -> anyhow::Result<()> {
         self.add("complete");
         Ok(())
     }
 
-    fn time(&mut self, _: &Work, timed_loop: &TimedLoop, _: &Barrier<'_>) -> anyhow::Result<Times> {
+    fn time_loop(&mut self, _: &RankWork, timed_loop: &TimedLoop, _: &Barrier<'_>) -> anyhow::Result<Times> {
         let TimedLoop { iterations, aggregated, graph_launches, .. } = *timed_loop;
         self.add(match (iterations, aggregated, graph_launches) {
             (5, ..) => "time",
@@ -111,17 +111,17 @@ impl Backend for Told {
         Ok(Times { total, each_us, ..Times::default() })
     }
 
-    fn corrupt(&mut self, _: &Work, _: u64, _: usize) -> anyhow::Result<()> {
+    fn corrupt_result(&mut self, _: &RankWork, _: u64, _: usize) -> anyhow::Result<()> {
         Ok(())
     }
 
-    fn check(&mut self, _: &Work, _: u64) -> anyhow::Result<Mismatches> {
+    fn check_result(&mut self, _: &RankWork, _: u64) -> anyhow::Result<Mismatches> {
         Ok(Mismatches::default())
     }
 
     fn check_on_stream(
         &mut self,
-        _: &Work,
+        _: &RankWork,
         rounds: &StreamRounds,
         barrier: &Barrier<'_>,
     ) -> anyhow::Result<Option<Tally>> {
@@ -131,13 +131,15 @@ impl Backend for Told {
             (3, 4) => "a graph on the stream",
             _ => "something else on the stream",
         });
-        Ok(rounds.corrupt_index.map(|index| Tally { wrong: rounds.total() as u64, lowest: index as u64 }))
+        Ok(rounds
+            .corrupt_index
+            .map(|index| Tally { wrong: rounds.total_rounds() as u64, lowest: index as u64 }))
     }
 }
 
 impl RankObserver for Told {
-    fn event(&mut self, event: Event<'_>) -> anyhow::Result<()> {
-        if let Event::Measured(Measurement { wrong: Some(22), .. }, _) = event {
+    fn handle_event(&mut self, event: SweepEvent<'_>) -> anyhow::Result<()> {
+        if let SweepEvent::Measured(Measurement { wrong: Some(22), .. }, _) = event {
             self.add("22 wrong");
         }
         Ok(())
@@ -147,7 +149,7 @@ impl RankObserver for Told {
         self.add(if on { "record" } else { "stop recording" });
     }
 
-    fn algorithm(&mut self, _: &Work, _: usize) -> anyhow::Result<Option<Algorithm>> {
+    fn recorded_algorithm(&mut self, _: &RankWork, _: usize) -> anyhow::Result<Option<Algorithm>> {
         self.add("algorithm");
         Ok(None)
     }
@@ -165,7 +167,7 @@ fn plan(change: impl FnOnce(&mut Request)) -> SweepPlan {
 fn all(plan: &SweepPlan) -> Vec<&'static str> {
     let told = Told::default();
     let (mut backend, mut observer) = (told.clone(), told.clone());
-    run(plan, &*world::single(), &Groups::of_all(1), &mut backend, &mut observer).unwrap();
+    run_sweep(plan, &*world::single(), &Groups::of_all(1), &mut backend, &mut observer).unwrap();
     told.calls.take()
 }
 
@@ -219,17 +221,17 @@ fn a_graph_has_two_rounds_or_more_and_is_launched_again() {
     for (count, rounds, launches) in
         [(1, 1, 1), (2, 2, 1), (3, 3, 1), (4, 2, 2), (10, 3, 4), (200, 50, 4), (1000, 63, 16)]
     {
-        let found = StreamRounds::graph(count, 7);
+        let found = StreamRounds::graph_rounds(count, 7);
         assert_eq!((found.rounds, found.graph_launches), (rounds, launches), "{count}");
-        assert!(found.total() >= count && found.seed == 7);
+        assert!(found.total_rounds() >= count && found.seed == 7);
     }
 }
 
 #[test]
 fn what_was_wrong_on_the_stream_is_added_and_named() {
     let mut found = BackendResult { seconds: Vec::new(), wrong: 2, first: "element 0: wrong".to_owned() };
-    found.add(&StreamRounds::eager(200, 1), Tally { wrong: 30, lowest: 5 });
-    found.add(&StreamRounds::graph(200, 1), Tally { wrong: 400, lowest: 6 });
+    found.add_tally(&StreamRounds::eager_rounds(200, 1), Tally { wrong: 30, lowest: 5 });
+    found.add_tally(&StreamRounds::graph_rounds(200, 1), Tally { wrong: 400, lowest: 6 });
     assert_eq!(found.wrong, 432);
     let parts: Vec<&str> = found.first.split("; ").collect();
     assert_eq!(parts[0], "element 0: wrong");
@@ -288,7 +290,7 @@ fn two_sides_take_turns_and_the_last_of_a_round_is_the_first_of_the_next() {
 fn what_fits_is_tried_with_so_many_that_a_late_start_hardly_counts() {
     let fits = |seconds, most, start: f64, each: f64| {
         let mut tried = Vec::new();
-        let found = fitting(seconds, most, |iterations| {
+        let found = fitting_iterations(seconds, most, |iterations| {
             tried.push(iterations);
             Ok(start + each * iterations as f64)
         });
@@ -315,7 +317,7 @@ fn the_pass_for_the_statistics_is_within_the_budget() {
             change(request);
         });
         plan.out_of_place_only = vec![Collective::AllReduce];
-        run(&plan, &*world::single(), &Groups::of_all(1), &mut backend, &mut observer).unwrap();
+        run_sweep(&plan, &*world::single(), &Groups::of_all(1), &mut backend, &mut observer).unwrap();
         told.loops.take()
     };
     // The trials of one and of some come first, of both passes. 100 operations take a second.
@@ -339,15 +341,15 @@ fn what_the_ranks_took_is_made_one_round_by_round() {
     let found =
         |seconds: [f64; 3], wrong| BackendResult { seconds: seconds.to_vec(), wrong, first: "it".to_owned() };
     let ranks = [found([3.0, 1.0, 2.0], 0), found([5.0, 9.0, 6.0], 4)];
-    let taken = JobResult::of(&[(0, &ranks[0]), (3, &ranks[1])], Average::Mean, true);
+    let taken = JobResult::from_ranks(&[(0, &ranks[0]), (3, &ranks[1])], Average::Mean, true);
     // The mean of the medians; the shortest of the rounds' means.
     assert_eq!((taken.seconds, taken.best), (4.0, 4.0));
     assert_eq!(taken.rounds_us, [4e6, 5e6, 4e6]);
     assert_eq!(taken.wrong, Some(4));
-    assert_eq!(taken.mismatches, [Mismatch { rank: 3, wrong: 4, first: "it".to_owned() }]);
-    let slowest = JobResult::of(&[(0, &ranks[0]), (3, &ranks[1])], Average::Max, false);
+    assert_eq!(taken.mismatches, [RankMismatch { rank: 3, wrong: 4, first: "it".to_owned() }]);
+    let slowest = JobResult::from_ranks(&[(0, &ranks[0]), (3, &ranks[1])], Average::Max, false);
     assert_eq!((slowest.seconds, slowest.best, slowest.wrong), (6.0, 5.0, None));
     let once = BackendResult { seconds: vec![2.0], wrong: 0, first: String::new() };
-    let once = JobResult::of(&[(0, &once)], Average::Mean, true);
+    let once = JobResult::from_ranks(&[(0, &once)], Average::Mean, true);
     assert_eq!((once.seconds, once.best, once.rounds_us), (2.0, 2.0, Vec::new()));
 }

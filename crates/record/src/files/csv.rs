@@ -6,11 +6,11 @@ use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
-use crate::run::{Measurement, Outcome, Run};
+use crate::run::{Measurement, Run, RunOutcome};
 use crate::settings::Settings;
 
-/// The columns before those of the settings, in order, each with the JSON pointer of its value in [`row`].
-/// Names end with the unit, if any: microseconds, GB/s.
+/// The columns before those of the settings, in order, each with the JSON pointer of its value in
+/// [`shared_values`]. Names end with the unit, if any: microseconds, GB/s.
 const FIRST: &[(&str, &str)] = &[
     ("collective", "/measurement/collective"),
     ("data_type", "/measurement/data_type"),
@@ -69,23 +69,23 @@ const LAST: &[(&str, &str)] = &[
 ];
 
 /// The columns in order, with their places.
-pub(super) fn columns() -> Vec<(&'static str, String)> {
+pub(super) fn list_columns() -> Vec<(&'static str, String)> {
     let fixed = |&(name, place): &(&'static str, &str)| (name, place.to_owned());
     let of_settings = Settings::COLUMNS.iter().map(|&name| (name, format!("/settings/{name}")));
     FIRST.iter().map(fixed).chain(of_settings).chain(LAST.iter().map(fixed)).collect()
 }
 
-pub(super) fn write(run: &Run, out: impl Write) -> io::Result<()> {
+pub(super) fn write_csv(run: &Run, out: impl Write) -> io::Result<()> {
     let mut writer = csv::Writer::from_writer(out);
-    let columns = columns();
+    let columns = list_columns();
     writer.write_record(columns.iter().map(|(name, _)| name))?;
-    let mut row = row(run)?;
+    let mut row = shared_values(run)?;
     let mut write = |measurement: Option<&Measurement>| -> io::Result<()> {
         row["measurement"] = measurement.map(serde_json::to_value).transpose()?.unwrap_or_default();
         if let Some(group) = measurement.and_then(|measurement| measurement.group) {
             row["ranks"] = run.ranks.iter().filter(|rank| rank.group == group).count().into();
         }
-        let cells = columns.iter().map(|(_, place)| row.pointer(place).map(text).unwrap_or_default());
+        let cells = columns.iter().map(|(_, place)| row.pointer(place).map(cell_text).unwrap_or_default());
         writer.write_record(cells)?;
         Ok(())
     };
@@ -93,14 +93,14 @@ pub(super) fn write(run: &Run, out: impl Write) -> io::Result<()> {
         write(Some(measurement))?;
     }
     // Without measurements, no row has the outcome.
-    if run.measurements.is_empty() && run.outcome != Outcome::Complete {
+    if run.measurements.is_empty() && run.outcome != RunOutcome::Complete {
         write(None)?;
     }
     writer.flush()
 }
 
 /// The values that are equal in all rows, as in JSON, with a summary of the ranks.
-fn row(run: &Run) -> io::Result<Value> {
+fn shared_values(run: &Run) -> io::Result<Value> {
     let devices: BTreeSet<&str> = run.ranks.iter().map(|rank| rank.device_name.as_str()).collect();
     let hosts: BTreeSet<&str> = run.ranks.iter().map(|rank| rank.host.as_str()).collect();
     let first = run.ranks.first().map(|rank| format!(" {} {}", rank.host, rank.pid)).unwrap_or_default();
@@ -118,7 +118,7 @@ fn row(run: &Run) -> io::Result<Value> {
 }
 
 /// The text of a cell. Numbers have all digits; one that is not finite is null, and its cell is empty.
-fn text(value: &Value) -> String {
+fn cell_text(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
@@ -134,19 +134,19 @@ mod tests {
 
     fn table(run: &Run) -> Vec<std::collections::BTreeMap<String, String>> {
         let mut out = Vec::new();
-        write(run, &mut out).unwrap();
+        write_csv(run, &mut out).unwrap();
         csv::Reader::from_reader(&out[..]).deserialize().map(Result::unwrap).collect()
     }
 
     #[test]
     fn each_row_stands_alone_and_each_value_is_in_its_column() {
-        let mut run = sample::full();
+        let mut run = sample::full_run();
         run.ranks[1].host = "node,\"2\"".to_owned();
         run.ranks[1].device_name = "NVIDIA H100, 80 GB".to_owned();
         let rows = table(&run);
         assert_eq!(rows.len(), run.measurements.len());
         let first: Vec<(&str, &str)> =
-            columns().iter().map(|&(column, _)| (column, rows[0][column].as_str())).collect();
+            list_columns().iter().map(|&(column, _)| (column, rows[0][column].as_str())).collect();
         assert_eq!(
             first,
             [
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn what_is_no_number_is_empty() {
-        let mut run = sample::full();
+        let mut run = sample::full_run();
         (run.measurements[0].time_us, run.measurements[0].busbw_gbps) = (f64::NAN, f64::INFINITY);
         let rows = table(&run);
         assert_eq!((rows[0]["time_us"].as_str(), rows[0]["busbw_gbps"].as_str()), ("", ""));
@@ -229,16 +229,16 @@ mod tests {
 
     #[test]
     fn a_run_without_measurements_has_the_head_alone() {
-        let mut run = sample::full();
-        let names: Vec<&str> = columns().into_iter().map(|(name, _)| name).collect();
+        let mut run = sample::full_run();
+        let names: Vec<&str> = list_columns().into_iter().map(|(name, _)| name).collect();
         run.measurements.clear();
         let mut out = Vec::new();
-        write(&run, &mut out).unwrap();
+        write_csv(&run, &mut out).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), names.join(",") + "\n");
         // A failure before the first measurement is in the file as well.
-        let failed = Run { outcome: Outcome::Failed { message: "rank 1 ended".to_owned() }, ..run };
+        let failed = Run { outcome: RunOutcome::Failed { message: "rank 1 ended".to_owned() }, ..run };
         let mut out = Vec::new();
-        write(&failed, &mut out).unwrap();
+        write_csv(&failed, &mut out).unwrap();
         let mut reader = csv::Reader::from_reader(&out[..]);
         let outcome = names.iter().position(|name| *name == "outcome").unwrap();
         let rows: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();

@@ -6,36 +6,36 @@ use serde_json::Value;
 
 use super::{csv, json_lines};
 use crate::pairs::{Completion, Messages, Until};
-use crate::run::{LeftOut, Outcome, Placement, Run};
+use crate::run::{LeftOut, Placement, Run, RunOutcome};
 use crate::settings::{Average, Blocking, Registration};
 use crate::{provenance, sample};
 
 const DOCUMENTATION: &str = include_str!("../../../../docs/results.md");
 
 /// Words in backticks.
-fn documented() -> BTreeSet<&'static str> {
+fn documented_words() -> BTreeSet<&'static str> {
     DOCUMENTATION.lines().flat_map(|line| line.split('`').skip(1).step_by(2)).collect()
 }
 
 /// The names of all fields, at any depth, but not those of environment variables.
-fn names(value: &Value, found: &mut BTreeSet<String>) {
+fn collect_names(value: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(fields) => {
             for (name, value) in fields {
                 found.insert(name.clone());
                 if name != "environment" {
-                    names(value, found);
+                    collect_names(value, found);
                 }
             }
         }
-        Value::Array(values) => values.iter().for_each(|value| names(value, found)),
+        Value::Array(values) => values.iter().for_each(|value| collect_names(value, found)),
         _ => {}
     }
 }
 
 #[track_caller]
 fn assert_documented(names: impl IntoIterator<Item = impl AsRef<str>>) {
-    let documented = documented();
+    let documented = documented_words();
     let missing: Vec<String> = names
         .into_iter()
         .map(|name| name.as_ref().to_owned())
@@ -47,9 +47,9 @@ fn assert_documented(names: impl IntoIterator<Item = impl AsRef<str>>) {
 #[test]
 fn every_field_of_json_is_documented() {
     let left_out = LeftOut { measurements: 2, wrong_measurements: 1 };
-    let run = Run { left_out: Some(left_out), ..sample::full() };
+    let run = Run { left_out: Some(left_out), ..sample::full_run() };
     let mut found = BTreeSet::new();
-    names(&serde_json::to_value(&run).unwrap(), &mut found);
+    collect_names(&serde_json::to_value(&run).unwrap(), &mut found);
     // Otherwise a new field that the sample leaves empty would go unnoticed.
     let declared: Vec<&str> = [
         include_str!("../run.rs"),
@@ -67,7 +67,7 @@ fn every_field_of_json_is_documented() {
     let not_in_sample: Vec<_> = declared.iter().filter(|name| !found.contains(**name)).collect();
     assert!(not_in_sample.is_empty(), "the sample has no {not_in_sample:?}");
     for line in json_lines::tests::whole(&run).lines() {
-        names(&serde_json::from_str(line).unwrap(), &mut found);
+        collect_names(&serde_json::from_str(line).unwrap(), &mut found);
     }
     assert_documented(found);
 }
@@ -89,10 +89,10 @@ fn every_choice_is_documented() {
     choices.extend([Completion::Poll, Completion::Block].map(|each| text(serde_json::to_value(each))));
     choices.extend([Placement::OutOfPlace, Placement::InPlace].map(|each| text(serde_json::to_value(each))));
     let outcomes = [
-        Outcome::Running,
-        Outcome::Complete,
-        Outcome::Interrupted { signal: "SIGINT".to_owned() },
-        Outcome::Failed { message: "it is gone".to_owned() },
+        RunOutcome::Running,
+        RunOutcome::Complete,
+        RunOutcome::Interrupted { signal: "SIGINT".to_owned() },
+        RunOutcome::Failed { message: "it is gone".to_owned() },
     ];
     for outcome in outcomes {
         let value = serde_json::to_value(outcome).unwrap();
@@ -104,7 +104,7 @@ fn every_choice_is_documented() {
 
 #[test]
 fn every_column_of_csv_is_documented() {
-    assert_documented(csv::columns().into_iter().map(|(name, _)| name));
+    assert_documented(csv::list_columns().into_iter().map(|(name, _)| name));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::run::{Measurement, Run};
 /// Number of levels with line breaks: the run's fields, and their fields. So a measurement is one line.
 const LEVELS: usize = 2;
 
-pub(super) fn write(run: &Run, mut out: impl Write) -> io::Result<()> {
+pub(super) fn write_json(run: &Run, mut out: impl Write) -> io::Result<()> {
     run.serialize(&mut Serializer::with_formatter(&mut out, Lines::default()))?;
     out.write_all(b"\n")
 }
@@ -31,13 +31,13 @@ struct Lines {
 }
 
 impl Lines {
-    fn begin<W: Write + ?Sized>(&mut self, out: &mut W, bracket: &[u8]) -> io::Result<()> {
+    fn begin_level<W: Write + ?Sized>(&mut self, out: &mut W, bracket: &[u8]) -> io::Result<()> {
         self.level += 1;
         self.filled = false;
         out.write_all(bracket)
     }
 
-    fn item<W: Write + ?Sized>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+    fn begin_item<W: Write + ?Sized>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
         match (first, self.level <= LEVELS) {
             (true, true) => {}
             (true, false) => return Ok(()),
@@ -47,7 +47,7 @@ impl Lines {
         self.new_line(out)
     }
 
-    fn end<W: Write + ?Sized>(&mut self, out: &mut W, bracket: &[u8]) -> io::Result<()> {
+    fn end_level<W: Write + ?Sized>(&mut self, out: &mut W, bracket: &[u8]) -> io::Result<()> {
         self.level -= 1;
         if self.filled && self.level < LEVELS {
             self.new_line(out)?;
@@ -64,11 +64,11 @@ impl Lines {
 
 impl Formatter for Lines {
     fn begin_array<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
-        self.begin(out, b"[")
+        self.begin_level(out, b"[")
     }
 
     fn begin_array_value<W: Write + ?Sized>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
-        self.item(out, first)
+        self.begin_item(out, first)
     }
 
     fn end_array_value<W: Write + ?Sized>(&mut self, _: &mut W) -> io::Result<()> {
@@ -77,15 +77,15 @@ impl Formatter for Lines {
     }
 
     fn end_array<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
-        self.end(out, b"]")
+        self.end_level(out, b"]")
     }
 
     fn begin_object<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
-        self.begin(out, b"{")
+        self.begin_level(out, b"{")
     }
 
     fn begin_object_key<W: Write + ?Sized>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
-        self.item(out, first)
+        self.begin_item(out, first)
     }
 
     fn begin_object_value<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
@@ -98,7 +98,7 @@ impl Formatter for Lines {
     }
 
     fn end_object<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
-        self.end(out, b"}")
+        self.end_level(out, b"}")
     }
 }
 
@@ -109,7 +109,7 @@ mod tests {
 
     fn text(run: &Run) -> String {
         let mut out = Vec::new();
-        write(run, &mut out).unwrap();
+        write_json(run, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -117,18 +117,18 @@ mod tests {
     fn the_schema_does_not_change_unnoticed() {
         // If it must change: a new field needs a default for older files, any other change a new
         // SCHEMA_VERSION.
-        assert_eq!(text(&sample::full()), include_str!("../../tests/data/run.json"));
+        assert_eq!(text(&sample::full_run()), include_str!("../../tests/data/run.json"));
     }
 
     #[test]
     fn a_file_of_this_schema_is_read_as_it_was_meant() {
         let found: Run = serde_json::from_str(include_str!("../../tests/data/run.json")).unwrap();
-        assert_eq!(found, sample::full());
+        assert_eq!(found, sample::full_run());
     }
 
     #[test]
     fn a_measurement_is_a_line_and_an_empty_list_is_short() {
-        let mut run = sample::full();
+        let mut run = sample::full_run();
         let lines = text(&run).lines().filter(|line| line.contains("\"collective\"")).count();
         assert_eq!(lines, run.measurements.len());
         run.measurements.clear();
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_measurement_is_as_long_as_its_line() {
-        let run = sample::full();
+        let run = sample::full_run();
         let text = text(&run);
         let lines = text.lines().filter(|line| line.contains("\"collective\""));
         let lengths: Vec<u64> = lines.map(|line| line.trim().trim_end_matches(',').len() as u64).collect();
@@ -146,13 +146,13 @@ mod tests {
 
     #[test]
     fn no_number_makes_invalid_json() {
-        let mut run = sample::full();
+        let mut run = sample::full_run();
         for (measurement, value) in run.measurements.iter_mut().zip([f64::NAN, f64::INFINITY]) {
             measurement.time_us = value;
             measurement.cpu_time_us = Some(value);
             measurement.algbw_gbps = value;
             measurement.busbw_gbps = value;
-            measurement.statistics = crate::statistics::Statistics::of(&[value]);
+            measurement.statistics = crate::statistics::Statistics::from_times(&[value]);
             measurement.per_iteration = Some(crate::run::PerIteration {
                 skipped: 0,
                 times_us: vec![value],

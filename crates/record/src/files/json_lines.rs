@@ -8,8 +8,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::replacement::REPLACED;
-use super::reserve::{is_no_space, shortened};
-use crate::run::{LeftOut, Measurement, Outcome, Provenance, Rank, Run};
+use super::reserve::{is_no_space, shorten_run};
+use crate::run::{LeftOut, Measurement, Provenance, Rank, Run, RunOutcome};
 use crate::settings::Settings;
 
 /// The first line: the run without its measurements.
@@ -22,7 +22,7 @@ struct Header<'a> {
     started_at: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     ended_at: Option<&'a str>,
-    outcome: &'a Outcome,
+    outcome: &'a RunOutcome,
     provenance: &'a Provenance,
     settings: &'a Settings,
     ranks: &'a [Rank],
@@ -50,20 +50,20 @@ pub(super) struct ConnectedLine {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct EndLine {
     kind: String,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: RunOutcome,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) ended_at: Option<String>,
     #[serde(default)]
     pub(super) notes: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) left_out: Option<LeftOut>,
-    pub(super) summary: Summary,
+    pub(super) summary: EndSummary,
 }
 
 /// Summary of the file, for readers of the last line only.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Summary {
+pub(super) struct EndSummary {
     pub(super) measurements: usize,
     /// Measurements with wrong data; absent when nothing was verified.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,8 +73,8 @@ pub(super) struct Summary {
     mean_busbw_gbps: Option<f64>,
 }
 
-impl Summary {
-    fn of(run: &Run) -> Self {
+impl EndSummary {
+    fn from_run(run: &Run) -> Self {
         let verified = run.measurements.iter().any(|each| each.wrong.is_some());
         Self {
             measurements: run.measurements.len(),
@@ -86,8 +86,8 @@ impl Summary {
 }
 
 /// The first line of a file.
-pub(super) fn header(run: &Run) -> io::Result<Vec<u8>> {
-    line(&Header {
+pub(super) fn header_line(run: &Run) -> io::Result<Vec<u8>> {
+    serialize_line(&Header {
         kind: "run",
         schema_version: run.schema_version,
         program: &run.program,
@@ -102,30 +102,30 @@ pub(super) fn header(run: &Run) -> io::Result<Vec<u8>> {
     })
 }
 
-fn line(value: &impl Serialize) -> io::Result<Vec<u8>> {
+fn serialize_line(value: &impl Serialize) -> io::Result<Vec<u8>> {
     let mut text = serde_json::to_vec(value)?;
     text.push(b'\n');
     Ok(text)
 }
 
 /// Writes a whole run that has ended.
-pub(super) fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
-    out.write_all(&header(run)?)?;
+pub(super) fn write_lines(run: &Run, out: &mut dyn Write) -> io::Result<()> {
+    out.write_all(&header_line(run)?)?;
     for measurement in &run.measurements {
-        out.write_all(&line(&MeasurementLine { kind: "measurement", measurement })?)?;
+        out.write_all(&serialize_line(&MeasurementLine { kind: "measurement", measurement })?)?;
     }
-    out.write_all(&end(run)?)
+    out.write_all(&end_line(run)?)
 }
 
 /// The last line of a run that has ended.
-fn end(run: &Run) -> io::Result<Vec<u8>> {
-    line(&EndLine {
+fn end_line(run: &Run) -> io::Result<Vec<u8>> {
+    serialize_line(&EndLine {
         kind: "end".to_owned(),
         outcome: run.outcome.clone(),
         ended_at: run.ended_at.clone(),
         notes: run.notes.clone(),
         left_out: run.left_out,
-        summary: Summary::of(run),
+        summary: EndSummary::from_run(run),
     })
 }
 
@@ -145,19 +145,19 @@ pub(super) struct JsonLines {
 
 impl JsonLines {
     /// Continues after the header of `run`, of `length` bytes.
-    pub(super) fn after(out: File, length: u64, run: &Run) -> Self {
+    pub(super) fn after_header(out: File, length: u64, run: &Run) -> Self {
         Self { out, length, starts: Vec::new(), transport: run.provenance.transport.clone(), damaged: false }
     }
 
     /// Adds the transport, unless the lines have it, with the notes so far.
     ///
     /// # Errors
-    /// See [`measurement`](Self::measurement).
-    pub(super) fn connected(&mut self, run: &Run) -> io::Result<()> {
+    /// See [`add_measurement`](Self::add_measurement).
+    pub(super) fn add_connected(&mut self, run: &Run) -> io::Result<()> {
         let transport = run.provenance.transport.clone();
         if self.transport != transport {
             let kind = "connected".to_owned();
-            self.add(&line(&ConnectedLine {
+            self.add_line(&serialize_line(&ConnectedLine {
                 kind,
                 transport: transport.clone(),
                 notes: run.notes.clone(),
@@ -171,9 +171,9 @@ impl JsonLines {
     ///
     /// # Errors
     /// When it cannot be written: then the file ends with the line before.
-    pub(super) fn measurement(&mut self, measurement: &Measurement) -> io::Result<()> {
+    pub(super) fn add_measurement(&mut self, measurement: &Measurement) -> io::Result<()> {
         let start = self.length;
-        self.add(&line(&MeasurementLine { kind: "measurement", measurement })?)?;
+        self.add_line(&serialize_line(&MeasurementLine { kind: "measurement", measurement })?)?;
         self.starts.push(start);
         Ok(())
     }
@@ -182,8 +182,8 @@ impl JsonLines {
     /// measurements as it needs the space of.
     ///
     /// # Errors
-    /// See [`measurement`](Self::measurement).
-    pub(super) fn finish(&mut self, run: &Run) -> io::Result<()> {
+    /// See [`add_measurement`](Self::add_measurement).
+    pub(super) fn finish_file(&mut self, run: &Run) -> io::Result<()> {
         let added = self.add_rest(run);
         if let Err(error) = &added
             && is_no_space(error)
@@ -194,10 +194,10 @@ impl JsonLines {
     }
 
     fn add_rest(&mut self, run: &Run) -> io::Result<()> {
-        self.connected(run)?;
+        self.add_connected(run)?;
         let missing = run.measurements.get(self.starts.len()..).unwrap_or_default();
-        missing.iter().try_for_each(|measurement| self.measurement(measurement))?;
-        self.add(&end(run)?)
+        missing.iter().try_for_each(|measurement| self.add_measurement(measurement))?;
+        self.add_line(&end_line(run)?)
     }
 
     /// Adds the last line of a run that has lost its last measurements for this reason.
@@ -205,30 +205,30 @@ impl JsonLines {
         let full = self.length;
         loop {
             if self.starts.len() < run.measurements.len() {
-                let last = end(&shortened(run, self.starts.len(), reason))?;
+                let last = end_line(&shorten_run(run, self.starts.len(), reason))?;
                 // More would not help: the file system cannot write at all.
                 let is_enough = full - self.length > last.len() as u64;
-                if self.add(&last).is_ok() || is_enough {
+                if self.add_line(&last).is_ok() || is_enough {
                     return Ok(());
                 }
             }
             let Some(start) = self.starts.pop() else { return Ok(()) };
             self.length = start;
-            self.cut()?;
+            self.cut_rest()?;
         }
     }
 
     /// Removes what is behind the whole lines.
-    fn cut(&mut self) -> io::Result<()> {
+    fn cut_rest(&mut self) -> io::Result<()> {
         self.out.set_len(self.length)?;
         self.out.seek(SeekFrom::Start(self.length)).map(drop)
     }
 
-    fn add(&mut self, line: &[u8]) -> io::Result<()> {
+    fn add_line(&mut self, line: &[u8]) -> io::Result<()> {
         self.damaged |= self.out.metadata()?.len() != self.length;
         if let Err(error) = self.out.write_all(line) {
             // Removes an incomplete line. If this fails too, readers ignore the line.
-            let _ = self.cut();
+            let _ = self.cut_rest();
             return Err(error);
         }
         self.length += line.len() as u64;
@@ -257,25 +257,26 @@ impl JsonLines {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::files::read::parse;
+    use crate::files::read::parse_text;
     use crate::sample;
 
     /// The whole file of a run, as it is written while it runs.
     pub(in crate::files) fn whole(run: &Run) -> String {
         let header =
-            header(&Run { measurements: Vec::new(), outcome: Outcome::Running, ..run.clone() }).unwrap();
+            header_line(&Run { measurements: Vec::new(), outcome: RunOutcome::Running, ..run.clone() })
+                .unwrap();
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&header).unwrap();
-        let mut lines = JsonLines::after(file, header.len() as u64, run);
-        lines.measurement(&run.measurements[0]).unwrap();
-        lines.finish(run).unwrap();
+        let mut lines = JsonLines::after_header(file, header.len() as u64, run);
+        lines.add_measurement(&run.measurements[0]).unwrap();
+        lines.finish_file(run).unwrap();
         lines.out.rewind().unwrap();
         io::read_to_string(lines.out).unwrap()
     }
 
     #[test]
     fn the_lines_are_those_that_the_documentation_shows() {
-        let run = sample::full();
+        let run = sample::full_run();
         let text = whole(&run);
         let lines: Vec<serde_json::Value> =
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -294,19 +295,19 @@ pub(super) mod tests {
 
     #[test]
     fn a_file_cut_anywhere_has_its_whole_lines() {
-        let run = sample::full();
+        let run = sample::full_run();
         let content = whole(&run).into_bytes();
         let starts: Vec<usize> =
             content.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1).collect();
         for cut in starts[1]..content.len() {
-            let found = parse(&content[..cut]).unwrap();
+            let found = parse_text(&content[..cut]).unwrap();
             // A line whose newline alone is missing is whole.
             let whole = starts.iter().filter(|&&start| start <= cut + 1).count() - 1;
             let measured = whole.min(run.measurements.len());
             assert_eq!(found.measurements, run.measurements[..measured], "cut at {cut}");
             let ended = whole > run.measurements.len();
-            assert_eq!(found.outcome == Outcome::Complete, ended, "cut at {cut}");
-            assert!(ended || found.outcome == Outcome::Running, "cut at {cut}");
+            assert_eq!(found.outcome == RunOutcome::Complete, ended, "cut at {cut}");
+            assert!(ended || found.outcome == RunOutcome::Running, "cut at {cut}");
         }
     }
 }

@@ -6,9 +6,9 @@ use std::io::{self, Write};
 use crate::matching::TableKey;
 use crate::nccl_tests::too_slow;
 use crate::ratios::Ratios;
-use crate::run::{BackendLibrary, Measurement, Outcome, Placement, Run, Versus};
+use crate::run::{BackendLibrary, Measurement, Placement, Run, RunOutcome, Versus};
 
-pub(super) fn write(run: &Run, mut out: impl Write) -> io::Result<()> {
+pub(super) fn write_markdown(run: &Run, mut out: impl Write) -> io::Result<()> {
     let mut collectives: Vec<&str> = Vec::new();
     for measurement in &run.measurements {
         if !collectives.contains(&measurement.collective.as_str()) {
@@ -16,15 +16,15 @@ pub(super) fn write(run: &Run, mut out: impl Write) -> io::Result<()> {
         }
     }
     let title = if collectives.is_empty() { "no measurement".to_owned() } else { collectives.join(", ") };
-    writeln!(out, "# nccl-bench: {}\n", plain(&title))?;
-    writeln!(out, "**{}**\n", plain(&verdict(run)))?;
-    for (what, value) in provenance(run) {
+    writeln!(out, "# nccl-bench: {}\n", plain_text(&title))?;
+    writeln!(out, "**{}**\n", plain_text(&verdict_line(run)))?;
+    for (what, value) in list_provenance(run) {
         writeln!(out, "- {what}: {value}")?;
     }
     for note in &run.notes {
-        writeln!(out, "- Note: {}", plain(note))?;
+        writeln!(out, "- Note: {}", plain_text(note))?;
     }
-    let tables = tables(run);
+    let tables = group_tables(run);
     if !tables.is_empty() {
         writeln!(out, "\nTimes in microseconds per operation, bandwidths in GB/s (1e9 bytes per second).")?;
     }
@@ -38,18 +38,18 @@ pub(super) fn write(run: &Run, mut out: impl Write) -> io::Result<()> {
         )?;
     }
     for table in tables {
-        table.write(&mut out)?;
+        table.write_table(&mut out)?;
     }
     Ok(())
 }
 
 /// Outcome, verification and mean bandwidth in one line.
-fn verdict(run: &Run) -> String {
+fn verdict_line(run: &Run) -> String {
     let ended = match &run.outcome {
-        Outcome::Running => "Not ended, or killed".to_owned(),
-        Outcome::Complete => "Complete".to_owned(),
-        Outcome::Interrupted { signal } => format!("Interrupted by {signal}"),
-        Outcome::Failed { message } => format!("Failed: {message}"),
+        RunOutcome::Running => "Not ended, or killed".to_owned(),
+        RunOutcome::Complete => "Complete".to_owned(),
+        RunOutcome::Interrupted { signal } => format!("Interrupted by {signal}"),
+        RunOutcome::Failed { message } => format!("Failed: {message}"),
     };
     let wrong = run.measurements.iter().filter(|each| each.is_wrong()).count();
     let verified = run.measurements.iter().filter(|each| each.wrong.is_some()).count();
@@ -60,56 +60,59 @@ fn verdict(run: &Run) -> String {
         (0, _) => format!("{verified} of them verified, all data right"),
         (_, _) => format!("WRONG DATA in {wrong} of them"),
     };
-    let mean = run.mean_busbw_gbps().map(|mean| format!(", mean busbw {} GB/s", number(mean)));
+    let mean = run.mean_busbw_gbps().map(|mean| format!(", mean busbw {} GB/s", number_text(mean)));
     let slow = if too_slow(run).is_some() { ", TOO SLOW" } else { "" };
-    format!("{ended}; {}, {data}{}{slow}", counted(all, "measurement"), mean.unwrap_or_default())
+    format!("{ended}; {}, {data}{}{slow}", count_text(all, "measurement"), mean.unwrap_or_default())
 }
 
-fn provenance(run: &Run) -> Vec<(&'static str, String)> {
+fn list_provenance(run: &Run) -> Vec<(&'static str, String)> {
     let found = &run.provenance;
     let mut list = vec![
-        ("Program", plain(&run.program)),
-        ("Command", code(&run.command.join(" "))),
-        ("Started", plain(&run.started_at)),
+        ("Program", plain_text(&run.program)),
+        ("Command", code_text(&run.command.join(" "))),
+        ("Started", plain_text(&run.started_at)),
     ];
     let library = format!("{} {} ({})", found.backend, found.library_version, found.library_path);
-    list.push(("Library", plain(library.trim_end_matches(" ()"))));
+    list.push(("Library", plain_text(library.trim_end_matches(" ()"))));
     list.extend(found.versus.as_ref().map(|versus| {
         let BackendLibrary { backend, library_version, library_path } = versus;
-        ("Versus", plain(format!("{backend} {library_version} ({library_path})").trim_end_matches(" ()")))
+        (
+            "Versus",
+            plain_text(format!("{backend} {library_version} ({library_path})").trim_end_matches(" ()")),
+        )
     }));
-    list.extend(found.cuda_driver.as_deref().map(|version| ("CUDA driver", plain(version))));
-    list.extend(found.transport.as_deref().map(|transport| ("Transport", plain(transport))));
+    list.extend(found.cuda_driver.as_deref().map(|version| ("CUDA driver", plain_text(version))));
+    list.extend(found.transport.as_deref().map(|transport| ("Transport", plain_text(transport))));
     let hosts: BTreeSet<&str> = run.ranks.iter().map(|rank| rank.host.as_str()).collect();
     let hosts_named = hosts.iter().copied().collect::<Vec<_>>().join(", ");
     let ranks = format!(
         "{} on {} ({hosts_named}): {}",
-        counted(run.ranks.len(), "rank"),
-        counted(hosts.len(), "host"),
-        run.devices()
+        count_text(run.ranks.len(), "rank"),
+        count_text(hosts.len(), "host"),
+        run.devices_text()
     );
-    list.push(("Ranks", plain(&ranks)));
+    list.push(("Ranks", plain_text(&ranks)));
     let others = [("World", &found.world), ("System", &found.system)];
     list.extend(
-        others.into_iter().filter(|(_, text)| !text.is_empty()).map(|(what, text)| (what, plain(text))),
+        others.into_iter().filter(|(_, text)| !text.is_empty()).map(|(what, text)| (what, plain_text(text))),
     );
     let settings = &run.settings;
     let mut counts = match run.describe_pairs() {
-        Some(pairs) => vec![pairs, counted(settings.warm_up, "warm-up round")],
+        Some(pairs) => vec![pairs, count_text(settings.warm_up, "warm-up round")],
         None => vec![
-            counted(settings.iterations, "iteration"),
-            format!("{} per iteration", counted(settings.aggregated, "operation")),
-            counted(settings.warm_up, "warm-up operation"),
+            count_text(settings.iterations, "iteration"),
+            format!("{} per iteration", count_text(settings.aggregated, "operation")),
+            count_text(settings.warm_up, "warm-up operation"),
         ],
     };
-    counts.push(counted(settings.checks, "verification"));
+    counts.push(count_text(settings.checks, "verification"));
     counts.extend(
-        settings.stream_checks.map(|rounds| format!("{} on the stream", counted(rounds, "verification"))),
+        settings.stream_checks.map(|rounds| format!("{} on the stream", count_text(rounds, "verification"))),
     );
-    counts.extend(settings.rounds.map(|rounds| counted(rounds, "round")));
+    counts.extend(settings.rounds.map(|rounds| count_text(rounds, "round")));
     list.push(("Settings", counts.join(", ")));
     let environment: Vec<String> =
-        found.environment.iter().map(|(name, value)| code(&format!("{name}={value}"))).collect();
+        found.environment.iter().map(|(name, value)| code_text(&format!("{name}={value}"))).collect();
     if !environment.is_empty() {
         list.push(("Environment", environment.join(", ")));
     }
@@ -122,15 +125,15 @@ struct Table<'a> {
     rows: Vec<[Option<&'a Measurement>; 2]>,
 }
 
-fn tables(run: &Run) -> Vec<Table<'_>> {
+fn group_tables(run: &Run) -> Vec<Table<'_>> {
     let mut tables: Vec<Table<'_>> = Vec::new();
     for measurement in &run.measurements {
-        let key = TableKey::of(measurement);
+        let key = TableKey::from_measurement(measurement);
         let index = tables.iter().position(|table| table.key == key).unwrap_or_else(|| {
             tables.push(Table { key, rows: Vec::new() });
             tables.len() - 1
         });
-        tables[index].add(measurement);
+        tables[index].add_measurement(measurement);
     }
     tables
 }
@@ -138,7 +141,7 @@ fn tables(run: &Run) -> Vec<Table<'_>> {
 impl<'a> Table<'a> {
     /// Adds a measurement. In place shares the row of out of place of the same size and cycle, measured just
     /// before.
-    fn add(&mut self, measurement: &'a Measurement) {
+    fn add_measurement(&mut self, measurement: &'a Measurement) {
         match (measurement.placement, self.rows.last_mut()) {
             (Placement::InPlace, Some([Some(before), place @ None]))
                 if (before.bytes, before.cycle) == (measurement.bytes, measurement.cycle) =>
@@ -150,10 +153,10 @@ impl<'a> Table<'a> {
         }
     }
 
-    fn write(&self, mut out: impl Write) -> io::Result<()> {
-        writeln!(out, "\n## {}\n", plain(&self.key.name()))?;
+    fn write_table(&self, mut out: impl Write) -> io::Result<()> {
+        writeln!(out, "\n## {}\n", plain_text(&self.key.table_name()))?;
 
-        let all = || self.measurements();
+        let all = || self.iter_measurements();
         let cycles = all().any(|each| each.cycle > 0);
         let statistics = all().any(|each| each.statistics.is_some());
         let versus = all().any(|each| each.versus.is_some());
@@ -173,71 +176,72 @@ impl<'a> Table<'a> {
         head.extend(algorithms.then(|| "algorithm".to_owned()));
         let rule: Vec<&str> =
             head.iter().map(|name| if name == "algorithm" { "---" } else { "---:" }).collect();
-        line(&mut out, &head)?;
-        line(&mut out, &rule)?;
+        write_cells(&mut out, &head)?;
+        write_cells(&mut out, &rule)?;
         for row in &self.rows {
             let Some(any) = row[0].or(row[1]) else { continue };
             let mut cells = vec![any.bytes.to_string(), any.count.to_string()];
             cells.extend(cycles.then(|| any.cycle.to_string()));
             for measurement in row {
-                cells.extend(half(*measurement, statistics, versus));
+                cells.extend(half_cells(*measurement, statistics, versus));
             }
             if algorithms {
-                let named: Vec<String> = row.iter().flatten().filter_map(|each| algorithm(each)).collect();
+                let named: Vec<String> =
+                    row.iter().flatten().filter_map(|each| algorithm_text(each)).collect();
                 cells.push(match &named[..] {
-                    [first, second] if first == second => plain(first),
-                    named => plain(&named.join(", ")),
+                    [first, second] if first == second => plain_text(first),
+                    named => plain_text(&named.join(", ")),
                 });
             }
-            line(&mut out, &cells)?;
+            write_cells(&mut out, &cells)?;
         }
         self.write_ratios(&mut out)?;
         self.write_mismatches(&mut out)
     }
 
-    fn measurements(&self) -> impl Iterator<Item = &'a Measurement> {
+    fn iter_measurements(&self) -> impl Iterator<Item = &'a Measurement> {
         self.rows.iter().flatten().flatten().copied()
     }
 
     fn write_ratios(&self, mut out: impl Write) -> io::Result<()> {
         let mut ratios = Ratios::default();
-        self.measurements().for_each(|measurement| ratios.add(measurement));
-        match ratios.summary() {
-            Some(summary) => writeln!(out, "\nTime over the other side's: {}", plain(&summary)),
+        self.iter_measurements().for_each(|measurement| ratios.add_measurement(measurement));
+        match ratios.summary_text() {
+            Some(summary) => writeln!(out, "\nTime over the other side's: {}", plain_text(&summary)),
             None => Ok(()),
         }
     }
 
     fn write_mismatches(&self, mut out: impl Write) -> io::Result<()> {
-        for measurement in self.measurements() {
+        for measurement in self.iter_measurements() {
             let theirs = measurement.versus.iter().flat_map(|versus| &versus.mismatches);
             let both = measurement.mismatches.iter().map(|found| ("", found));
             for (side, mismatch) in both.chain(theirs.map(|found| (" versus", found))) {
-                let place = measurement.placement.name();
+                let place = measurement.placement.placement_name();
                 let text = format!(
                     "WRONG{side} {} bytes {place}: rank {} has {} wrong elements; the first: {}",
                     measurement.bytes, mismatch.rank, mismatch.wrong, mismatch.first
                 );
-                writeln!(out, "\n{}", plain(&text))?;
+                writeln!(out, "\n{}", plain_text(&text))?;
             }
         }
         Ok(())
     }
 }
 
-fn half(measurement: Option<&Measurement>, statistics: bool, versus: bool) -> Vec<String> {
+fn half_cells(measurement: Option<&Measurement>, statistics: bool, versus: bool) -> Vec<String> {
     let Some(found) = measurement else {
         return vec![String::new(); 4 + if statistics { 2 } else { 0 } + if versus { 5 } else { 0 }];
     };
-    let mut cells = vec![number(found.time_us)];
+    let mut cells = vec![number_text(found.time_us)];
     if statistics {
         let of = |value: fn(&crate::statistics::Statistics) -> f64| {
-            found.statistics.as_ref().map(|statistics| number(value(statistics))).unwrap_or_default()
+            found.statistics.as_ref().map(|statistics| number_text(value(statistics))).unwrap_or_default()
         };
         cells.extend([of(|found| found.median_us), of(|found| found.p99_us)]);
     }
-    cells.extend([number(found.algbw_gbps), number(found.busbw_gbps)]);
-    cells.push(wrong(found.wrong));
+    cells.extend([number_text(found.algbw_gbps), number_text(found.busbw_gbps)]);
+    cells.push(wrong_cell(found.wrong));
     if versus {
         cells.extend(found.versus.as_ref().map_or_else(Default::default, other_half));
     }
@@ -245,28 +249,28 @@ fn half(measurement: Option<&Measurement>, statistics: bool, versus: bool) -> Ve
 }
 
 fn other_half(found: &Versus) -> [String; 5] {
-    let (ratio, best) = (number(found.ratio), number(found.best_ratio));
-    [number(found.time_us), number(found.busbw_gbps), wrong(found.wrong), ratio, best]
+    let (ratio, best) = (number_text(found.ratio), number_text(found.best_ratio));
+    [number_text(found.time_us), number_text(found.busbw_gbps), wrong_cell(found.wrong), ratio, best]
 }
 
-fn wrong(elements: Option<u64>) -> String {
+fn wrong_cell(elements: Option<u64>) -> String {
     elements.map_or_else(|| "N/A".to_owned(), |elements| elements.to_string())
 }
 
 /// `ring ll128, 16 channels`
-fn algorithm(measurement: &Measurement) -> Option<String> {
+fn algorithm_text(measurement: &Measurement) -> Option<String> {
     let found = measurement.algorithm.as_ref()?;
     let protocol = found.protocol.as_ref().map(|protocol| format!(" {protocol}")).unwrap_or_default();
     let channels = found.channels.map(|channels| format!(" x{channels}")).unwrap_or_default();
     Some(format!("{}{protocol}{channels}", found.algorithm))
 }
 
-fn counted(number: usize, what: &str) -> String {
+fn count_text(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 /// A time or bandwidth with its significant digits.
-fn number(value: f64) -> String {
+fn number_text(value: f64) -> String {
     match value.abs() {
         absolute if !absolute.is_finite() => "-".to_owned(),
         absolute if absolute < 1.0 => format!("{value:.4}"),
@@ -275,7 +279,7 @@ fn number(value: f64) -> String {
     }
 }
 
-fn line(out: &mut impl Write, cells: &[impl AsRef<str>]) -> io::Result<()> {
+fn write_cells(out: &mut impl Write, cells: &[impl AsRef<str>]) -> io::Result<()> {
     for cell in cells {
         write!(out, "| {} ", cell.as_ref())?;
     }
@@ -283,7 +287,7 @@ fn line(out: &mut impl Write, cells: &[impl AsRef<str>]) -> io::Result<()> {
 }
 
 /// Text without Markdown syntax, on one line.
-fn plain(text: &str) -> String {
+fn plain_text(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {
@@ -298,7 +302,7 @@ fn plain(text: &str) -> String {
 }
 
 /// Text as code, on one line.
-fn code(text: &str) -> String {
+fn code_text(text: &str) -> String {
     let text: String = text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
     let longest = text.split(|letter| letter != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest + 1);
@@ -313,13 +317,13 @@ mod tests {
 
     fn text(run: &Run) -> String {
         let mut out = Vec::new();
-        write(run, &mut out).unwrap();
+        write_markdown(run, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
     #[test]
     fn the_text_is_as_it_should_be() {
-        let mut run = sample::full();
+        let mut run = sample::full_run();
         let pairs = run.settings.pairs.take();
         assert_eq!(text(&run), include_str!("../../tests/data/run.md"));
         run.settings.pairs = pairs;
@@ -331,10 +335,10 @@ mod tests {
 
     #[test]
     fn the_verdict_is_that_of_the_run() {
-        let mut run = sample::full();
+        let mut run = sample::full_run();
         assert!(text(&run).contains("\n**Complete; 4 measurements, WRONG DATA in 1 of them, mean busbw 6"));
         run.measurements.retain(|each| each.wrong == Some(0));
-        run.outcome = Outcome::Interrupted { signal: "SIGINT".to_owned() };
+        run.outcome = RunOutcome::Interrupted { signal: "SIGINT".to_owned() };
         assert!(
             text(&run)
                 .contains("\n**Interrupted by SIGINT; 2 measurements, all data right, mean busbw 83.89")
@@ -342,7 +346,7 @@ mod tests {
         run.measurements[0].wrong = None;
         assert!(text(&run).contains("2 measurements, 1 of them verified, all data right"));
         run.measurements.clear();
-        run.outcome = Outcome::Failed { message: "rank 3 on node_2 is *gone*\nand | more".to_owned() };
+        run.outcome = RunOutcome::Failed { message: "rank 3 on node_2 is *gone*\nand | more".to_owned() };
         let text = text(&run);
         let verdict =
             r"**Failed: rank 3 on node\_2 is \*gone\* and \| more; 0 measurements, data not verified**";
@@ -352,7 +356,7 @@ mod tests {
 
     #[test]
     fn text_cannot_leave_its_code() {
-        assert_eq!(code("a b"), "`a b`");
-        assert_eq!(code("a ``b` c"), "``` a ``b` c ```");
+        assert_eq!(code_text("a b"), "`a b`");
+        assert_eq!(code_text("a ``b` c"), "``` a ``b` c ```");
     }
 }

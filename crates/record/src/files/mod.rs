@@ -23,10 +23,10 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 pub(crate) use read::{NCCL_TESTS, read_each};
-pub use read::{ReadError, ReadProblem, check_names, read};
+pub use read::{ReadError, ReadProblem, check_names, read_run};
 
 use crate::run::{Measurement, Run};
-use result_file::{Content, LINES, ResultFile};
+use result_file::{FileContent, LINES, ResultFile};
 
 /// A file to write (`--output`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,12 +34,12 @@ pub struct Output {
     /// Path of the file.
     pub path: PathBuf,
     /// Format, chosen by the suffix.
-    pub format: Format,
+    pub format: FileFormat,
 }
 
 /// The formats of result files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum FileFormat {
     /// The whole [`Run`] (`.json`).
     Json,
     /// The same, one line per measurement, written when it is measured (`.jsonl`).
@@ -50,7 +50,7 @@ pub enum Format {
     Markdown,
 }
 
-impl Format {
+impl FileFormat {
     /// All formats, by suffix.
     const SUFFIXES: [(&'static str, Self); 4] =
         [("json", Self::Json), ("jsonl", Self::JsonLines), ("csv", Self::Csv), ("md", Self::Markdown)];
@@ -70,7 +70,7 @@ impl FromStr for Output {
     fn from_str(text: &str) -> Result<Self, UnknownSuffix> {
         let path = PathBuf::from(text);
         let suffix = path.extension().map(|suffix| suffix.to_string_lossy().to_ascii_lowercase());
-        let format = Format::SUFFIXES.iter().find(|(known, _)| suffix.as_deref() == Some(known));
+        let format = FileFormat::SUFFIXES.iter().find(|(known, _)| suffix.as_deref() == Some(known));
         match format {
             Some(&(_, format)) => Ok(Self { path, format }),
             None => Err(UnknownSuffix(text.to_owned())),
@@ -118,11 +118,11 @@ impl Files {
     ///
     /// When one is a folder or named twice, is not a result file and `force` is not set, its folder is
     /// missing or not writable, or the disk is full. All such files are named.
-    pub fn open(outputs: &[Output], force: bool) -> Result<Self, WriteError> {
+    pub fn open_outputs(outputs: &[Output], force: bool) -> Result<Self, WriteError> {
         let mut files: Vec<ResultFile> = Vec::new();
         let mut failures = Vec::new();
         for output in outputs {
-            let target = replacement::check(&output.path).and_then(|target| {
+            let target = replacement::check_target(&output.path).and_then(|target| {
                 if files.iter().any(|file| file.target == target) {
                     return Err(io::Error::other("it is named twice"));
                 }
@@ -133,7 +133,7 @@ impl Files {
             });
             match target {
                 Ok(target) => {
-                    files.push(ResultFile::new(output.path.clone(), Content::Own(output.format), target));
+                    files.push(ResultFile::new(output.path.clone(), FileContent::Own(output.format), target));
                 }
                 Err(reason) => failures.push((output.path.clone(), reason)),
             }
@@ -141,14 +141,15 @@ impl Files {
         WriteError::unless_empty(failures).map(|()| Self { files })
     }
 
-    /// Adds the file of nccl-tests' JSON created by [`nccl_tests::target`].
+    /// Adds the file of nccl-tests' JSON created by [`nccl_tests::create_target`].
     pub fn add_nccl_tests(&mut self, path: PathBuf) {
-        self.files.push(ResultFile::new(path.clone(), Content::NcclTests, path));
+        self.files.push(ResultFile::new(path.clone(), FileContent::NcclTests, path));
     }
 
     /// Returns true when `path` names one of the files, with links resolved.
-    pub fn replaces(&self, path: &std::path::Path) -> bool {
-        replacement::resolve(path).is_ok_and(|target| self.files.iter().any(|file| file.target == target))
+    pub fn has_target(&self, path: &std::path::Path) -> bool {
+        replacement::resolve_links(path)
+            .is_ok_and(|target| self.files.iter().any(|file| file.target == target))
     }
 
     /// Replaces all files by the unfinished record, so files of an earlier run cannot be mistaken for this
@@ -156,16 +157,16 @@ impl Files {
     ///
     /// # Errors
     /// When one cannot be written. The older file is then unchanged.
-    pub fn start(&mut self, run: &Run) -> Result<(), WriteError> {
-        self.each(|file| file.start(run))
+    pub fn start_run(&mut self, run: &Run) -> Result<(), WriteError> {
+        self.act_on_each(|file| file.start_run(run))
     }
 
     /// Adds the transport, unknown at the start, to the files of JSON Lines.
     ///
     /// # Errors
     /// When one has no space for it.
-    pub fn connected(&mut self, run: &Run) -> Result<(), WriteError> {
-        self.each(|file| file.connected(run))
+    pub fn add_connected(&mut self, run: &Run) -> Result<(), WriteError> {
+        self.act_on_each(|file| file.add_connected(run))
     }
 
     /// Adds a measurement to the files of JSON Lines, flushed at once, and reserves space for it in files of
@@ -173,27 +174,30 @@ impl Files {
     ///
     /// # Errors
     /// When one has no space for it. This file then has the earlier measurements, once it is finished.
-    pub fn measurement(&mut self, measurement: &Measurement) -> Result<(), WriteError> {
+    pub fn add_measurement(&mut self, measurement: &Measurement) -> Result<(), WriteError> {
         let bytes = json::count_bytes(measurement);
-        self.each(|file| file.measurement(measurement, bytes))
+        self.act_on_each(|file| file.add_measurement(measurement, bytes))
     }
 
     /// Writes all files with the outcome of `run`. JSON Lines gets its missing lines: all lines if
-    /// [`start`](Self::start) was not called, or some after a full disk. On a full disk the other formats
-    /// have the measurements with reserved space.
+    /// [`start_run`](Self::start_run) was not called, or some after a full disk. On a full disk the other
+    /// formats have the measurements with reserved space.
     ///
     /// # Errors
-    /// When a file cannot be written, or lacks a part of the run and [`measurement`](Self::measurement) has
-    /// not failed for it. The other files are written. A file that cannot be replaced keeps its older
-    /// content.
-    pub fn finish(mut self, run: &Run) -> Result<(), WriteError> {
+    /// When a file cannot be written, or lacks a part of the run and
+    /// [`add_measurement`](Self::add_measurement) has not failed for it. The other files are written. A file
+    /// that cannot be replaced keeps its older content.
+    pub fn finish_run(mut self, run: &Run) -> Result<(), WriteError> {
         // JSON Lines, the fastest format, first: a launcher may kill the process within a second.
         self.files.sort_by_key(|file| file.content != LINES);
-        self.each(|file| file.finish(run))
+        self.act_on_each(|file| file.finish_run(run))
     }
 
     /// Calls `act` for all files, even after a failure.
-    fn each(&mut self, mut act: impl FnMut(&mut ResultFile) -> io::Result<()>) -> Result<(), WriteError> {
+    fn act_on_each(
+        &mut self,
+        mut act: impl FnMut(&mut ResultFile) -> io::Result<()>,
+    ) -> Result<(), WriteError> {
         let act = |file: &mut ResultFile| act(file).err().map(|reason| (file.path.clone(), reason));
         WriteError::unless_empty(self.files.iter_mut().filter_map(act).collect())
     }

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::replacement;
 use crate::nccl_tests as names;
 use crate::number;
-use crate::run::{Measurement, Outcome, Placement, Rank, Run};
+use crate::run::{Measurement, Placement, Rank, Run, RunOutcome};
 use crate::settings::{Blocking, Settings};
 
 /// The version of nccl-tests' format.
@@ -49,7 +49,7 @@ pub enum TargetError {
 /// # Errors
 /// When the name does not end in `.json` (ignoring case), the file cannot be created, or there is no room to
 /// fill it. The file then does not exist.
-pub fn target(path: &Path) -> Result<PathBuf, TargetError> {
+pub fn create_target(path: &Path) -> Result<PathBuf, TargetError> {
     if !path.to_string_lossy().to_ascii_lowercase().ends_with(".json") {
         return Err(TargetError::Suffix { path: path.to_owned() });
     }
@@ -62,7 +62,7 @@ pub fn target(path: &Path) -> Result<PathBuf, TargetError> {
     loop {
         match OpenOptions::new().write(true).create_new(true).open(&name) {
             Ok(_) => {
-                return match replacement::check(&name) {
+                return match replacement::check_target(&name) {
                     Ok(_) => Ok(name),
                     Err(source) => {
                         let _gone = fs::remove_file(&name);
@@ -85,16 +85,16 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 }
 
 /// The JSON of a run, finished or not. Times are in this machine's zone, as in nccl-tests.
-pub fn render(run: &Run) -> String {
+pub fn render_json(run: &Run) -> String {
     render_in_zone(run, &TimeZone::system())
 }
 
 /// The JSON of a run with times in `zone`.
 pub fn render_in_zone(run: &Run, zone: &TimeZone) -> String {
-    let complete = run.outcome == Outcome::Complete;
+    let complete = run.outcome == RunOutcome::Complete;
     let failed_checks = run.failed_checks();
     let mean = run.mean_busbw_gbps();
-    let enough = names::enough(mean.unwrap_or(f64::NAN), names::minimum_busbw(&run.provenance));
+    let enough = names::is_enough(mean.unwrap_or(f64::NAN), names::minimum_busbw(&run.provenance));
     let document = Document {
         version: VERSION,
         start_time: names::local_time(&run.started_at, zone),
@@ -104,26 +104,26 @@ pub fn render_in_zone(run: &Run, zone: &TimeZone) -> String {
             .then(|| names::nccl_code(&run.provenance.library_version).map(u64::from))
             .flatten(),
         config: Config::new(&run.settings, &run.ranks),
-        results: results(run),
+        results: list_results(run),
         out_of_bounds: OutOfBounds {
             count: failed_checks.map(|count| count.try_into().unwrap_or(i64::MAX)),
             okay: Cow::Borrowed(match (complete, failed_checks) {
                 (true, None) => "unchecked",
-                (complete, failed_checks) => truth(complete && failed_checks == Some(0)),
+                (complete, failed_checks) => truth_text(complete && failed_checks == Some(0)),
             }),
         },
         average_bus_bandwidth: AverageBusBandwidth {
             bandwidth: mean,
             okay: match (complete, enough) {
                 (true, None) => "unchecked",
-                (complete, enough) => truth(complete && enough == Some(true)),
+                (complete, enough) => truth_text(complete && enough == Some(true)),
             },
         },
         errors: vec![match &run.outcome {
-            Outcome::Complete => String::new(),
-            Outcome::Running => "the run has not ended".to_owned(),
-            Outcome::Interrupted { signal } => format!("interrupted by {signal}"),
-            Outcome::Failed { message } => message.clone(),
+            RunOutcome::Complete => String::new(),
+            RunOutcome::Running => "the run has not ended".to_owned(),
+            RunOutcome::Interrupted { signal } => format!("interrupted by {signal}"),
+            RunOutcome::Failed { message } => message.clone(),
         }],
         end_time: run.ended_at.as_ref().filter(|_| complete).map(|time| names::local_time(time, zone)),
     };
@@ -132,7 +132,7 @@ pub fn render_in_zone(run: &Run, zone: &TimeZone) -> String {
 }
 
 /// A boolean as a string, as in nccl-tests.
-const fn truth(value: bool) -> &'static str {
+const fn truth_text(value: bool) -> &'static str {
     if value { "true" } else { "false" }
 }
 
@@ -180,7 +180,7 @@ pub(super) struct Config {
     pub(super) per_iter_timing: String,
     pub(super) per_iter_skip: usize,
     pub(super) parallel_init: String,
-    pub(super) devices: Vec<Device>,
+    pub(super) devices: Vec<TestsDevice>,
 }
 
 impl Config {
@@ -197,17 +197,17 @@ impl Config {
             aggregated_iterations: settings.aggregated,
             validation: settings.checks,
             graph: settings.graph_launches,
-            blocking_collectives: truth(settings.blocking != Blocking::No).to_owned(),
-            per_iter_timing: truth(settings.per_iteration).to_owned(),
+            blocking_collectives: truth_text(settings.blocking != Blocking::No).to_owned(),
+            per_iter_timing: truth_text(settings.per_iteration).to_owned(),
             per_iter_skip: settings.per_iteration_skip,
-            parallel_init: truth(settings.parallel_init).to_owned(),
-            devices: devices(ranks),
+            parallel_init: truth_text(settings.parallel_init).to_owned(),
+            devices: list_devices(ranks),
         }
     }
 }
 
 #[derive(Serialize, Deserialize)]
-pub(super) struct Device {
+pub(super) struct TestsDevice {
     pub(super) rank: usize,
     pub(super) group: usize,
     pub(super) pid: u32,
@@ -220,7 +220,7 @@ pub(super) struct Device {
 
 /// The devices of all ranks. The first of each process come first: nccl-tests has only those, and its script
 /// takes the n-th device for that of the n-th process.
-fn devices(ranks: &[Rank]) -> Vec<Device> {
+fn list_devices(ranks: &[Rank]) -> Vec<TestsDevice> {
     let begins_process = |index: usize| {
         let before = index.checked_sub(1).and_then(|before| ranks.get(before));
         before.is_none_or(|before| (before.pid, &before.host) != (ranks[index].pid, &ranks[index].host))
@@ -230,7 +230,7 @@ fn devices(ranks: &[Rank]) -> Vec<Device> {
     order
         .into_iter()
         .map(|index| &ranks[index])
-        .map(|rank| Device {
+        .map(|rank| TestsDevice {
             rank: rank.rank,
             group: rank.group,
             pid: rank.pid,
@@ -287,7 +287,7 @@ pub(super) struct Half {
 pub(super) struct Times {
     pub(super) skipped_iterations: usize,
     #[serde(flatten, skip_deserializing)]
-    summary: Summary,
+    summary: TimesSummary,
     #[serde(deserialize_with = "number::each_or_nan")]
     pub(super) times_us: Vec<f64>,
     #[serde(default, deserialize_with = "number::lists_or_nan", skip_serializing_if = "Vec::is_empty")]
@@ -295,7 +295,7 @@ pub(super) struct Times {
 }
 
 #[derive(Default, Serialize)]
-struct Summary {
+struct TimesSummary {
     min_us: f64,
     max_us: f64,
     avg_us: f64,
@@ -321,8 +321,8 @@ struct AverageBusBandwidth {
 
 /// Rows of the results. An in-place measurement shares the row of the out-of-place one of the same group
 /// before it.
-fn results(run: &Run) -> Vec<Row> {
-    let of_command = names::collective(&run.command);
+fn list_results(run: &Run) -> Vec<Row> {
+    let of_command = names::command_collective(&run.command);
     let mut halves: Vec<[Option<&Measurement>; 2]> = Vec::new();
     for measurement in &run.measurements {
         let is_before = |row: &&mut [Option<&Measurement>; 2]| {
@@ -344,23 +344,23 @@ fn results(run: &Run) -> Vec<Row> {
             size: first.bytes,
             count: first.count,
             data_type: first.data_type.clone(),
-            redop: names::operator(first).to_owned(),
-            root: names::root(first),
-            out_of_place: outer.map(|found| half(found, &run.settings)),
+            redop: names::operator_cell(first).to_owned(),
+            root: names::root_cell(first),
+            out_of_place: outer.map(|found| make_half(found, &run.settings)),
             out_of_place_per_iter: outer.and_then(|found| per_iteration(found, &run.settings)),
-            in_place: inner.map(|found| half(found, &run.settings)),
+            in_place: inner.map(|found| make_half(found, &run.settings)),
             in_place_per_iter: inner.and_then(|found| per_iteration(found, &run.settings)),
-            actual_iterations: iterations(first, &run.settings),
+            actual_iterations: count_iterations(first, &run.settings),
             experiment_name: match first.collective.as_str() {
                 collective if collective == of_command => String::new(),
-                collective => names::program(collective).to_owned(),
+                collective => names::program_name(collective).to_owned(),
             },
         });
     }
     rows
 }
 
-fn half(measurement: &Measurement, settings: &Settings) -> Half {
+fn make_half(measurement: &Measurement, settings: &Settings) -> Half {
     Half {
         time: (!settings.cpu_time).then_some(measurement.time_us),
         cpu_time: settings.cpu_time.then(|| measurement.cpu_time_us.unwrap_or(f64::NAN)),
@@ -375,7 +375,7 @@ fn per_iteration(measurement: &Measurement, settings: &Settings) -> Option<Times
     let times = measurement.per_iteration.as_ref()?;
     let mut counted = times.times_us.get(times.skipped..)?.to_vec();
     counted.sort_unstable_by(f64::total_cmp);
-    let summary = Summary {
+    let summary = TimesSummary {
         min_us: statistics.min_us,
         max_us: statistics.max_us,
         avg_us: statistics.mean_us,
@@ -395,7 +395,7 @@ fn per_iteration(measurement: &Measurement, settings: &Settings) -> Option<Times
 }
 
 /// Number of iterations: operations of a group and of all graph launches count as one.
-fn iterations(measurement: &Measurement, settings: &Settings) -> usize {
+fn count_iterations(measurement: &Measurement, settings: &Settings) -> usize {
     measurement.operations / (settings.aggregated.max(1) * settings.graph_launches.max(1))
 }
 

@@ -34,12 +34,12 @@ mod tests {
 
     #[test]
     fn each_format_is_recognized_by_its_first_bytes() {
-        let run = sample::full();
+        let run = sample::full_run();
         let mut texts = vec![Vec::new(); 4];
-        json::write(&run, &mut texts[0]).unwrap();
-        json_lines::write(&run, &mut texts[1]).unwrap();
-        csv::write(&run, &mut texts[2]).unwrap();
-        markdown::write(&run, &mut texts[3]).unwrap();
+        json::write_json(&run, &mut texts[0]).unwrap();
+        json_lines::write_lines(&run, &mut texts[1]).unwrap();
+        csv::write_csv(&run, &mut texts[2]).unwrap();
+        markdown::write_markdown(&run, &mut texts[3]).unwrap();
         for text in &texts {
             assert!(is_result(&text[..256]), "{}", String::from_utf8_lossy(&text[..256]));
         }

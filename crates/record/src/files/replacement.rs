@@ -19,15 +19,15 @@ pub(super) const REPLACED: &str =
 /// A version of a file. It lacks the time of the last change, because network file systems may set that
 /// later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Version {
+pub(super) struct FileVersion {
     device: u64,
     inode: u64,
     length: u64,
 }
 
-impl Version {
+impl FileVersion {
     /// Returns the version of a file; `None` without a file.
-    pub(super) fn of(path: &Path) -> io::Result<Option<Self>> {
+    pub(super) fn from_path(path: &Path) -> io::Result<Option<Self>> {
         match path.metadata() {
             Ok(found) => Ok(Some(Self::from(&found))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -36,7 +36,7 @@ impl Version {
     }
 }
 
-impl From<&fs::Metadata> for Version {
+impl From<&fs::Metadata> for FileVersion {
     fn from(found: &fs::Metadata) -> Self {
         Self { device: found.dev(), inode: found.ino(), length: found.len() }
     }
@@ -47,8 +47,8 @@ impl From<&fs::Metadata> for Version {
 ///
 /// # Errors
 /// With the reason, or when the file cannot be examined.
-pub(super) fn refuse_other(path: &Path, known: Option<Version>) -> io::Result<()> {
-    match Version::of(path)? {
+pub(super) fn refuse_other(path: &Path, known: Option<FileVersion>) -> io::Result<()> {
+    match FileVersion::from_path(path)? {
         Some(found) if known != Some(found) => Err(io::Error::other(REPLACED)),
         _ => Ok(()),
     }
@@ -69,8 +69,8 @@ pub fn is_foreign(path: &Path, is_own: impl Fn(&[u8]) -> bool) -> bool {
 ///
 /// # Errors
 /// When it cannot be replaced.
-pub fn check(path: &Path) -> io::Result<PathBuf> {
-    let target = resolve(path)?;
+pub fn check_target(path: &Path) -> io::Result<PathBuf> {
+    let target = resolve_links(path)?;
     if let Ok(found) = fs::metadata(&target) {
         if found.is_dir() {
             return Err(io::Error::other("it is a folder"));
@@ -85,7 +85,7 @@ pub fn check(path: &Path) -> io::Result<PathBuf> {
         OpenOptions::new().write(true).open(&target)?;
     }
     // Without a name, so nothing remains when a signal ends this process meanwhile.
-    let folder = folder(&target);
+    let folder = parent_folder(&target);
     let mut trial = tempfile::tempfile_in(folder).map_err(|error| without_name(error, folder))?;
     trial.write_all(&TRIAL)?;
     // Some file systems report a full disk only here.
@@ -97,16 +97,16 @@ pub fn check(path: &Path) -> io::Result<PathBuf> {
 ///
 /// # Errors
 /// When the content or the file cannot be written; the older file then stays unchanged.
-pub fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    begin(path, content, || Ok(()))?.sync_all()
+pub fn write_file(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    replace_file(path, content, || Ok(()))?.sync_all()
 }
 
 /// Replaces `path` by a file with this content, and returns it for more writes. Calls `check` immediately
 /// before the replacement.
 ///
 /// # Errors
-/// The errors of [`write()`] and of `check`.
-pub(super) fn begin(
+/// The errors of [`write_file`] and of `check`.
+pub(super) fn replace_file(
     path: &Path,
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     check: impl FnOnce() -> io::Result<()>,
@@ -117,8 +117,8 @@ pub(super) fn begin(
         .prefix(".nccl-bench-")
         .suffix(".part")
         .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(folder(path))
-        .map_err(|error| without_name(error, folder(path)))?;
+        .tempfile_in(parent_folder(path))
+        .map_err(|error| without_name(error, parent_folder(path)))?;
     if let Ok(older) = older {
         file.as_file().set_permissions(older)?;
     }
@@ -147,18 +147,18 @@ fn is_standard_output(found: &fs::Metadata) -> bool {
 }
 
 /// Returns the folder of a file.
-pub(super) fn folder(path: &Path) -> &Path {
+pub(super) fn parent_folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Returns the path with all links resolved; its last part need not exist.
-pub(super) fn resolve(path: &Path) -> io::Result<PathBuf> {
+pub(super) fn resolve_links(path: &Path) -> io::Result<PathBuf> {
     match fs::canonicalize(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let folder = folder(path);
+            let folder = parent_folder(path);
             // A link to a file yet to be created. A circle of links is another kind of error.
             if let Ok(target) = fs::read_link(path) {
-                return resolve(&folder.join(target));
+                return resolve_links(&folder.join(target));
             }
             let name = path.file_name().ok_or(error)?;
             match fs::canonicalize(folder) {
@@ -189,11 +189,11 @@ mod tests {
     fn a_full_disk_leaves_the_older_file_and_nothing_else() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run.json");
-        assert_eq!(write(&path, full).unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+        assert_eq!(write_file(&path, full).unwrap_err().raw_os_error(), Some(libc::ENOSPC));
         assert_eq!(names(folder.path()), [""; 0]);
 
-        write(&path, |out| out.write_all(b"older")).unwrap();
-        assert_eq!(write(&path, full).unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+        write_file(&path, |out| out.write_all(b"older")).unwrap();
+        assert_eq!(write_file(&path, full).unwrap_err().raw_os_error(), Some(libc::ENOSPC));
         assert_eq!(names(folder.path()), ["run.json"]);
         assert_eq!(fs::read(&path).unwrap(), b"older");
     }
@@ -203,7 +203,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run.json");
         fs::write(&path, "older").unwrap();
-        write(&path, |out| {
+        write_file(&path, |out| {
             out.write_all(b"newer")?;
             out.flush()?;
             assert_eq!(fs::read(&path)?, b"older");
@@ -221,8 +221,8 @@ mod tests {
         fs::write(&path, "older").unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
         std::os::unix::fs::symlink("run.json", &link).unwrap();
-        let target = check(&link).unwrap();
-        write(&target, |out| out.write_all(b"newer")).unwrap();
+        let target = check_target(&link).unwrap();
+        write_file(&target, |out| out.write_all(b"newer")).unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read(&path).unwrap(), b"newer");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
@@ -238,18 +238,18 @@ mod tests {
         };
         let first = link("second.json", "first.json");
         link("new.json", "second.json");
-        let target = check(&first).unwrap();
+        let target = check_target(&first).unwrap();
         assert_eq!(target, fs::canonicalize(folder.path()).unwrap().join("new.json"));
-        write(&target, |out| out.write_all(b"newer")).unwrap();
+        write_file(&target, |out| out.write_all(b"newer")).unwrap();
         assert_eq!(fs::read(&first).unwrap(), b"newer");
         let circle = link("circle.json", "circle.json");
-        assert!(check(&circle).is_err());
+        assert!(check_target(&circle).is_err());
     }
 
     #[test]
     fn a_check_says_what_is_wrong_and_leaves_nothing_behind() {
         let folder = tempfile::tempdir().unwrap();
-        let reason = |path: &Path| check(path).unwrap_err().to_string();
+        let reason = |path: &Path| check_target(path).unwrap_err().to_string();
         assert_eq!(reason(folder.path()), "it is a folder");
         let missing = folder.path().join("missing");
         assert_eq!(
@@ -270,8 +270,8 @@ mod tests {
             "{reason}"
         );
 
-        assert_eq!(check(&file).unwrap(), fs::canonicalize(&file).unwrap());
-        check(&folder.path().join("new.json")).unwrap();
+        assert_eq!(check_target(&file).unwrap(), fs::canonicalize(&file).unwrap());
+        check_target(&folder.path().join("new.json")).unwrap();
         assert_eq!(fs::read(&file).unwrap(), b"content");
         assert_eq!(names(folder.path()), ["file"]);
     }
@@ -282,6 +282,6 @@ mod tests {
         let pipe = folder.path().join("pipe.json");
         let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
         assert!(made.success());
-        assert_eq!(check(&pipe).unwrap_err().to_string(), "it is not a regular file");
+        assert_eq!(check_target(&pipe).unwrap_err().to_string(), "it is not a regular file");
     }
 }

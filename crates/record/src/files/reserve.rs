@@ -5,7 +5,7 @@ use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
 use super::replacement;
-use crate::run::{LeftOut, Outcome, Run};
+use crate::run::{LeftOut, Run, RunOutcome};
 
 /// Bytes by which the reserve grows: a block of most file systems.
 const BLOCK: [u8; 4096] = [0; 4096];
@@ -30,11 +30,11 @@ impl Reserve {
     ///
     /// # Errors
     /// When there is no space.
-    pub(super) fn beside(target: &Path) -> io::Result<Self> {
-        let space = tempfile::tempfile_in(replacement::folder(target))?;
+    pub(super) fn reserve_beside(target: &Path) -> io::Result<Self> {
+        let space = tempfile::tempfile_in(replacement::parent_folder(target))?;
         let needed = target.metadata()?.len() + END;
         let mut reserve = Self { space, held: 0, needed, measurements: 0 };
-        reserve.grow(needed)?;
+        reserve.grow_space(needed)?;
         Ok(reserve)
     }
 
@@ -42,19 +42,19 @@ impl Reserve {
     ///
     /// # Errors
     /// When there is no space for it.
-    pub(super) fn add(&mut self, bytes: u64) -> io::Result<()> {
-        self.grow(self.needed + bytes)?;
+    pub(super) fn add_measurement(&mut self, bytes: u64) -> io::Result<()> {
+        self.grow_space(self.needed + bytes)?;
         self.needed += bytes;
         self.measurements += 1;
         Ok(())
     }
 
     /// Returns the number of measurements with reserved space.
-    pub(super) fn measurements(&self) -> usize {
+    pub(super) fn measurement_count(&self) -> usize {
         self.measurements
     }
 
-    fn grow(&mut self, needed: u64) -> io::Result<()> {
+    fn grow_space(&mut self, needed: u64) -> io::Result<()> {
         while self.held < needed {
             // After an error the file can have a part of the block.
             self.space.seek(SeekFrom::Start(self.held))?;
@@ -66,7 +66,7 @@ impl Reserve {
 }
 
 /// Returns the run with its first measurements only. It is not complete.
-pub(super) fn shortened(run: &Run, measurements: usize, reason: &io::Error) -> Run {
+pub(super) fn shorten_run(run: &Run, measurements: usize, reason: &io::Error) -> Run {
     let (kept, missing) = run.measurements.split_at(measurements);
     let left_out = LeftOut {
         measurements: missing.len(),
@@ -74,7 +74,7 @@ pub(super) fn shortened(run: &Run, measurements: usize, reason: &io::Error) -> R
     };
     let note = format!("the last {} measurement(s) are not in the file: {reason}", missing.len());
     let outcome = match &run.outcome {
-        Outcome::Complete => Outcome::Failed { message: note.clone() },
+        RunOutcome::Complete => RunOutcome::Failed { message: note.clone() },
         outcome => outcome.clone(),
     };
     Run {

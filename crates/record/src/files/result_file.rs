@@ -4,12 +4,12 @@ use std::io;
 use std::path::PathBuf;
 
 use super::json_lines::{self, JsonLines};
-use super::replacement::{Version, refuse_other};
-use super::reserve::{Reserve, is_no_space, shortened};
-use super::{Format, csv, json, markdown, nccl_tests, replacement};
+use super::replacement::{FileVersion, refuse_other};
+use super::reserve::{Reserve, is_no_space, shorten_run};
+use super::{FileFormat, csv, json, markdown, nccl_tests, replacement};
 use crate::run::{Measurement, Run};
 
-pub(super) const LINES: Content = Content::Own(Format::JsonLines);
+pub(super) const LINES: FileContent = FileContent::Own(FileFormat::JsonLines);
 
 /// Bytes in a row of CSV besides its measurement: the run, the machine and the settings.
 const ROW: u64 = 1024;
@@ -18,9 +18,9 @@ const LINE: u64 = 16;
 
 /// The content of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Content {
+pub(super) enum FileContent {
     /// Results in a format of nccl-bench.
-    Own(Format),
+    Own(FileFormat),
     /// The JSON of nccl-tests.
     NcclTests,
 }
@@ -30,7 +30,7 @@ pub(super) enum Content {
 pub(super) struct ResultFile {
     /// The path for messages.
     pub(super) path: PathBuf,
-    pub(super) content: Content,
+    pub(super) content: FileContent,
     /// The replaced file: `path` with links resolved.
     pub(super) target: PathBuf,
     /// The open file of JSON Lines, from the start of the run on.
@@ -39,14 +39,14 @@ pub(super) struct ResultFile {
     reserve: Option<Reserve>,
     /// The file replaced by the next write: found before the run, or written at its start. For JSON Lines,
     /// the file found before the run.
-    known: Option<Version>,
+    known: Option<FileVersion>,
     /// True after a reported measurement without space.
     is_full: bool,
 }
 
 impl ResultFile {
-    pub(super) fn new(path: PathBuf, content: Content, target: PathBuf) -> Self {
-        let known = Version::of(&target).ok().flatten();
+    pub(super) fn new(path: PathBuf, content: FileContent, target: PathBuf) -> Self {
+        let known = FileVersion::from_path(&target).ok().flatten();
         Self { path, content, target, lines: None, reserve: None, known, is_full: false }
     }
 
@@ -54,16 +54,16 @@ impl ResultFile {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub(super) fn start(&mut self, run: &Run) -> io::Result<()> {
+    pub(super) fn start_run(&mut self, run: &Run) -> io::Result<()> {
         if self.content != LINES {
-            self.write(run)?;
-            self.reserve = Some(Reserve::beside(&self.target)?);
+            self.write_run(run)?;
+            self.reserve = Some(Reserve::reserve_beside(&self.target)?);
             return Ok(());
         }
-        let header = json_lines::header(run)?;
+        let header = json_lines::header_line(run)?;
         let check = || refuse_other(&self.target, self.known);
-        let file = replacement::begin(&self.target, |out| out.write_all(&header), check)?;
-        self.lines = Some(JsonLines::after(file, header.len() as u64, run));
+        let file = replacement::replace_file(&self.target, |out| out.write_all(&header), check)?;
+        self.lines = Some(JsonLines::after_header(file, header.len() as u64, run));
         Ok(())
     }
 
@@ -71,8 +71,8 @@ impl ResultFile {
     ///
     /// # Errors
     /// When there is no space for it.
-    pub(super) fn connected(&mut self, run: &Run) -> io::Result<()> {
-        let added = self.lines.as_mut().map_or(Ok(()), |lines| lines.connected(run));
+    pub(super) fn add_connected(&mut self, run: &Run) -> io::Result<()> {
+        let added = self.lines.as_mut().map_or(Ok(()), |lines| lines.add_connected(run));
         self.is_full |= added.is_err();
         added
     }
@@ -81,11 +81,11 @@ impl ResultFile {
     ///
     /// # Errors
     /// When there is no space for it.
-    pub(super) fn measurement(&mut self, measurement: &Measurement, bytes: u64) -> io::Result<()> {
-        let around = if self.content == Content::Own(Format::Csv) { ROW } else { LINE };
+    pub(super) fn add_measurement(&mut self, measurement: &Measurement, bytes: u64) -> io::Result<()> {
+        let around = if self.content == FileContent::Own(FileFormat::Csv) { ROW } else { LINE };
         let added = match (&mut self.lines, &mut self.reserve) {
-            (Some(lines), _) => lines.measurement(measurement),
-            (None, Some(reserve)) => reserve.add(bytes + around),
+            (Some(lines), _) => lines.add_measurement(measurement),
+            (None, Some(reserve)) => reserve.add_measurement(bytes + around),
             (None, None) => Ok(()),
         };
         self.is_full |= added.is_err();
@@ -95,8 +95,9 @@ impl ResultFile {
     /// Writes the whole run, or on a full disk only the measurements with space.
     ///
     /// # Errors
-    /// When not all of the run can be written, unless [`measurement`](Self::measurement) has failed before.
-    pub(super) fn finish(&mut self, run: &Run) -> io::Result<()> {
+    /// When not all of the run can be written, unless [`add_measurement`](Self::add_measurement) has failed
+    /// before.
+    pub(super) fn finish_run(&mut self, run: &Run) -> io::Result<()> {
         let written = if self.content == LINES { self.finish_lines(run) } else { self.finish_whole(run) };
         match written {
             Err(error) if self.is_full && is_no_space(&error) => Ok(()),
@@ -107,27 +108,27 @@ impl ResultFile {
     /// Ends the file of JSON Lines, or writes it again if it was removed or emptied meanwhile.
     fn finish_lines(&mut self, run: &Run) -> io::Result<()> {
         match &mut self.lines {
-            Some(lines) if lines.are_in(&self.target)? => lines.finish(run),
+            Some(lines) if lines.are_in(&self.target)? => lines.finish_file(run),
             Some(_) => {
                 // It is this run's own, emptied, or gone.
-                self.known = Version::of(&self.target)?;
-                self.write(run)
+                self.known = FileVersion::from_path(&self.target)?;
+                self.write_run(run)
             }
-            None => self.write(run),
+            None => self.write_run(run),
         }
     }
 
     fn finish_whole(&mut self, run: &Run) -> io::Result<()> {
         // Its space is free now.
-        let reserved = self.reserve.take().map_or(0, |reserve| reserve.measurements());
-        let Err(error) = self.write(run) else { return Ok(()) };
+        let reserved = self.reserve.take().map_or(0, |reserve| reserve.measurement_count());
+        let Err(error) = self.write_run(run) else { return Ok(()) };
         if is_no_space(&error) {
             // Another program may have taken a part of the space: searches for the largest number of
             // measurements that fits.
             let (mut fitting, mut too_many) = (0, run.measurements.len());
             let mut tried = reserved.min(too_many.saturating_sub(1));
             while tried > fitting {
-                match self.write(&shortened(run, tried, &error)) {
+                match self.write_run(&shorten_run(run, tried, &error)) {
                     Ok(()) => fitting = tried,
                     Err(_) => too_many = tried,
                 }
@@ -139,16 +140,17 @@ impl ResultFile {
     }
 
     /// Replaces the known file by the whole run.
-    fn write(&mut self, run: &Run) -> io::Result<()> {
+    fn write_run(&mut self, run: &Run) -> io::Result<()> {
         let content = |out: &mut dyn io::Write| match self.content {
-            Content::Own(Format::Json) => json::write(run, out),
-            Content::Own(Format::Csv) => csv::write(run, out),
-            Content::Own(Format::Markdown) => markdown::write(run, out),
-            Content::Own(Format::JsonLines) => json_lines::write(run, out),
-            Content::NcclTests => out.write_all(nccl_tests::render(run).as_bytes()),
+            FileContent::Own(FileFormat::Json) => json::write_json(run, out),
+            FileContent::Own(FileFormat::Csv) => csv::write_csv(run, out),
+            FileContent::Own(FileFormat::Markdown) => markdown::write_markdown(run, out),
+            FileContent::Own(FileFormat::JsonLines) => json_lines::write_lines(run, out),
+            FileContent::NcclTests => out.write_all(nccl_tests::render_json(run).as_bytes()),
         };
-        let file = replacement::begin(&self.target, content, || refuse_other(&self.target, self.known))?;
-        self.known = Some(Version::from(&file.metadata()?));
+        let file =
+            replacement::replace_file(&self.target, content, || refuse_other(&self.target, self.known))?;
+        self.known = Some(FileVersion::from(&file.metadata()?));
         file.sync_all()
     }
 }

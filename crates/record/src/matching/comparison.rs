@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::measured::{Key, Rows, RunRows, describe_unfinished, list_keys};
 use super::repeated::Test;
 use super::{MatchError, Metric, Threshold};
-use crate::run::{Outcome, Run};
+use crate::run::{Run, RunOutcome};
 use crate::settings::Settings;
 use crate::statistics::geometric_mean;
 
@@ -70,7 +70,7 @@ pub struct ComparedFile {
     /// Names of the machines.
     pub hosts: Vec<String>,
     /// Outcome of the run.
-    pub outcome: Outcome,
+    pub outcome: RunOutcome,
     /// Number of runs, of which the medians are compared; 1 except with several runs on each side.
     pub runs: usize,
     /// Reasons why runs of several on this side are incomplete; absent for a single run.
@@ -161,7 +161,7 @@ impl Comparison {
     ///
     /// # Errors
     /// When there is one file only, or a file has nothing in common with the first.
-    pub fn of(sources: &[RunRows], criteria: Criteria) -> Result<Self, MatchError> {
+    pub fn from_runs(sources: &[RunRows], criteria: Criteria) -> Result<Self, MatchError> {
         let Criteria { metric, threshold, partial, require_verified } = criteria;
         let [first, others @ ..] = sources else { return Err(MatchError::TooFew) };
         if others.is_empty() {
@@ -172,48 +172,51 @@ impl Comparison {
         }
         let rows: Vec<ComparedRow> = first
             .rows
-            .keys()
-            .filter(|key| others.iter().any(|other| other.rows.has(key)))
-            .map(|key| ComparedRow::of(key, sources))
+            .row_keys()
+            .filter(|key| others.iter().any(|other| other.rows.has_row(key)))
+            .map(|key| ComparedRow::from_key(key, sources))
             .collect();
-        let files: Vec<ComparedFile> =
-            sources.iter().enumerate().map(|(index, source)| ComparedFile::of(index, source)).collect();
+        let files: Vec<ComparedFile> = sources
+            .iter()
+            .enumerate()
+            .map(|(index, source)| ComparedFile::from_source(index, source))
+            .collect();
         let mut comparison = Self {
             metric,
             threshold: threshold.0,
             partial,
             require_verified,
             files,
-            differences: differences(sources),
-            means: means(&rows, others.len()),
+            differences: find_differences(sources),
+            means: mean_ratios(&rows, others.len()),
             rows,
             verdicts: Vec::new(),
         };
         comparison.verdicts =
-            (1..sources.len()).map(|file| FileVerdict::of(file, sources, &comparison)).collect();
+            (1..sources.len()).map(|file| FileVerdict::judge_file(file, sources, &comparison)).collect();
         Ok(comparison)
     }
 
     /// True when every file passes: none is slower than the first by more than the threshold, none has wrong
     /// data or another number of ranks, all are complete (except with `partial`), and verified (with
     /// `require_verified`).
-    pub fn passes(&self) -> bool {
+    pub fn has_passed(&self) -> bool {
         self.verdicts.iter().all(|verdict| verdict.pass)
     }
 }
 
 /// Fails when two files have no row in common, or none with a value in both.
 fn in_common(first: &RunRows, other: &RunRows, metric: Metric) -> Result<(), MatchError> {
-    let mut common = first.rows.keys().filter(|key| other.rows.has(key)).peekable();
+    let mut common = first.rows.row_keys().filter(|key| other.rows.has_row(key)).peekable();
     if common.peek().is_none() {
         return Err(MatchError::NothingInCommon {
             first: first.path.clone(),
             other: other.path.clone(),
-            in_first: list_keys(first.rows.keys()).join(", "),
-            in_other: list_keys(other.rows.keys()).join(", "),
+            in_first: list_keys(first.rows.row_keys()).join(", "),
+            in_other: list_keys(other.rows.row_keys()).join(", "),
         });
     }
-    if !common.any(|key| first.rows.median(key).and(other.rows.median(key)).is_some()) {
+    if !common.any(|key| first.rows.row_median(key).and(other.rows.row_median(key)).is_some()) {
         let (first, other) = (first.path.clone(), other.path.clone());
         return Err(MatchError::NoValues { first, other, metric });
     }
@@ -221,11 +224,11 @@ fn in_common(first: &RunRows, other: &RunRows, metric: Metric) -> Result<(), Mat
 }
 
 impl ComparedRow {
-    fn of(key: &Key, sources: &[RunRows]) -> Self {
-        let values: Vec<Option<f64>> = sources.iter().map(|source| source.rows.median(key)).collect();
+    fn from_key(key: &Key, sources: &[RunRows]) -> Self {
+        let values: Vec<Option<f64>> = sources.iter().map(|source| source.rows.row_median(key)).collect();
         let ratios = values[1..].iter().map(|value| Some((*value)? / values[0]?)).collect();
         let test = match sources {
-            [before, after] => Test::of(key, before, after),
+            [before, after] => Test::test_row(key, before, after),
             _ => None,
         };
         let unstable = (0..sources.len()).filter(|&file| sources[file].rows.is_unstable(key)).collect();
@@ -239,26 +242,26 @@ impl ComparedRow {
 }
 
 impl ComparedFile {
-    fn of(index: usize, RunRows { path, run, rows, repeated }: &RunRows) -> Self {
+    fn from_source(index: usize, RunRows { path, run, rows, repeated }: &RunRows) -> Self {
         Self {
-            letter: letter(index),
+            letter: file_letter(index),
             path: path.clone(),
             program: run.program.clone(),
             started_at: run.started_at.clone(),
             library: format!("{} {}", run.provenance.backend, run.provenance.library_version),
-            devices: devices(run),
-            hosts: hosts(run),
+            devices: devices_text(run),
+            hosts: host_names(run),
             outcome: run.outcome.clone(),
             runs: repeated.as_ref().map_or(1, |repeated| repeated.runs.len()),
             incomplete_runs: repeated.as_ref().map(|repeated| repeated.incomplete.clone()),
             measurements: rows.measurements,
             unverified: rows.unverified,
-            wrong: rows.wrong(),
+            wrong: rows.describe_wrong(),
         }
     }
 
     /// The number of measurements that were not verified, in words; `None` when all were.
-    fn unverified(&self) -> Option<String> {
+    fn describe_unverified(&self) -> Option<String> {
         let Self { letter, unverified, measurements, .. } = self;
         (*unverified > 0).then(|| {
             format!("{letter} did not verify the data of {unverified} of its {measurements} measurements")
@@ -266,7 +269,7 @@ impl ComparedFile {
     }
 
     /// The reasons why the run, or one of several, is incomplete.
-    fn incomplete(&self) -> Vec<String> {
+    fn list_incomplete(&self) -> Vec<String> {
         match &self.incomplete_runs {
             None => describe_unfinished(&self.letter, &self.outcome).into_iter().collect(),
             Some(of_runs) => of_runs.clone(),
@@ -275,19 +278,19 @@ impl ComparedFile {
 }
 
 /// `A` to `Z`, then `A1` and so on.
-pub fn letter(index: usize) -> String {
+pub fn file_letter(index: usize) -> String {
     let letter = char::from(b'A' + u8::try_from(index % 26).unwrap_or_default());
     if index < 26 { letter.to_string() } else { format!("{letter}{}", index / 26) }
 }
 
 /// The names of the machines.
-fn hosts(run: &Run) -> Vec<String> {
+fn host_names(run: &Run) -> Vec<String> {
     let hosts: BTreeSet<&str> = run.ranks.iter().map(|rank| rank.host.as_str()).collect();
     hosts.into_iter().map(str::to_owned).collect()
 }
 
 /// `8 x NVIDIA H200`
-fn devices(run: &Run) -> String {
+fn devices_text(run: &Run) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for rank in &run.ranks {
         *counts.entry(&rank.device_name).or_default() += 1;
@@ -296,9 +299,9 @@ fn devices(run: &Run) -> String {
 }
 
 impl FileVerdict {
-    fn of(file: usize, sources: &[RunRows], comparison: &Comparison) -> Self {
+    fn judge_file(file: usize, sources: &[RunRows], comparison: &Comparison) -> Self {
         let Comparison { metric, threshold, partial, require_verified, files, rows, .. } = comparison;
-        let slowdown = |row: &ComparedRow| row.ratios[file - 1].map(|ratio| metric.slowdown(ratio));
+        let slowdown = |row: &ComparedRow| row.ratios[file - 1].map(|ratio| metric.slowdown_factor(ratio));
         let slowdowns: Vec<(usize, f64)> =
             rows.iter().enumerate().filter_map(|(index, row)| Some((index, slowdown(row)?))).collect();
         let limit = 1.0 + threshold + ROUNDING;
@@ -308,12 +311,12 @@ impl FileVerdict {
         let mut slower: Vec<(usize, f64)> =
             counting.iter().copied().filter(|&(_, slowdown)| slowdown > limit).collect();
         slower.sort_by(|(_, one), (_, other)| other.total_cmp(one));
-        let only = |one: &Rows, other: &Rows| list_keys(one.keys().filter(|key| !other.has(key)));
+        let only = |one: &Rows, other: &Rows| list_keys(one.row_keys().filter(|key| !other.has_row(key)));
         let (first, own) = (&sources[0].rows, &sources[file].rows);
         let (missing, extra) = (only(first, own), only(own, first));
-        let (incomplete, mut notes) = doubts(file, files, rows, own);
+        let (incomplete, mut notes) = find_doubts(file, files, rows, own);
         let mut unverified: Vec<String> =
-            [0, file].iter().filter_map(|&file| files[file].unverified()).collect();
+            [0, file].iter().filter_map(|&file| files[file].describe_unverified()).collect();
         if !require_verified {
             notes.splice(0..0, std::mem::take(&mut unverified));
         }
@@ -348,16 +351,16 @@ impl FileVerdict {
 }
 
 /// Returns reasons for which the file or the first one is incomplete, and notes on both.
-fn doubts(
+fn find_doubts(
     file: usize,
     files: &[ComparedFile],
     rows: &[ComparedRow],
     own: &Rows,
 ) -> (Vec<String>, Vec<String>) {
     let both = || [&files[0], &files[file]].into_iter();
-    let mut incomplete: Vec<String> = both().flat_map(ComparedFile::incomplete).collect();
+    let mut incomplete: Vec<String> = both().flat_map(ComparedFile::list_incomplete).collect();
     let mut notes = Vec::new();
-    let without = rows.iter().filter(|row| own.has(&row.key) && row.ratios[file - 1].is_none());
+    let without = rows.iter().filter(|row| own.has_row(&row.key) && row.ratios[file - 1].is_none());
     let (one_sided, neither): (Vec<&ComparedRow>, Vec<&ComparedRow>) =
         without.partition(|row| row.values[0].is_some() || row.values[file].is_some());
     if !one_sided.is_empty() {
@@ -368,7 +371,8 @@ fn doubts(
         notes.push(format!("of the common rows, {} are skipped: no number above 0", neither.len()));
     }
     for index in [0, file] {
-        let unstable = rows.iter().filter(|row| own.has(&row.key) && row.unstable.contains(&index)).count();
+        let unstable =
+            rows.iter().filter(|row| own.has_row(&row.key) && row.unstable.contains(&index)).count();
         if unstable > 0 {
             notes.push(format!(
                 "{unstable} of the rows of {} are NOT STABLE: they are less precise than --until-stable \
@@ -380,7 +384,7 @@ fn doubts(
     (incomplete, notes)
 }
 
-fn means(rows: &[ComparedRow], others: usize) -> Vec<MeanRatio> {
+fn mean_ratios(rows: &[ComparedRow], others: usize) -> Vec<MeanRatio> {
     let mut collectives: Vec<&str> = Vec::new();
     for row in rows {
         if !collectives.contains(&row.key.table.collective.as_str()) {
@@ -402,11 +406,11 @@ fn means(rows: &[ComparedRow], others: usize) -> Vec<MeanRatio> {
 
 /// Settings and circumstances that differ between the runs. Several runs of one side have all of their
 /// values.
-fn differences(sources: &[RunRows]) -> Vec<Difference> {
+fn find_differences(sources: &[RunRows]) -> Vec<Difference> {
     let all: Vec<BTreeMap<String, String>> = sources
         .iter()
         .map(|source| match &source.repeated {
-            None => circumstances(&source.run),
+            None => run_circumstances(&source.run),
             Some(repeated) => circumstances_of_all(&repeated.runs),
         })
         .collect();
@@ -424,7 +428,7 @@ fn differences(sources: &[RunRows]) -> Vec<Difference> {
 /// The circumstances of several runs; where they differ, all values in order.
 fn circumstances_of_all(runs: &[Run]) -> BTreeMap<String, String> {
     let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for (name, value) in runs.iter().flat_map(circumstances) {
+    for (name, value) in runs.iter().flat_map(run_circumstances) {
         all.entry(name).or_default().insert(value);
     }
     let joined = |values: BTreeSet<String>| values.into_iter().collect::<Vec<_>>().join("; ");
@@ -433,7 +437,7 @@ fn circumstances_of_all(runs: &[Run]) -> BTreeMap<String, String> {
 
 /// Settings and circumstances that can affect a run's values, by the names of the native format and of
 /// variables.
-fn circumstances(run: &Run) -> BTreeMap<String, String> {
+fn run_circumstances(run: &Run) -> BTreeMap<String, String> {
     let mut found: BTreeMap<String, String> = BTreeMap::new();
     let text = |value: &Value| match value {
         Value::String(text) => text.clone(),
@@ -456,8 +460,8 @@ fn circumstances(run: &Run) -> BTreeMap<String, String> {
         }
     }
     found.extend(run.provenance.environment.clone());
-    found.insert("hosts".to_owned(), hosts(run).join(", "));
-    found.insert("ranks".to_owned(), devices(run));
+    found.insert("hosts".to_owned(), host_names(run).join(", "));
+    found.insert("ranks".to_owned(), devices_text(run));
     found.insert("program".to_owned(), run.program.clone());
     // Facts that another program did not record are not differences.
     found.retain(|_, value| !value.is_empty());

@@ -9,9 +9,9 @@ use serde::Serialize;
 use super::Metric;
 use crate::collective::Collective;
 use crate::files::{NCCL_TESTS, ReadError, read_each};
-use crate::run::{Measurement, Outcome, Placement, Provenance, Run};
+use crate::run::{Measurement, Placement, Provenance, Run, RunOutcome};
 use crate::sides::{self, SelectedSide};
-use crate::statistics::median;
+use crate::statistics::find_median;
 
 /// The identity of a row: measurements with equal keys are compared.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -46,7 +46,7 @@ pub struct TableKey {
 
 impl TableKey {
     /// The key of a measurement.
-    pub fn of(measurement: &Measurement) -> Self {
+    pub fn from_measurement(measurement: &Measurement) -> Self {
         Self {
             collective: measurement.collective.clone(),
             data_type: measurement.data_type.clone(),
@@ -54,7 +54,7 @@ impl TableKey {
             op: measurement
                 .op
                 .clone()
-                .filter(|_| measurement.collective.parse().map_or(true, Collective::reduces)),
+                .filter(|_| measurement.collective.parse().map_or(true, Collective::is_reduction)),
             root: measurement.root,
             group: measurement.group,
             pair: measurement.pair,
@@ -62,7 +62,7 @@ impl TableKey {
     }
 
     /// The key in words: `broadcast float root 1`.
-    pub fn name(&self) -> String {
+    pub fn table_name(&self) -> String {
         let op = self.op.as_ref().map(|op| format!(" {op}")).unwrap_or_default();
         let root = self.root.map(|root| format!(" root {root}")).unwrap_or_default();
         let group = self.group.map(|group| format!(" group {group}")).unwrap_or_default();
@@ -72,8 +72,12 @@ impl TableKey {
 }
 
 impl Key {
-    fn of(measurement: &Measurement) -> Self {
-        Self { table: TableKey::of(measurement), placement: measurement.placement, bytes: measurement.bytes }
+    fn from_row(measurement: &Measurement) -> Self {
+        Self {
+            table: TableKey::from_measurement(measurement),
+            placement: measurement.placement,
+            bytes: measurement.bytes,
+        }
     }
 
     /// False for rows that no run verifies: without an element, and in place where the collective has no such
@@ -84,8 +88,8 @@ impl Key {
     }
 
     /// The key in words: `allreduce float sum, 8 bytes in-place`.
-    pub fn name(&self) -> String {
-        format!("{}, {} bytes {}", self.table.name(), self.bytes, self.placement.name())
+    pub fn row_name(&self) -> String {
+        format!("{}, {} bytes {}", self.table.table_name(), self.bytes, self.placement.placement_name())
     }
 }
 
@@ -157,7 +161,7 @@ struct Values {
 impl Rows {
     /// Adds a measurement. `value` is compared; `wrong` is the number of wrong elements, `None` when not
     /// verified; `is_unstable` if it was marked NOT STABLE.
-    fn add(&mut self, key: Key, value: f64, wrong: Option<u64>, is_unstable: bool) {
+    fn add_measurement(&mut self, key: Key, value: f64, wrong: Option<u64>, is_unstable: bool) {
         self.measurements += 1;
         self.unverified += usize::from(wrong.is_none() && key.is_verifiable());
         let place = *self.places.entry(key).or_insert_with_key(|key| {
@@ -171,12 +175,12 @@ impl Rows {
     }
 
     /// Keys of all rows, in the order in which they were first measured.
-    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+    pub fn row_keys(&self) -> impl Iterator<Item = &Key> {
         self.rows.iter().map(|row| &row.key)
     }
 
     /// True when the file has this row.
-    pub fn has(&self, key: &Key) -> bool {
+    pub fn has_row(&self, key: &Key) -> bool {
         self.places.contains_key(key)
     }
 
@@ -186,21 +190,21 @@ impl Rows {
     }
 
     /// The median over the cycles; `None` when no cycle has a value above 0.
-    pub fn median(&self, key: &Key) -> Option<f64> {
+    pub fn row_median(&self, key: &Key) -> Option<f64> {
         let row = &self.rows[*self.places.get(key)?];
-        median(&row.values)
+        find_median(&row.values)
     }
 
     /// The values of a row: one per cycle, or one per run of a side.
-    pub fn values(&self, key: &Key) -> &[f64] {
+    pub fn row_values(&self, key: &Key) -> &[f64] {
         self.places.get(key).map_or(&[], |&place| &self.rows[place].values)
     }
 
     /// Adds the rows of a further run, of which the medians become one value each.
-    pub(super) fn merge(&mut self, other: &Self) {
+    pub(super) fn merge_run(&mut self, other: &Self) {
         for row in &other.rows {
-            let value = median(&row.values).unwrap_or(f64::NAN);
-            self.add(row.key.clone(), value, Some(row.wrong), row.is_unstable);
+            let value = find_median(&row.values).unwrap_or(f64::NAN);
+            self.add_measurement(row.key.clone(), value, Some(row.wrong), row.is_unstable);
         }
         self.wrong_left_out += other.wrong_left_out;
         // Measurements, not rows, are counted.
@@ -209,17 +213,20 @@ impl Rows {
     }
 
     /// Describes the rows with wrong data: `allreduce float sum, 8 bytes in-place: 3 wrong elements`.
-    pub fn wrong(&self) -> Vec<String> {
+    pub fn describe_wrong(&self) -> Vec<String> {
         let wrong = self.rows.iter().filter(|row| row.wrong > 0);
         let left_out = (self.wrong_left_out > 0)
             .then(|| format!("{} measurement(s) missing in the file: wrong elements", self.wrong_left_out));
-        wrong.map(|row| format!("{}: {} wrong elements", row.key.name(), row.wrong)).chain(left_out).collect()
+        wrong
+            .map(|row| format!("{}: {} wrong elements", row.key.row_name(), row.wrong))
+            .chain(left_out)
+            .collect()
     }
 }
 
 /// Reads the values of `metric` from a file. Returns a source for each side that `side` selects; none when
 /// the file has no such side.
-pub fn read(
+pub fn read_rows(
     path: &Path,
     side: SelectedSide,
     metric: Metric,
@@ -231,11 +238,16 @@ pub fn read(
     };
     let (mut own, mut other) = (Rows::default(), Rows::default());
     let run = read_each(path, partial, &mut |each| {
-        let key = Key::of(&each);
+        let key = Key::from_row(&each);
         let mut wrong = each.wrong;
         let is_unstable = each.stable == Some(false);
         if let Some(versus) = &each.versus {
-            other.add(key.clone(), value(versus.time_us, versus.busbw_gbps), versus.wrong, is_unstable);
+            other.add_measurement(
+                key.clone(),
+                value(versus.time_us, versus.busbw_gbps),
+                versus.wrong,
+                is_unstable,
+            );
             if side == SelectedSide::Own {
                 // Wrong data of the baseline counts as well.
                 wrong = wrong
@@ -243,15 +255,15 @@ pub fn read(
                     .or(versus.wrong.filter(|&wrong| wrong > 0));
             }
         }
-        own.add(key, value(each.time_us, each.busbw_gbps), wrong, is_unstable);
+        own.add_measurement(key, value(each.time_us, each.busbw_gbps), wrong, is_unstable);
     })?;
     // On whichever side.
     let wrong_left_out = run.left_out.map_or(0, |left_out| left_out.wrong_measurements);
     (own.wrong_left_out, other.wrong_left_out) = (wrong_left_out, wrong_left_out);
-    Ok(sources(path, run, side, own, other))
+    Ok(side_sources(path, run, side, own, other))
 }
 
-fn sources(path: &Path, run: Run, wanted: SelectedSide, own: Rows, other: Rows) -> Vec<RunRows> {
+fn side_sources(path: &Path, run: Run, wanted: SelectedSide, own: Rows, other: Rows) -> Vec<RunRows> {
     let whole = |path: PathBuf, run: Run, rows: Rows| RunRows { path, run, rows, repeated: None };
     let theirs = sides::other_provenance(&run.provenance).filter(|_| other.measurements > 0);
     match (wanted, theirs) {
@@ -280,15 +292,15 @@ pub(super) fn list_keys<'a>(keys: impl Iterator<Item = &'a Key>) -> Vec<String> 
         }
     }
     let rows = |count| if count == 1 { "1 row".to_owned() } else { format!("{count} rows") };
-    tables.iter().map(|&(table, count)| format!("{} ({})", table.name(), rows(count))).collect()
+    tables.iter().map(|&(table, count)| format!("{} ({})", table.table_name(), rows(count))).collect()
 }
 
 /// The reason why the run of this name is incomplete; `None` when it is complete.
-pub(super) fn describe_unfinished(name: &str, outcome: &Outcome) -> Option<String> {
+pub(super) fn describe_unfinished(name: &str, outcome: &RunOutcome) -> Option<String> {
     match outcome {
-        Outcome::Complete => None,
-        Outcome::Running => Some(format!("{name} has not ended, or was killed")),
-        Outcome::Interrupted { signal } => Some(format!("{name} was interrupted by {signal}")),
-        Outcome::Failed { message } => Some(format!("the run of {name} failed: {message}")),
+        RunOutcome::Complete => None,
+        RunOutcome::Running => Some(format!("{name} has not ended, or was killed")),
+        RunOutcome::Interrupted { signal } => Some(format!("{name} was interrupted by {signal}")),
+        RunOutcome::Failed { message } => Some(format!("the run of {name} failed: {message}")),
     }
 }

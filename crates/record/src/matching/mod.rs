@@ -17,9 +17,9 @@ use serde::Serialize;
 use crate::files::ReadError;
 
 pub use comparison::{
-    ComparedFile, ComparedRow, Comparison, Criteria, Difference, FileVerdict, MeanRatio, letter,
+    ComparedFile, ComparedRow, Comparison, Criteria, Difference, FileVerdict, MeanRatio, file_letter,
 };
-pub use measured::{Key, Rows, RunRows, TableKey, read};
+pub use measured::{Key, Rows, RunRows, TableKey, read_rows};
 pub use repeated::{MAX_RUNS, Test, check_runs, merge_runs, refuse_repeated};
 
 /// A share of a value: `5%` is 0.05.
@@ -81,7 +81,7 @@ pub enum Metric {
 
 impl Metric {
     /// Factor by which the operation took longer, when its value is `ratio` times that of the first file.
-    pub(crate) fn slowdown(self, ratio: f64) -> f64 {
+    pub(crate) fn slowdown_factor(self, ratio: f64) -> f64 {
         match self {
             Self::Time => ratio,
             Self::Busbw => ratio.recip(),
@@ -89,7 +89,7 @@ impl Metric {
     }
 
     /// Unit of the values: `us` or `GB/s`.
-    pub const fn unit(self) -> &'static str {
+    pub const fn unit_name(self) -> &'static str {
         match self {
             Self::Time => "us",
             Self::Busbw => "GB/s",

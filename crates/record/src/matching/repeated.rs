@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::MatchError;
 use super::measured::{Key, Repeated, Rows, RunRows, describe_unfinished, list_keys};
 use crate::rank_test::{LEVEL, least_p, mann_whitney};
-use crate::run::Outcome;
+use crate::run::RunOutcome;
 
 /// The test of a row's difference between the runs of two sides.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -22,9 +22,9 @@ pub struct Test {
 
 impl Test {
     /// Tests a row; `None` unless both sides are several runs.
-    pub(super) fn of(key: &Key, before: &RunRows, after: &RunRows) -> Option<Self> {
+    pub(super) fn test_row(key: &Key, before: &RunRows, after: &RunRows) -> Option<Self> {
         before.repeated.as_ref().and(after.repeated.as_ref())?;
-        let (before, after) = (before.rows.values(key), after.rows.values(key));
+        let (before, after) = (before.rows.row_values(key), after.rows.row_values(key));
         Some(Self {
             p: mann_whitney(before, after)?,
             runs: [before.len(), after.len()],
@@ -89,20 +89,21 @@ fn resolve_path(rows: &RunRows) -> PathBuf {
 pub fn merge_runs(runs: Vec<RunRows>) -> Result<RunRows, MatchError> {
     let mut rows = Rows::default();
     for one in &runs {
-        rows.merge(&one.rows);
+        rows.merge_run(&one.rows);
     }
     let lacks = |one: &RunRows| {
         // A row without a value above 0 in any run is no gap of this one.
-        let is_gap =
-            |key: &&Key| !one.rows.has(key) || one.rows.median(key).is_none() && rows.median(key).is_some();
-        let missing = list_keys(rows.keys().filter(is_gap));
+        let is_gap = |key: &&Key| {
+            !one.rows.has_row(key) || one.rows.row_median(key).is_none() && rows.row_median(key).is_some()
+        };
+        let missing = list_keys(rows.row_keys().filter(is_gap));
         (!missing.is_empty()).then(|| format!("{} lacks {}", one.path.display(), missing.join(", ")))
     };
     let unfinished = |one: &RunRows| describe_unfinished(&one.path.display().to_string(), &one.run.outcome);
     let incomplete = runs.iter().flat_map(|one| [unfinished(one), lacks(one)]).flatten().collect();
     let names: Vec<String> = runs.iter().map(|one| one.path.display().to_string()).collect();
     let runs: Vec<_> = runs.into_iter().map(|one| one.run).collect();
-    let worst = runs.iter().find(|run| run.outcome != Outcome::Complete).or(runs.first());
+    let worst = runs.iter().find(|run| run.outcome != RunOutcome::Complete).or(runs.first());
     let run = worst.cloned().ok_or(MatchError::TooFew)?;
     let path = PathBuf::from(names.join(", "));
     Ok(RunRows { path, run, rows, repeated: Some(Repeated { runs, incomplete }) })

@@ -4,8 +4,8 @@ use crate::run::{Measurement, Placement, Provenance, Rank, Run};
 use crate::settings::Settings;
 
 /// Two processes with two ranks each, and no measurement.
-pub fn run() -> Run {
-    let full = super::full();
+pub fn bare_run() -> Run {
+    let full = super::full_run();
     let rank = |rank: usize, pid: u32, host: &str| Rank {
         device: Some(rank % 2),
         pci: Some(format!("0000:{:02x}:00", 0x18 + rank % 2)),
@@ -14,7 +14,7 @@ pub fn run() -> Run {
         job_rank: None,
         domains: Vec::new(),
         addresses: Vec::new(),
-        ..super::rank(rank)
+        ..super::sample_rank(rank)
     };
     Run {
         program: "nccl-bench 1.2.3".to_owned(),
@@ -59,7 +59,7 @@ pub fn run() -> Run {
 }
 
 /// A measurement without optional parts: 10 us, 1024 bytes.
-pub fn measurement(collective: &str, placement: Placement) -> Measurement {
+pub fn bare_measurement(collective: &str, placement: Placement) -> Measurement {
     Measurement {
         op: None,
         cpu_time_us: None,
@@ -74,6 +74,6 @@ pub fn measurement(collective: &str, placement: Placement) -> Measurement {
         per_rank: Vec::new(),
         algorithm: None,
         measured_at: "2026-11-20T14:58:00.000Z".to_owned(),
-        ..super::measurement(collective, placement, 1024, 10.0)
+        ..super::sample_measurement(collective, placement, 1024, 10.0)
     }
 }

@@ -21,15 +21,15 @@ use crate::exit::ExitError;
 pub struct Compare;
 
 impl Command for Compare {
-    fn definition(&self) -> clap::Command {
-        Arguments::augment_args(clap::Command::new("compare"))
+    fn define_command(&self) -> clap::Command {
+        CompareArguments::augment_args(clap::Command::new("compare"))
             .after_help(after_help())
             .about("Compare result files, ours or nccl-tests', and fail if one is slower")
     }
 
-    fn run(&self, matches: &ArgMatches, _context: &Context<'_>) -> Result<u8, ExitError> {
-        let arguments = Arguments::from_arg_matches(matches)?;
-        let passes = run(&arguments, &mut io::stdout().lock())?;
+    fn run_command(&self, matches: &ArgMatches, _context: &Context<'_>) -> Result<u8, ExitError> {
+        let arguments = CompareArguments::from_arg_matches(matches)?;
+        let passes = compare_files(&arguments, &mut io::stdout().lock())?;
         // See `EXIT_CODES`.
         Ok(u8::from(!passes))
     }
@@ -71,7 +71,7 @@ fn after_help() -> String {
 
 /// The arguments of `nccl-bench compare`.
 #[derive(Args, Clone, Debug)]
-pub struct Arguments {
+pub struct CompareArguments {
     /// Result files of nccl-bench (.json, .jsonl) or nccl-tests (-J), also compressed (.gz, .zst), or - for
     /// standard input; the first is what the others are compared with
     #[arg(value_name = "FILE", required_unless_present_any = ["before", "after"],
@@ -110,13 +110,13 @@ pub struct Arguments {
     pub require_verified: bool,
 
     /// Output format
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    pub format: Format,
+    #[arg(long, value_enum, default_value_t = ComparisonFormat::Text)]
+    pub format: ComparisonFormat,
 }
 
 /// Format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum ComparisonFormat {
     /// Columns for a terminal
     Text,
     /// Tables of Markdown
@@ -129,7 +129,7 @@ pub enum Format {
 
 /// Reason for a missing comparison or output.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum CompareError {
     /// The files cannot be compared.
     #[error(transparent)]
     Matching(#[from] matching::MatchError),
@@ -138,11 +138,11 @@ pub enum Error {
     Output(#[from] io::Error),
 }
 
-impl From<Error> for ExitError {
-    fn from(error: Error) -> Self {
+impl From<CompareError> for ExitError {
+    fn from(error: CompareError) -> Self {
         match error {
-            Error::Output(error) => Self::Output(error),
-            Error::Matching(error) => Self::refused(error.to_string()),
+            CompareError::Output(error) => Self::Output(error),
+            CompareError::Matching(error) => Self::refuse_with(error.to_string()),
         }
     }
 }
@@ -152,7 +152,7 @@ impl From<Error> for ExitError {
 ///
 /// # Errors
 /// When a file is not a result, has nothing in common with the first, or `out` is closed or full.
-pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<bool, Error> {
+pub fn compare_files(arguments: &CompareArguments, out: &mut impl Write) -> Result<bool, CompareError> {
     let is_repeated = arguments.files.is_empty();
     let all: Vec<PathBuf> =
         arguments.files.iter().chain(&arguments.before).chain(&arguments.after).cloned().collect();
@@ -160,7 +160,7 @@ pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<bool, Error> {
     if is_repeated && arguments.side == SelectedSide::Both {
         return Err(matching::MatchError::BothSides.into());
     }
-    let mut sources = read(&all, arguments)?;
+    let mut sources = read_sources(&all, arguments)?;
     if is_repeated {
         let after = sources.split_off(arguments.before.len());
         matching::check_runs(&sources, &after)?;
@@ -174,22 +174,25 @@ pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<bool, Error> {
         partial: arguments.partial,
         require_verified: arguments.require_verified,
     };
-    let comparison = Comparison::of(&sources, criteria)?;
+    let comparison = Comparison::from_runs(&sources, criteria)?;
     match arguments.format {
-        Format::Text => report::text(&comparison, out)?,
-        Format::Markdown => report::markdown(&comparison, out)?,
-        Format::Csv => report::csv(&comparison, out)?,
-        Format::Json => report::json(&comparison, out)?,
+        ComparisonFormat::Text => report::write_text_report(&comparison, out)?,
+        ComparisonFormat::Markdown => report::write_markdown_report(&comparison, out)?,
+        ComparisonFormat::Csv => report::write_csv_report(&comparison, out)?,
+        ComparisonFormat::Json => report::write_json_report(&comparison, out)?,
     }
     out.flush()?;
-    Ok(comparison.passes())
+    Ok(comparison.has_passed())
 }
 
 /// Reads files; with `--side both` each gives two sources.
-fn read(paths: &[PathBuf], arguments: &Arguments) -> Result<Vec<RunRows>, matching::MatchError> {
+fn read_sources(
+    paths: &[PathBuf],
+    arguments: &CompareArguments,
+) -> Result<Vec<RunRows>, matching::MatchError> {
     let (mut sources, mut unreadable) = (Vec::new(), Vec::new());
     for path in paths {
-        match matching::read(path, arguments.side, arguments.metric, arguments.partial) {
+        match matching::read_rows(path, arguments.side, arguments.metric, arguments.partial) {
             Ok(sides) if sides.is_empty() => return Err(matching::MatchError::OneSide(path.clone())),
             Ok(sides) => sources.extend(sides),
             Err(error) => unreadable.push(error),

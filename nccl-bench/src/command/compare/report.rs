@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
-use record::Outcome;
-use record::matching::{ComparedRow, Comparison, FileVerdict, Metric, Threshold, letter};
+use record::RunOutcome;
+use record::matching::{ComparedRow, Comparison, FileVerdict, Metric, Threshold, file_letter};
 use record::rank_test::LEVEL;
 
 /// Maximum number of rows that a verdict names, the worst first.
@@ -18,7 +18,7 @@ struct Table {
 }
 
 impl Table {
-    fn widths(&self) -> Vec<usize> {
+    fn column_widths(&self) -> Vec<usize> {
         let width = |column: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column));
             cells.chain([&self.head[column]]).map(|cell| cell.chars().count()).max().unwrap_or(0)
@@ -26,23 +26,23 @@ impl Table {
         (0..self.head.len()).map(width).collect()
     }
 
-    fn padded(&self, cells: &[String]) -> Vec<String> {
+    fn pad_cells(&self, cells: &[String]) -> Vec<String> {
         let cell = |((cell, width), left): ((&String, usize), &bool)| {
             if *left { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
         };
-        cells.iter().zip(self.widths()).zip(&self.left).map(cell).collect()
+        cells.iter().zip(self.column_widths()).zip(&self.left).map(cell).collect()
     }
 
-    fn text(&self, out: &mut impl Write) -> io::Result<()> {
+    fn write_text(&self, out: &mut impl Write) -> io::Result<()> {
         for cells in [&self.head].into_iter().chain(&self.rows) {
-            writeln!(out, "{}", format!("  {}", self.padded(cells).join("  ")).trim_end())?;
+            writeln!(out, "{}", format!("  {}", self.pad_cells(cells).join("  ")).trim_end())?;
         }
         Ok(())
     }
 
-    fn markdown(&self, out: &mut impl Write) -> io::Result<()> {
+    fn write_markdown(&self, out: &mut impl Write) -> io::Result<()> {
         let rule: Vec<String> = self
-            .widths()
+            .column_widths()
             .into_iter()
             .zip(&self.left)
             .map(|(width, left)| {
@@ -50,51 +50,51 @@ impl Table {
                 if *left { dashes } else { format!("{dashes}:") }
             })
             .collect();
-        writeln!(out, "| {} |", self.padded(&self.head).join(" | "))?;
+        writeln!(out, "| {} |", self.pad_cells(&self.head).join(" | "))?;
         writeln!(out, "| {} |", rule.join(" | "))?;
         for cells in &self.rows {
-            writeln!(out, "| {} |", self.padded(cells).join(" | "))?;
+            writeln!(out, "| {} |", self.pad_cells(cells).join(" | "))?;
         }
         Ok(())
     }
 }
 
-pub(super) fn text(comparison: &Comparison, out: &mut impl Write) -> io::Result<()> {
-    files(comparison).text(out)?;
-    if let Some(differences) = differences(comparison) {
+pub(super) fn write_text_report(comparison: &Comparison, out: &mut impl Write) -> io::Result<()> {
+    files_table(comparison).write_text(out)?;
+    if let Some(differences) = differences_table(comparison) {
         writeln!(out, "\nNot the same in all, so that more than one thing may be compared:")?;
-        differences.text(out)?;
+        differences.write_text(out)?;
     }
-    for (name, table) in tables(comparison) {
+    for (name, table) in row_tables(comparison) {
         writeln!(out, "\n{name}")?;
-        table.text(out)?;
+        table.write_text(out)?;
     }
     writeln!(out, "\nGeometric means of the ratios")?;
-    means(comparison).text(out)?;
+    means_table(comparison).write_text(out)?;
     writeln!(out)?;
-    verdicts(comparison).iter().try_for_each(|line| writeln!(out, "{line}"))
+    describe_verdicts(comparison).iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
-pub(super) fn markdown(comparison: &Comparison, out: &mut impl Write) -> io::Result<()> {
-    writeln!(out, "# Comparison of {}\n", metric(comparison.metric))?;
-    files(comparison).markdown(out)?;
-    if let Some(differences) = differences(comparison) {
+pub(super) fn write_markdown_report(comparison: &Comparison, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "# Comparison of {}\n", describe_metric(comparison.metric))?;
+    files_table(comparison).write_markdown(out)?;
+    if let Some(differences) = differences_table(comparison) {
         writeln!(out, "\n## Not the same in all\n\nMore than one thing may be compared.\n")?;
-        differences.markdown(out)?;
+        differences.write_markdown(out)?;
     }
-    for (name, table) in tables(comparison) {
+    for (name, table) in row_tables(comparison) {
         writeln!(out, "\n## {name}\n")?;
-        table.markdown(out)?;
+        table.write_markdown(out)?;
     }
     writeln!(out, "\n## Geometric means of the ratios\n")?;
-    means(comparison).markdown(out)?;
+    means_table(comparison).write_markdown(out)?;
     writeln!(out, "\n## Verdict\n\n```text")?;
-    verdicts(comparison).iter().try_for_each(|line| writeln!(out, "{line}"))?;
+    describe_verdicts(comparison).iter().try_for_each(|line| writeln!(out, "{line}"))?;
     writeln!(out, "```")
 }
 
 /// One line for each row and each file after the first.
-pub(super) fn csv(comparison: &Comparison, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn write_csv_report(comparison: &Comparison, out: &mut impl Write) -> io::Result<()> {
     let unit = match comparison.metric {
         Metric::Time => "time_us",
         Metric::Busbw => "busbw_gbps",
@@ -121,7 +121,7 @@ pub(super) fn csv(comparison: &Comparison, out: &mut impl Write) -> io::Result<(
                 table.data_type.clone(),
                 table.op.clone().unwrap_or_default(),
                 table.root.map(|root| root.to_string()).unwrap_or_default(),
-                row.key.placement.name().replace('-', "_"),
+                row.key.placement.placement_name().replace('-', "_"),
                 row.key.bytes.to_string(),
                 comparison.files[0].path.display().to_string(),
                 comparison.files[file].path.display().to_string(),
@@ -151,25 +151,25 @@ fn into_io(error: csv::Error) -> io::Error {
     }
 }
 
-pub(super) fn json(comparison: &Comparison, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn write_json_report(comparison: &Comparison, out: &mut impl Write) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *out, comparison)?;
     writeln!(out)
 }
 
-fn files(comparison: &Comparison) -> Table {
+fn files_table(comparison: &Comparison) -> Table {
     let row = |file: &record::matching::ComparedFile| {
         vec![
             file.letter.clone(),
-            cell(&file.path.display().to_string()),
-            cell(&file.program),
-            cell(&file.started_at),
-            cell(&file.library),
-            cell(&file.devices),
+            escape_cell(&file.path.display().to_string()),
+            escape_cell(&file.program),
+            escape_cell(&file.started_at),
+            escape_cell(&file.library),
+            escape_cell(&file.devices),
             match &file.outcome {
-                Outcome::Running => "running or killed",
-                Outcome::Complete => "complete",
-                Outcome::Interrupted { .. } => "interrupted",
-                Outcome::Failed { .. } => "failed",
+                RunOutcome::Running => "running or killed",
+                RunOutcome::Complete => "complete",
+                RunOutcome::Interrupted { .. } => "interrupted",
+                RunOutcome::Failed { .. } => "failed",
             }
             .to_owned(),
         ]
@@ -182,16 +182,18 @@ fn files(comparison: &Comparison) -> Table {
 }
 
 /// Escapes text for a cell of a Markdown table.
-fn cell(text: &str) -> String {
+fn escape_cell(text: &str) -> String {
     text.chars().map(|letter| if letter.is_control() || letter == '|' { ' ' } else { letter }).collect()
 }
 
-fn differences(comparison: &Comparison) -> Option<Table> {
+fn differences_table(comparison: &Comparison) -> Option<Table> {
     let letters = comparison.files.iter().map(|file| file.letter.clone());
     let row = |difference: &record::matching::Difference| {
-        let values =
-            difference.values.iter().map(|value| value.as_deref().map_or_else(|| "-".to_owned(), cell));
-        [cell(&difference.what)].into_iter().chain(values).collect()
+        let values = difference
+            .values
+            .iter()
+            .map(|value| value.as_deref().map_or_else(|| "-".to_owned(), escape_cell));
+        [escape_cell(&difference.what)].into_iter().chain(values).collect()
     };
     (!comparison.differences.is_empty()).then(|| Table {
         head: [String::new()].into_iter().chain(letters).collect(),
@@ -201,33 +203,40 @@ fn differences(comparison: &Comparison) -> Option<Table> {
 }
 
 /// One table for each collective, type, operator and root.
-fn tables(comparison: &Comparison) -> Vec<(String, Table)> {
+fn row_tables(comparison: &Comparison) -> Vec<(String, Table)> {
     let mut tables: Vec<(String, Table)> = Vec::new();
-    let mut head = vec!["bytes".to_owned(), "placement".to_owned(), letter(0)];
+    let mut head = vec!["bytes".to_owned(), "placement".to_owned(), file_letter(0)];
     for file in 1..comparison.files.len() {
-        head.extend([letter(file), format!("{}/{}", letter(file), letter(0))]);
+        head.extend([file_letter(file), format!("{}/{}", file_letter(file), file_letter(0))]);
     }
     let is_tested = comparison.rows.iter().any(|row| row.test.is_some());
     head.extend(is_tested.then(|| "p".to_owned()));
     head.push(String::new());
     let left: Vec<bool> = (0..head.len()).map(|column| column == 1 || column == head.len() - 1).collect();
     for (index, row) in comparison.rows.iter().enumerate() {
-        let name = format!("{}: {}", cell(&row.key.table.name()), metric(comparison.metric));
+        let name =
+            format!("{}: {}", escape_cell(&row.key.table.table_name()), describe_metric(comparison.metric));
         if !tables.iter().any(|(known, _)| *known == name) {
             tables.push((name.clone(), Table { head: head.clone(), left: left.clone(), rows: Vec::new() }));
         }
         if let Some((_, table)) = tables.iter_mut().find(|(known, _)| *known == name) {
-            table.rows.push(cells(comparison, index, row, is_tested));
+            table.rows.push(row_cells(comparison, index, row, is_tested));
         }
     }
     tables
 }
 
-fn cells(comparison: &Comparison, index: usize, row: &ComparedRow, is_tested: bool) -> Vec<String> {
-    let mut cells =
-        vec![row.key.bytes.to_string(), row.key.placement.name().to_owned(), number(row.values[0])];
+fn row_cells(comparison: &Comparison, index: usize, row: &ComparedRow, is_tested: bool) -> Vec<String> {
+    let mut cells = vec![
+        row.key.bytes.to_string(),
+        row.key.placement.placement_name().to_owned(),
+        format_number(row.values[0]),
+    ];
     for (value, ratio) in row.values[1..].iter().zip(&row.ratios) {
-        cells.extend([number(*value), ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"))]);
+        cells.extend([
+            format_number(*value),
+            ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}")),
+        ]);
     }
     if is_tested {
         cells.push(row.test.as_ref().map_or_else(|| "-".to_owned(), |test| format_probability(test.p)));
@@ -248,13 +257,13 @@ fn cells(comparison: &Comparison, index: usize, row: &ComparedRow, is_tested: bo
     cells
 }
 
-fn means(comparison: &Comparison) -> Table {
+fn means_table(comparison: &Comparison) -> Table {
     let mut head = vec!["collective".to_owned()];
     for file in 1..comparison.files.len() {
-        head.extend([format!("{}/{}", letter(file), letter(0)), "rows".to_owned()]);
+        head.extend([format!("{}/{}", file_letter(file), file_letter(0)), "rows".to_owned()]);
     }
     let row = |mean: &record::matching::MeanRatio| {
-        let mut cells = vec![mean.collective.as_deref().map_or_else(|| "all".to_owned(), cell)];
+        let mut cells = vec![mean.collective.as_deref().map_or_else(|| "all".to_owned(), escape_cell)];
         for (ratio, rows) in mean.ratios.iter().zip(&mean.rows) {
             let ratio = ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.4}"));
             cells.extend([ratio, rows.to_string()]);
@@ -268,18 +277,20 @@ fn means(comparison: &Comparison) -> Table {
     }
 }
 
-fn verdicts(comparison: &Comparison) -> Vec<String> {
+fn describe_verdicts(comparison: &Comparison) -> Vec<String> {
     let wrong = comparison.files.iter().filter(|file| !file.wrong.is_empty());
     let wrong = wrong.flat_map(|file| {
         let mut lines = vec![format!("FAIL: {} has wrong data:", file.letter)];
-        named(&mut lines, &file.wrong, Clone::clone);
+        append_first_rows(&mut lines, &file.wrong, Clone::clone);
         lines
     });
-    wrong.chain(comparison.verdicts.iter().flat_map(|verdict| lines(comparison, verdict))).collect()
+    wrong
+        .chain(comparison.verdicts.iter().flat_map(|verdict| describe_verdict(comparison, verdict)))
+        .collect()
 }
 
-fn lines(comparison: &Comparison, verdict: &FileVerdict) -> Vec<String> {
-    let (a, b) = (letter(0), letter(verdict.file));
+fn describe_verdict(comparison: &Comparison, verdict: &FileVerdict) -> Vec<String> {
+    let (a, b) = (file_letter(0), file_letter(verdict.file));
     let threshold = Threshold(comparison.threshold);
     let mut lines: Vec<String> = verdict.notes.iter().map(|note| format!("Note: {note}")).collect();
     let mut incomplete = verdict.incomplete.clone();
@@ -305,15 +316,15 @@ fn lines(comparison: &Comparison, verdict: &FileVerdict) -> Vec<String> {
         lines.push(format!(
             "FAIL: {b} is slower than {a} by more than {threshold} in {slower} of {compared} rows; the worst:"
         ));
-        named(&mut lines, &verdict.slower, |&index| {
+        append_first_rows(&mut lines, &verdict.slower, |&index| {
             let row = &comparison.rows[index];
             let ratio = row.ratios[verdict.file - 1].unwrap_or(f64::NAN);
             format!(
                 "{b}/{a} {ratio:.3}  {}: {} -> {} {}",
-                row.key.name(),
-                number(row.values[0]),
-                number(row.values[verdict.file]),
-                comparison.metric.unit()
+                row.key.row_name(),
+                format_number(row.values[0]),
+                format_number(row.values[verdict.file]),
+                comparison.metric.unit_name()
             )
         });
     }
@@ -358,14 +369,14 @@ fn describe_test(comparison: &Comparison, verdict: &FileVerdict) -> Vec<String> 
 }
 
 /// The first few, one per line.
-fn named<T>(lines: &mut Vec<String>, all: &[T], name: impl Fn(&T) -> String) {
+fn append_first_rows<T>(lines: &mut Vec<String>, all: &[T], name: impl Fn(&T) -> String) {
     lines.extend(all.iter().take(NAMED_ROWS).map(|each| format!("  {}", name(each))));
     if all.len() > NAMED_ROWS {
         lines.push(format!("  and {} more", all.len() - NAMED_ROWS));
     }
 }
 
-const fn metric(metric: Metric) -> &'static str {
+const fn describe_metric(metric: Metric) -> &'static str {
     match metric {
         Metric::Time => "time per operation in microseconds",
         Metric::Busbw => "bus bandwidth in GB/s",
@@ -373,7 +384,7 @@ const fn metric(metric: Metric) -> &'static str {
 }
 
 /// Three to four significant digits.
-fn number(value: Option<f64>) -> String {
+fn format_number(value: Option<f64>) -> String {
     match value {
         None => "-".to_owned(),
         Some(value) if value < 1.0 => format!("{value:.4}"),

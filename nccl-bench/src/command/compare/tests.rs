@@ -10,13 +10,13 @@ use clap::Parser;
 use serde_json::Value;
 
 use super::*;
-use record::{LeftOut, Measurement, Outcome, Placement, Run};
+use record::{LeftOut, Measurement, Placement, Run, RunOutcome};
 use record::{files, sample};
 
 #[derive(Parser)]
 struct CommandLine {
     #[command(flatten)]
-    arguments: Arguments,
+    arguments: CompareArguments,
 }
 
 const ALL_REDUCE: &str = include_str!("../../../../crates/record/tests/data/all_reduce.json");
@@ -25,21 +25,21 @@ const ALL_REDUCE: &str = include_str!("../../../../crates/record/tests/data/all_
 fn run_of(times: &[f64]) -> Run {
     let measurement = |(index, &time_us): (usize, &f64)| {
         [Placement::OutOfPlace, Placement::InPlace]
-            .map(|placement| sample::measurement("allreduce", placement, 8 << index, time_us))
+            .map(|placement| sample::sample_measurement("allreduce", placement, 8 << index, time_us))
             .map(|measurement| Measurement { stable: Some(true), ..measurement })
     };
-    Run { measurements: times.iter().enumerate().flat_map(measurement).collect(), ..sample::full() }
+    Run { measurements: times.iter().enumerate().flat_map(measurement).collect(), ..sample::full_run() }
 }
 
 /// Returns the exit code of the program.
-fn code(error: Error) -> u8 {
+fn code(error: CompareError) -> u8 {
     match ExitError::from(error) {
-        ExitError::Stopped(stop) => stop.code(),
+        ExitError::Stopped(stop) => stop.stop_code(),
         other => panic!("{other:?} is no refusal"),
     }
 }
 
-fn compared(runs: &[Run], more: &[&str]) -> (Result<bool, Error>, String) {
+fn compared(runs: &[Run], more: &[&str]) -> (Result<bool, CompareError>, String) {
     let folder = tempfile::tempdir().unwrap();
     let paths: Vec<String> = runs
         .iter()
@@ -55,11 +55,11 @@ fn compared(runs: &[Run], more: &[&str]) -> (Result<bool, Error>, String) {
     files_compared(&paths.iter().map(String::as_str).collect::<Vec<_>>(), more)
 }
 
-fn files_compared(paths: &[&str], more: &[&str]) -> (Result<bool, Error>, String) {
+fn files_compared(paths: &[&str], more: &[&str]) -> (Result<bool, CompareError>, String) {
     let line = ["compare"].iter().chain(paths).chain(more);
     let arguments = CommandLine::try_parse_from(line).unwrap().arguments;
     let mut out = Vec::new();
-    let verdict = run(&arguments, &mut out);
+    let verdict = compare_files(&arguments, &mut out);
     (verdict, String::from_utf8(out).unwrap())
 }
 
@@ -101,7 +101,7 @@ fn a_run_is_not_compared_with_itself() {
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (json, lines) = (path("a.json"), path("a.jsonl"));
     let outputs = [json.parse().unwrap(), lines.parse().unwrap()];
-    files::Files::open(&outputs, false).unwrap().finish(&run_of(&[10.0])).unwrap();
+    files::Files::open_outputs(&outputs, false).unwrap().finish_run(&run_of(&[10.0])).unwrap();
     for (files, reason) in [
         ([&json, &json], "a.json is named twice"),
         ([&json, &lines], "are of the same run: each run counts once"),
@@ -154,7 +154,7 @@ fn of_several_cycles_the_median_counts() {
 #[test]
 fn geometric_means_are_those_of_the_ratios() {
     let (mut first, mut second) = (run_of(&[10.0, 10.0]), run_of(&[20.0, 5.0]));
-    let gather = |time| sample::measurement("allgather", Placement::OutOfPlace, 8, time);
+    let gather = |time| sample::sample_measurement("allgather", Placement::OutOfPlace, 8, time);
     first.measurements.push(gather(10.0));
     second.measurements.push(gather(10.0 * 32.0));
     let text = verdict(&[first, second], &["--format", "json"], false);
@@ -188,7 +188,7 @@ fn wrong_data_is_a_failure_in_either_run_however_fast() {
     }
     // In the measurements left out of the file.
     let left_out = Some(LeftOut { measurements: 2, wrong_measurements: 1 });
-    let outcome = Outcome::Failed { message: "the disk is full".to_owned() };
+    let outcome = RunOutcome::Failed { message: "the disk is full".to_owned() };
     let text = verdict(&[right.clone(), Run { left_out, outcome, ..right.clone() }], &["--partial"], false);
     assert!(text.contains("FAIL: B has wrong data:\n  1 measurement(s) missing in the file"), "{text}");
     // Wrong in one cycle of several, and on the other side of --vs.
@@ -208,12 +208,12 @@ fn wrong_data_is_a_failure_in_either_run_however_fast() {
 #[test]
 fn a_run_that_is_not_whole_passes_only_where_a_part_will_do() {
     let whole = run_of(&[10.0, 20.0]);
-    let failed = Outcome::Failed { message: "rank 3 on node-2 is gone".to_owned() };
-    let interrupted = Outcome::Interrupted { signal: "SIGINT".to_owned() };
+    let failed = RunOutcome::Failed { message: "rank 3 on node-2 is gone".to_owned() };
+    let interrupted = RunOutcome::Interrupted { signal: "SIGINT".to_owned() };
     for (outcome, said) in [
         (failed, "the run of B failed: rank 3 on node-2 is gone"),
         (interrupted, "B was interrupted by SIGINT"),
-        (Outcome::Running, "B has not ended, or was killed"),
+        (RunOutcome::Running, "B has not ended, or was killed"),
     ] {
         let runs = [whole.clone(), Run { outcome, ..run_of(&[10.0, 20.0]) }];
         let text = verdict(&runs, &[], false);
@@ -257,7 +257,7 @@ fn files_that_end_in_the_middle_are_compared_only_in_part() {
     let run = run_of(&[10.0, 20.0, 40.0]);
     let [json, lines] = [path("whole.json"), path("whole.jsonl")];
     let outputs = [json.parse().unwrap(), lines.parse().unwrap()];
-    files::Files::open(&outputs, false).unwrap().finish(&run).unwrap();
+    files::Files::open_outputs(&outputs, false).unwrap().finish_run(&run).unwrap();
     let cut = |from: &str, name: &str, marker: &str, at: usize| {
         let text = fs::read_to_string(from).unwrap();
         let end = text.match_indices(marker).nth(at).unwrap().0;
@@ -305,7 +305,7 @@ fn what_makes_the_comparison_doubtful_is_said() {
     second.ranks.pop();
     second.settings.iterations = 5;
     second.settings.cycles = 9;
-    second.measurements.push(sample::measurement("allgather", Placement::InPlace, 8, 1.0));
+    second.measurements.push(sample::sample_measurement("allgather", Placement::InPlace, 8, 1.0));
     second.measurements[0].wrong = None;
     let text = verdict(&[first, second], &["--partial"], false);
     let differences: Vec<String> = text
@@ -379,7 +379,7 @@ fn each_of_several_files_is_compared_with_the_first() {
     let text = verdict(&runs, &[], false);
     assert!(text.contains("10.00  10.00  1.000  20.00  2.000  C slower"), "{text}");
     assert!(text.contains("PASS: B is nowhere") && text.contains("FAIL: C is slower"), "{text}");
-    assert_eq!(matching::letter(25) + &matching::letter(26) + &matching::letter(53), "ZA1B2");
+    assert_eq!(matching::file_letter(25) + &matching::file_letter(26) + &matching::file_letter(53), "ZA1B2");
 }
 
 #[test]
@@ -484,10 +484,10 @@ fn files_of_nccl_tests_are_compared_with_those_of_nccl_bench() {
     assert!(!found.unwrap());
     let worst = "  B/A 1.220  allreduce float sum, 8589934592 bytes in-place: 40976 -> 50000 us\n";
     assert!(text.contains(&format!("in 1 of 62 rows; the worst:\n{worst}")), "{text}");
-    let nccl_tests = files::read(Path::new(&real)).unwrap();
+    let nccl_tests = files::read_run(Path::new(&real)).unwrap();
     let (program, started_at) = ("nccl-bench 0.1.0".to_owned(), "2026-11-21T08:30:00.000Z".to_owned());
     let run = Run { program, started_at, ..nccl_tests };
-    files::Files::open(&[own.parse().unwrap()], false).unwrap().finish(&run).unwrap();
+    files::Files::open_outputs(&[own.parse().unwrap()], false).unwrap().finish_run(&run).unwrap();
     let (found, text) = files_compared(&[&real, &own], &["--threshold", "0%"]);
     assert!(found.unwrap(), "{text}");
     assert!(text.contains("nccl-tests") && text.contains("8 x NVIDIA H200"), "{text}");

@@ -16,7 +16,7 @@ use engine::supervision::Stop;
 use serde::{Deserialize, Serialize};
 
 use super::output::{self, Output};
-use super::{gather, join};
+use super::{gather_values, join_processes};
 use crate::command::Context;
 use crate::exit::ExitError;
 
@@ -49,7 +49,7 @@ const MARK: &str = "nccl-bench-answer ";
 /// The arguments.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub struct DoctorEnvArguments {
     /// Judge the environment of this process
     #[arg(long, value_name = "PID", conflicts_with = "file")]
     pub pid: Option<u32>,
@@ -106,7 +106,7 @@ struct Libraries {
     problems: Vec<String>,
 }
 
-impl Default for Arguments {
+impl Default for DoctorEnvArguments {
     fn default() -> Self {
         Self {
             pid: None,
@@ -125,53 +125,55 @@ impl Default for Arguments {
 }
 
 /// Runs the command, and returns the health as exit code.
-pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError> {
+pub fn run_env_doctor(arguments: &DoctorEnvArguments, context: &Context<'_>) -> Result<u8, ExitError> {
     if arguments.ask {
-        println!("{MARK}{}", serde_json::to_string(&Libraries::load()).map_err(anyhow_stop)?);
+        println!("{MARK}{}", serde_json::to_string(&Libraries::load_libraries()).map_err(anyhow_stop)?);
         return Ok(Health::Healthy.exit_code());
     }
     if let Some(file) = &arguments.file {
-        let (text, name) = read(file)?;
-        let situation = situation(arguments, None, None);
+        let (text, name) = read_text(file)?;
+        let situation = find_situation(arguments, None, None);
         let collection = Collection::of_text(&text, &name);
-        return output::write(
+        return output::write_reports(
             &arguments.output,
             &[environment::examine_variables(&collection, &situation, None, None)],
         );
     }
     if let Some(pid) = arguments.pid {
-        let process = Process::other_process(pid).map_err(|error| ExitError::refused(error.to_string()))?;
+        let process =
+            Process::other_process(pid).map_err(|error| ExitError::refuse_with(error.to_string()))?;
         let network = Network::read(Path::new(&format!("/proc/{pid}")), process.root());
-        let situation = situation(arguments, None, network.as_ref());
+        let situation = find_situation(arguments, None, network.as_ref());
         let collection = Collection::of_process(&process, &situation.nccl_version());
         let examination = environment::examine_variables(&collection, &situation, network.as_ref(), None);
-        return output::write(&arguments.output, &[examination]);
+        return output::write_reports(&arguments.output, &[examination]);
     }
-    let Some(world) = join(context, arguments.world, arguments.timeout)? else {
-        let libraries = Libraries::ask();
-        let (_, examination) = own(arguments, &Process::this_process(), &libraries, arguments.nodes, None);
-        return output::write(&arguments.output, &[examination]);
+    let Some(world) = join_processes(context, arguments.world, arguments.timeout)? else {
+        let libraries = Libraries::ask_process();
+        let (_, examination) =
+            examine_process(arguments, &Process::this_process(), &libraries, arguments.nodes, None);
+        return output::write_reports(&arguments.output, &[examination]);
     };
     let examination = of_job(arguments, &Process::this_process(), &world, None)?;
     match world.rank() {
-        0 => output::write(&arguments.output, &[examination]),
+        0 => output::write_reports(&arguments.output, &[examination]),
         _ => Ok(Health::Healthy.exit_code()),
     }
 }
 
 /// Examines the environment of this process: only variables of the backend's software.
-fn own(
-    arguments: &Arguments,
+fn examine_process(
+    arguments: &DoctorEnvArguments,
     process: &Process,
     libraries: &Libraries,
     nodes: Option<u32>,
     measured_by: Option<BackendChoice>,
 ) -> (Collection, Examination) {
     let network = Network::read(Path::new("/proc/self"), Path::new("/"));
-    let mut situation = situation(arguments, Some(libraries), network.as_ref());
+    let mut situation = find_situation(arguments, Some(libraries), network.as_ref());
     situation.nodes = nodes;
     let mut collection = Collection::of_process(process, &situation.nccl_version());
-    let mut answer = libraries.answer();
+    let mut answer = libraries.nccl_answer();
     collection.is_measured = measured_by.is_some();
     if measured_by == Some(BackendChoice::Fabric) {
         collection.keep_host_variables();
@@ -188,21 +190,21 @@ fn own(
 /// Examines and compares the environments of all ranks; complete on rank 0. `measured_by` is the backend of
 /// the job's measurement, if any. Collective.
 pub(super) fn of_job(
-    arguments: &Arguments,
+    arguments: &DoctorEnvArguments,
     process: &Process,
     world: &world::Handle,
     measured_by: Option<BackendChoice>,
 ) -> Result<Examination, Stop> {
     let host = world::host();
-    let asked = (world.rank() == 0).then(Libraries::ask);
-    let first = gather(&**world, &(host.id, asked))?;
+    let asked = (world.rank() == 0).then(Libraries::ask_process);
+    let first = gather_values(&**world, &(host.id, asked))?;
     let ids: std::collections::BTreeSet<&str> = first.iter().map(|(id, _)| id.as_str()).collect();
     let nodes = arguments.nodes.or_else(|| u32::try_from(ids.len()).ok());
     let libraries = first.iter().find_map(|(_, libraries)| libraries.clone()).unwrap_or_default();
-    let (collection, mut examination) = own(arguments, process, &libraries, nodes, measured_by);
+    let (collection, mut examination) = examine_process(arguments, process, &libraries, nodes, measured_by);
     let rank = u32::try_from(world.rank()).unwrap_or(u32::MAX);
     let snapshot = Snapshot::new(rank, host.name, collection.settings, &examination);
-    let all = gather(&**world, &snapshot)?;
+    let all = gather_values(&**world, &snapshot)?;
     environment::compare_ranks(&mut examination, &all);
     // Ranks leave together: an early exit would look like a death.
     world.barrier()?;
@@ -211,7 +213,11 @@ pub(super) fn of_job(
 
 /// Returns the versions and the machine: the given values, else those found on this host. For a text meant
 /// for another machine, only the given values count.
-fn situation(arguments: &Arguments, libraries: Option<&Libraries>, network: Option<&Network>) -> Situation {
+fn find_situation(
+    arguments: &DoctorEnvArguments,
+    libraries: Option<&Libraries>,
+    network: Option<&Network>,
+) -> Situation {
     let is_here = arguments.file.is_none();
     let detected = is_here.then(|| Platform::detect_platform(Path::new("/"))).flatten();
     Situation {
@@ -226,7 +232,7 @@ fn situation(arguments: &Arguments, libraries: Option<&Libraries>, network: Opti
 
 impl Libraries {
     /// Loads the libraries in this process.
-    fn load() -> Self {
+    fn load_libraries() -> Self {
         let mut all = Self::default();
         match nccl::Library::load() {
             Ok(library) => {
@@ -253,7 +259,7 @@ impl Libraries {
 
     /// Loads the libraries in another process. Their output then does not reach the report, and a crash of a
     /// library does not end this process.
-    fn ask() -> Self {
+    fn ask_process() -> Self {
         let asked = std::env::current_exe().and_then(|program| {
             Command::new(program)
                 .args(["doctor", "env", "--ask"])
@@ -274,7 +280,7 @@ impl Libraries {
     }
 
     /// Returns the parameters of NCCL, if it provides them.
-    fn answer(&self) -> Option<Answer> {
+    fn nccl_answer(&self) -> Option<Answer> {
         let version = self.nccl.as_ref()?;
         let parameters = self.parameters.clone()?;
         Some(Answer { library: format!("NCCL {version} from {}", self.nccl_path), parameters })
@@ -290,13 +296,13 @@ fn parse_nccl(text: &str) -> Result<Version, String> {
 }
 
 /// Reads a file, or standard input.
-fn read(file: &Path) -> Result<(String, String), ExitError> {
+fn read_text(file: &Path) -> Result<(String, String), ExitError> {
     let (bytes, name) = if file == Path::new("-") {
         (input::read_stream(io::stdin().lock(), LARGEST_FILE), "standard input".to_owned())
     } else {
         (input::read_regular_file(file, LARGEST_FILE), file.display().to_string())
     };
-    let bytes = bytes.map_err(|error| ExitError::refused(format!("reading {name}: {error}")))?;
+    let bytes = bytes.map_err(|error| ExitError::refuse_with(format!("reading {name}: {error}")))?;
     Ok((String::from_utf8_lossy(&bytes).into_owned(), name))
 }
 

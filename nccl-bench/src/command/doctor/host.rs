@@ -11,7 +11,7 @@ use engine::request::BackendChoice;
 use engine::supervision::Stop;
 
 use super::output::{self, Output};
-use super::{gather, join};
+use super::{gather_values, join_processes};
 use crate::command::Context;
 use crate::exit::ExitError;
 
@@ -35,7 +35,7 @@ network device is visible, or there is an error that no rule explains.";
 /// The arguments.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub struct DoctorHostArguments {
     /// Seconds between the two readings of error counters; 0 for one reading
     #[arg(long, value_name = "SECONDS", default_value_t = 2,
           value_parser = clap::value_parser!(u64).range(..=86_400))]
@@ -68,24 +68,24 @@ pub struct Arguments {
 }
 
 /// Runs the command, and returns the health as exit code.
-pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError> {
+pub fn run_host_doctor(arguments: &DoctorHostArguments, context: &Context<'_>) -> Result<u8, ExitError> {
     let rules = Rules::built_in();
     let expected = Expected { gpus: arguments.expect_gpus, nics: arguments.expect_nics };
-    let hosts = if let Some(world) = join(context, arguments.world, arguments.timeout)? {
+    let hosts = if let Some(world) = join_processes(context, arguments.world, arguments.timeout)? {
         // The other ranks wait for the slowest host, and for its interval.
         world.set_limit(Some(Duration::from_secs(arguments.timeout + arguments.interval)));
-        let hosts = gather_hosts(|| read(arguments, &rules), &world)?;
+        let hosts = gather_hosts(|| read_facts(arguments, &rules), &world)?;
         if world.rank() > 0 {
             return Ok(Health::Healthy.exit_code());
         }
         hosts
     } else {
-        vec![read(arguments, &rules)]
+        vec![read_facts(arguments, &rules)]
     };
-    output::write(&arguments.output, &[host::examine_hosts(&hosts, expected, &rules)])
+    output::write_reports(&arguments.output, &[host::examine_hosts(&hosts, expected, &rules)])
 }
 
-fn read(arguments: &Arguments, rules: &Rules) -> Facts {
+fn read_facts(arguments: &DoctorHostArguments, rules: &Rules) -> Facts {
     let source = match &arguments.root {
         Some(root) => Source::files_below(root),
         None => Source::this_host(Duration::from_secs(arguments.interval)),
@@ -110,7 +110,7 @@ pub(super) fn examine_job(
 
 /// Returns the facts of all hosts, each read by its first rank. Collective.
 fn gather_hosts(read: impl FnOnce() -> Facts, world: &world::Handle) -> Result<Vec<Facts>, Stop> {
-    let hosts = gather(&**world, &(world.local_rank() == 0).then(read))?;
+    let hosts = gather_values(&**world, &(world.local_rank() == 0).then(read))?;
     // Ranks leave together: an early exit would look like a death.
     world.barrier()?;
     Ok(hosts.into_iter().flatten().collect())

@@ -31,7 +31,7 @@ Exit code: 0 all ranks launch operations, 1 degraded, 2 a rank is missing or has
 /// The arguments.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub struct DoctorJobArguments {
     /// Address of NCCL's RAS, an IPv6 address in brackets [default: NCCL_RAS_ADDR, or localhost:28028]
     #[arg(long, value_name = "HOST:PORT")]
     pub address: Option<String>,
@@ -64,46 +64,48 @@ pub struct Arguments {
 }
 
 /// Runs the command, and returns the health as exit code.
-pub fn run(arguments: &Arguments, _context: &Context<'_>) -> Result<u8, ExitError> {
+pub fn run_job_doctor(arguments: &DoctorJobArguments, _context: &Context<'_>) -> Result<u8, ExitError> {
     if output::is_left_to_rank_0() {
         return Ok(Health::Healthy.exit_code());
     }
     let examination = if arguments.flight_recorder.is_empty() {
-        ask(arguments)?
+        ask_job(arguments)?
     } else {
-        recorder::examine_dumps(&files(&arguments.flight_recorder)?)
+        recorder::examine_dumps(&find_dumps(&arguments.flight_recorder)?)
     };
-    output::write(&arguments.output, &[examination])
+    output::write_reports(&arguments.output, &[examination])
 }
 
-fn ask(arguments: &Arguments) -> Result<Examination, ExitError> {
+fn ask_job(arguments: &DoctorJobArguments) -> Result<Examination, ExitError> {
     // One process may take `timeout`, and the whole job 10 s more.
     let total = Duration::from_secs(60 + 2 * u64::from(arguments.timeout));
     let limits = ClientLimits { timeout_s: arguments.timeout, total, ..ClientLimits::default() };
-    let client = Client { address: address(arguments), limits };
+    let client = Client { address: ras_address(arguments), limits };
     let selection = Selection { pid: arguments.pid.map(i64::from), communicator: arguments.communicator };
     let interval = Duration::from_secs(u64::from(arguments.interval));
-    match watch_job(&client, &selection, interval, &mut wait) {
+    match watch_job(&client, &selection, interval, &mut wait_with_countdown) {
         Ok(watch) => Ok(judge::examine_job(&watch)),
         Err(unanswered) => match arguments.pid {
             // A process in another namespace of process numbers may answer.
-            Some(pid) if !Path::new(&format!("/proc/{pid}")).exists() => Err(ExitError::refused(format!(
-                "no job with the process {pid} answers, and this host has no such process: list them with \
-                 `pgrep -af python`"
-            ))),
+            Some(pid) if !Path::new(&format!("/proc/{pid}")).exists() => {
+                Err(ExitError::refuse_with(format!(
+                    "no job with the process {pid} answers, and this host has no such process: list them \
+                     with `pgrep -af python`"
+                )))
+            }
             _ => Ok(judge::examine_unanswered(&client.address, &selection, &unanswered)),
         },
     }
 }
 
 /// Returns the given address, otherwise NCCL's: `NCCL_RAS_ADDR`, or the default.
-fn address(arguments: &Arguments) -> String {
+fn ras_address(arguments: &DoctorJobArguments) -> String {
     let set = || std::env::var("NCCL_RAS_ADDR").ok().filter(|address| !address.is_empty());
     arguments.address.clone().or_else(set).unwrap_or_else(|| DEFAULT_ADDRESS.to_owned())
 }
 
 /// Waits, with a countdown on a terminal.
-fn wait(time: Duration) {
+fn wait_with_countdown(time: Duration) {
     if !io::stderr().is_terminal() {
         return thread::sleep(time);
     }
@@ -123,9 +125,9 @@ fn hash(text: &str) -> Result<u64, String> {
 }
 
 /// Returns the files, and the dumps in the directories.
-fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ExitError> {
+fn find_dumps(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ExitError> {
     let refuse =
-        |path: &Path, reason: String| Err(ExitError::refused(format!("`{}` {reason}", path.display())));
+        |path: &Path, reason: String| Err(ExitError::refuse_with(format!("`{}` {reason}", path.display())));
     let mut files = Vec::new();
     for path in paths {
         if !path.is_dir() {
@@ -135,7 +137,7 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ExitError> {
             }
             continue;
         }
-        match list(path) {
+        match list_dumps(path) {
             Ok(listed) if listed.is_empty() => {
                 return refuse(
                     path,
@@ -150,7 +152,7 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ExitError> {
 }
 
 /// Returns the dumps in a directory, in order of their names.
-fn list(directory: &Path) -> io::Result<Vec<PathBuf>> {
+fn list_dumps(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in directory.read_dir()? {
         let path = entry?.path();

@@ -10,7 +10,7 @@ use diagnosis::log::conclusions::conclude;
 use diagnosis::log::read_files;
 use engine::supervision::print_message;
 
-use super::output::layout::plain;
+use super::output::layout::plain_line;
 use super::output::{self, EXIT_CODES, Output};
 use crate::command::Context;
 use crate::exit::ExitError;
@@ -49,7 +49,7 @@ A file for --rules:
 /// The arguments.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
-pub struct Arguments {
+pub struct DoctorLogArguments {
     /// Logs of one job, also compressed (gzip, zstd); standard input if there is none, or for -
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
@@ -64,16 +64,17 @@ pub struct Arguments {
 }
 
 /// Runs the command, and returns the health as exit code.
-pub fn run(arguments: &Arguments, _context: &Context<'_>) -> Result<u8, ExitError> {
+pub fn run_log_doctor(arguments: &DoctorLogArguments, _context: &Context<'_>) -> Result<u8, ExitError> {
     if output::is_left_to_rank_0() {
         return Ok(Health::Healthy.exit_code());
     }
-    arguments.output.check(&arguments.files)?;
+    arguments.output.check_outputs(&arguments.files)?;
     for file in &arguments.rules {
         input::open_regular_file(file, LARGEST_RULES)
-            .map_err(|error| ExitError::refused(format!("{}: cannot read: {error}", file.display())))?;
+            .map_err(|error| ExitError::refuse_with(format!("{}: cannot read: {error}", file.display())))?;
     }
-    let rules = Rules::with_files(&arguments.rules).map_err(|error| ExitError::refused(error.to_string()))?;
+    let rules =
+        Rules::with_files(&arguments.rules).map_err(|error| ExitError::refuse_with(error.to_string()))?;
     let standard_input = [PathBuf::from(STANDARD_INPUT)];
     let files = if arguments.files.is_empty() { &standard_input[..] } else { &arguments.files };
     if files.iter().any(|file| file == Path::new(STANDARD_INPUT)) && std::io::stdin().is_terminal() {
@@ -82,8 +83,9 @@ pub fn run(arguments: &Arguments, _context: &Context<'_>) -> Result<u8, ExitErro
              FILE",
         );
     }
-    let digest = read_files(files, &rules).map_err(|error| ExitError::refused(plain(&error.to_string())))?;
-    output::write(&arguments.output, &[conclude(&digest, &rules)])
+    let digest =
+        read_files(files, &rules).map_err(|error| ExitError::refuse_with(plain_line(&error.to_string())))?;
+    output::write_reports(&arguments.output, &[conclude(&digest, &rules)])
 }
 
 #[cfg(test)]

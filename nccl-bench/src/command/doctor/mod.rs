@@ -28,13 +28,13 @@ pub struct Doctor;
 #[derive(clap::Subcommand, Clone, Debug)]
 pub enum Subcommand {
     /// Read the log of a job: what each pair of ranks used, and what went wrong
-    Log(log::Arguments),
+    Log(log::DoctorLogArguments),
     /// Ask a running job: which ranks are missing, and who has not arrived
-    Job(job::Arguments),
+    Job(job::DoctorJobArguments),
     /// Judge the variables of NCCL, its plugins and libfabric
-    Env(environment::Arguments),
+    Env(environment::DoctorEnvArguments),
     /// Look at this host, or at all hosts of a job: GPUs, networks, limits, libraries
-    Host(host::Arguments),
+    Host(host::DoctorHostArguments),
 }
 
 /// The arguments of `nccl-bench doctor`.
@@ -46,19 +46,19 @@ pub enum Subcommand {
     subcommand_help_heading = "Parts"
 )]
 #[command(after_help = format!("{}\n\n{}", whole::EXAMPLES, output::EXIT_CODES))]
-pub struct Arguments {
+pub struct DoctorArguments {
     /// A part of it.
     #[command(subcommand)]
     pub part: Option<Subcommand>,
 
     /// The whole.
     #[command(flatten)]
-    pub whole: whole::Arguments,
+    pub whole: whole::DoctorWholeArguments,
 }
 
 impl Command for Doctor {
-    fn definition(&self) -> clap::Command {
-        Arguments::augment_args(clap::Command::new("doctor"))
+    fn define_command(&self) -> clap::Command {
+        DoctorArguments::augment_args(clap::Command::new("doctor"))
             .about("Check whether a cluster is set up right, and report what is wrong")
             .disable_help_subcommand(true)
     }
@@ -67,23 +67,23 @@ impl Command for Doctor {
         true
     }
 
-    fn run(&self, matches: &ArgMatches, context: &Context<'_>) -> Result<u8, ExitError> {
-        let Arguments { part, whole } = Arguments::from_arg_matches(matches)?;
+    fn run_command(&self, matches: &ArgMatches, context: &Context<'_>) -> Result<u8, ExitError> {
+        let DoctorArguments { part, whole } = DoctorArguments::from_arg_matches(matches)?;
         if part.is_some() {
             take_over_signals()?;
         }
         match part {
-            None => whole::run(&whole, context),
-            Some(Subcommand::Log(arguments)) => log::run(&arguments, context),
-            Some(Subcommand::Job(arguments)) => job::run(&arguments, context),
-            Some(Subcommand::Env(arguments)) => environment::run(&arguments, context),
-            Some(Subcommand::Host(arguments)) => host::run(&arguments, context),
+            None => whole::run_whole_doctor(&whole, context),
+            Some(Subcommand::Log(arguments)) => log::run_log_doctor(&arguments, context),
+            Some(Subcommand::Job(arguments)) => job::run_job_doctor(&arguments, context),
+            Some(Subcommand::Env(arguments)) => environment::run_env_doctor(&arguments, context),
+            Some(Subcommand::Host(arguments)) => host::run_host_doctor(&arguments, context),
         }
     }
 }
 
 /// Joins the other processes of a launcher; `None` for a process that examines its host alone.
-fn join(context: &Context<'_>, kind: Kind, timeout_s: u64) -> Result<Option<Handle>, ExitError> {
+fn join_processes(context: &Context<'_>, kind: Kind, timeout_s: u64) -> Result<Option<Handle>, ExitError> {
     let is_alone = Started::detect().launcher == Launcher::None && kind == Kind::Auto;
     if is_alone || kind == Kind::Single {
         return Ok(None);
@@ -94,17 +94,17 @@ fn join(context: &Context<'_>, kind: Kind, timeout_s: u64) -> Result<Option<Hand
         timeout: Some(Duration::from_secs(timeout_s)),
         instead: Some("let the ranks meet over TCP (--world tcp)"),
     };
-    Ok(Some(context.join(&request)?))
+    Ok(Some(context.join_job(&request)?))
 }
 
 /// Sends a value of this process to all others. Returns the values of all processes, in order. Collective.
-fn gather<T: Serialize + DeserializeOwned>(world: &dyn World, own: &T) -> Result<Vec<T>, Stop> {
+fn gather_values<T: Serialize + DeserializeOwned>(world: &dyn World, own: &T) -> Result<Vec<T>, Stop> {
     let all = world.all_gather(&serde_json::to_vec(own)?)?;
-    all.iter().enumerate().map(|(process, bytes)| read(process, bytes)).collect()
+    all.iter().enumerate().map(|(process, bytes)| decode_value(process, bytes)).collect()
 }
 
 /// Reads a value from another process.
-fn read<T: DeserializeOwned>(process: usize, bytes: &[u8]) -> Result<T, Stop> {
+fn decode_value<T: DeserializeOwned>(process: usize, bytes: &[u8]) -> Result<T, Stop> {
     serde_json::from_slice(bytes).map_err(|_| Stop::Refused(format!("process {process} {ANOTHER_COMMAND}")))
 }
 
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_process_with_another_command_is_named_in_one_sentence() {
-        let Err(Stop::Refused(message)) = read::<Vec<u32>>(3, b"{\"host\":\"node1\"}") else {
+        let Err(Stop::Refused(message)) = decode_value::<Vec<u32>>(3, b"{\"host\":\"node1\"}") else {
             panic!("it was read")
         };
         assert_eq!(

@@ -23,7 +23,7 @@ of 'hosts' come first, then the lines of 'network'. board needs memory that all 
 /// The arguments of `nccl-bench fabric algorithms`.
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub struct FabricAlgorithmsArguments {
     /// Only these collectives: allreduce or all_reduce, ...
     #[arg(value_name = "COLLECTIVE", value_delimiter = ',', value_parser = fabric_collective)]
     pub collectives: Vec<Collective>,
@@ -59,7 +59,7 @@ struct Line {
 }
 
 impl Line {
-    fn of(rule: &Rule) -> Self {
+    fn from_rule(rule: &Rule) -> Self {
         let limited = |limit: usize| (limit < usize::MAX).then_some(limit);
         let sized = rule.collective != Collective::AllToAllV;
         Self {
@@ -76,7 +76,7 @@ impl Line {
 }
 
 /// Returns the lines for the arguments. With a number of ranks, only lines in use for some size.
-fn lines(arguments: &Arguments) -> Vec<Line> {
+fn select_lines(arguments: &FabricAlgorithmsArguments) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut covered: Option<(Collective, Medium, usize)> = None;
     for rule in RULES {
@@ -97,7 +97,7 @@ fn lines(arguments: &Arguments) -> Vec<Line> {
             }
             covered = Some((rule.collective, rule.medium, rule.bytes));
         }
-        lines.push(Line::of(rule));
+        lines.push(Line::from_rule(rule));
     }
     lines
 }
@@ -106,8 +106,8 @@ fn lines(arguments: &Arguments) -> Vec<Line> {
 ///
 /// # Errors
 /// When `out` cannot be written.
-pub fn run(arguments: &Arguments, out: &mut impl Write) -> io::Result<()> {
-    let lines = lines(arguments);
+pub fn print_algorithms(arguments: &FabricAlgorithmsArguments, out: &mut impl Write) -> io::Result<()> {
+    let lines = select_lines(arguments);
     if arguments.json {
         serde_json::to_writer_pretty(&mut *out, &lines)?;
         return writeln!(out);
@@ -141,15 +141,15 @@ pub fn run(arguments: &Arguments, out: &mut impl Write) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn text(arguments: &Arguments) -> String {
+    fn text(arguments: &FabricAlgorithmsArguments) -> String {
         let mut out = Vec::new();
-        run(arguments, &mut out).unwrap();
+        print_algorithms(arguments, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
     #[test]
     fn the_whole_table_has_every_rule() {
-        let text = text(&Arguments::default());
+        let text = text(&FabricAlgorithmsArguments::default());
         assert_eq!(text.lines().count(), RULES.len() + 1);
         assert!(text.lines().all(|line| line == line.trim_end()), "{text}");
         for collective in Collective::ALL {
@@ -165,7 +165,12 @@ mod tests {
             for medium in Medium::ALL {
                 for collective in Collective::ALL {
                     let (collectives, medium) = (vec![collective], Some(medium));
-                    let lines = lines(&Arguments { collectives, ranks: Some(ranks), medium, json: false });
+                    let lines = select_lines(&FabricAlgorithmsArguments {
+                        collectives,
+                        ranks: Some(ranks),
+                        medium,
+                        json: false,
+                    });
                     let reach: Vec<usize> =
                         lines.iter().map(|line| line.bytes.unwrap_or(usize::MAX)).collect();
                     assert!(
@@ -185,7 +190,12 @@ mod tests {
         for ranks in [2, 8, 9, 1000] {
             for collective in Collective::ALL {
                 let (collectives, medium) = (vec![collective], Some(Medium::Hosts));
-                let lines = lines(&Arguments { collectives, ranks: Some(ranks), medium, json: false });
+                let lines = select_lines(&FabricAlgorithmsArguments {
+                    collectives,
+                    ranks: Some(ranks),
+                    medium,
+                    json: false,
+                });
                 assert!(lines.iter().all(|line| line.algorithm == "hierarchical"), "{collective} {lines:?}");
                 assert_eq!(
                     lines.is_empty(),
@@ -199,7 +209,7 @@ mod tests {
     #[test]
     fn as_json_what_has_no_limit_is_null() {
         let (collectives, medium) = (vec![Collective::AllReduce], Some(Medium::Hosts));
-        let arguments = Arguments { collectives, ranks: Some(1000), medium, json: true };
+        let arguments = FabricAlgorithmsArguments { collectives, ranks: Some(1000), medium, json: true };
         let lines: serde_json::Value = serde_json::from_str(&text(&arguments)).unwrap();
         let last = lines.as_array().unwrap().last().unwrap();
         assert_eq!(last["algorithm"], "hierarchical");

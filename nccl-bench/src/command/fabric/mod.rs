@@ -14,15 +14,15 @@ use transfer::Asked;
 
 /// The command.
 #[derive(Clone, Copy, Debug)]
-pub struct Fabric;
+pub struct FabricCommand;
 
 /// The subcommands.
 #[derive(clap::Subcommand, Clone, Debug)]
 pub enum Subcommand {
     /// What libfabric offers on this machine, and why something is missing
-    Info(info::Arguments),
+    Info(info::FabricInfoArguments),
     /// The table of algorithms of the collectives over host memory
-    Algorithms(algorithms::Arguments),
+    Algorithms(algorithms::FabricAlgorithmsArguments),
     /// The latency of messages between two ranks
     Pingpong(transfer::PingPong),
     /// The bandwidth of messages between two ranks
@@ -31,8 +31,8 @@ pub enum Subcommand {
     Rma(transfer::Remote),
 }
 
-impl Command for Fabric {
-    fn definition(&self) -> clap::Command {
+impl Command for FabricCommand {
+    fn define_command(&self) -> clap::Command {
         Subcommand::augment_subcommands(clap::Command::new("fabric"))
             .about("Show what libfabric offers on this host, and why something is missing")
             .disable_help_subcommand(true)
@@ -40,20 +40,22 @@ impl Command for Fabric {
             .arg_required_else_help(true)
     }
 
-    fn run(&self, matches: &ArgMatches, context: &Context<'_>) -> Result<u8, ExitError> {
+    fn run_command(&self, matches: &ArgMatches, context: &Context<'_>) -> Result<u8, ExitError> {
         let command = &context.invocation.command;
         let asked = match &Subcommand::from_arg_matches(matches)? {
             Subcommand::Info(arguments) => {
-                return Ok(if info::run(arguments, &mut io::stdout().lock())? { 0 } else { 1 });
+                return Ok(if info::print_info(arguments, &mut io::stdout().lock())? { 0 } else { 1 });
             }
             Subcommand::Algorithms(arguments) => {
-                return algorithms::run(arguments, &mut io::stdout().lock())
+                return algorithms::print_algorithms(arguments, &mut io::stdout().lock())
                     .map(|()| SUCCESS)
                     .map_err(ExitError::Output);
             }
-            Subcommand::Pingpong(asked) => transfer::run(Asked::pingpong(asked, command), context),
-            Subcommand::Bw(asked) => transfer::run(Asked::bandwidth(asked, command), context),
-            Subcommand::Rma(asked) => transfer::run(Asked::remote(asked, command), context),
+            Subcommand::Pingpong(asked) => {
+                transfer::run_transfer(Asked::from_ping_pong(asked, command), context)
+            }
+            Subcommand::Bw(asked) => transfer::run_transfer(Asked::from_bandwidth(asked, command), context),
+            Subcommand::Rma(asked) => transfer::run_transfer(Asked::from_remote(asked, command), context),
         };
         Ok(asked?)
     }

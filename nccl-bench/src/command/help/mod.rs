@@ -5,7 +5,7 @@ pub mod guide;
 use clap::{Arg, ArgMatches};
 
 use super::{Command, Context};
-use crate::exit::{ExitError, print};
+use crate::exit::{ExitError, print_text};
 
 /// The argument with the words of a topic or a command.
 pub(super) const TOPIC: &str = "topic";
@@ -15,7 +15,7 @@ pub(super) const TOPIC: &str = "topic";
 pub struct Help;
 
 impl Command for Help {
-    fn definition(&self) -> clap::Command {
+    fn define_command(&self) -> clap::Command {
         clap::Command::new("help")
             .about("Explain a topic: busbw, sizes, launchers, troubleshooting, ...")
             .arg(
@@ -25,32 +25,32 @@ impl Command for Help {
             )
     }
 
-    fn run(&self, matches: &ArgMatches, context: &Context<'_>) -> Result<u8, ExitError> {
+    fn run_command(&self, matches: &ArgMatches, context: &Context<'_>) -> Result<u8, ExitError> {
         let words: Vec<String> = matches.get_many(TOPIC).into_iter().flatten().cloned().collect();
-        explain(&words, context.root)
+        explain_words(&words, context.root)
     }
 }
 
 /// Explains a topic, a command, or a command of a command.
-fn explain(words: &[String], root: &clap::Command) -> Result<u8, ExitError> {
+fn explain_words(words: &[String], root: &clap::Command) -> Result<u8, ExitError> {
     let name = words.join(" ");
     if words.is_empty() {
-        return print(&guide::list());
+        return print_text(&guide::list_topics());
     }
-    if let Some(text) = guide::text(&name) {
-        return print(text);
+    if let Some(text) = guide::topic_text(&name) {
+        return print_text(text);
     }
     let mut root = root.clone();
     // Gives each command its full name.
     root.build();
     let mut known = None;
     let found = words.iter().enumerate().try_fold(&mut root, |command, (place, word)| {
-        known = (place > 0).then(|| guide::commands(command));
+        known = (place > 0).then(|| guide::list_subcommands(command));
         command.find_subcommand_mut(word)
     });
     match (found, known) {
-        (Some(command), _) => print(&command.render_long_help().to_string()),
-        (None, Some(known)) => Err(ExitError::refused(format!("there is no command '{name}'{known}"))),
-        (None, None) => Err(ExitError::refused(guide::unknown(&name))),
+        (Some(command), _) => print_text(&command.render_long_help().to_string()),
+        (None, Some(known)) => Err(ExitError::refuse_with(format!("there is no command '{name}'{known}"))),
+        (None, None) => Err(ExitError::refuse_with(guide::describe_unknown_topic(&name))),
     }
 }

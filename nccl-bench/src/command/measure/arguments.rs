@@ -64,7 +64,7 @@ const PAIRED_ROUNDS: usize = 9;
 
 /// Flags of a measurement, as they were typed. Fields have the names of those of `Request` and `Settings`.
 #[derive(Args, Clone, Debug)]
-pub struct Arguments {
+pub struct MeasureArguments {
     /// The collectives of a list.
     #[arg(long, hide = true, value_parser = collectives)]
     pub(crate) collectives: Option<List<Collective>>,
@@ -373,11 +373,11 @@ pub struct Arguments {
 
 /// Names of the fields of a request and its settings.
 pub(crate) const NAMES: Names =
-    Names(|field| name_option(&Arguments::augment_args(clap::Command::new("measurement")), field));
+    Names(|field| name_option(&MeasureArguments::augment_args(clap::Command::new("measurement")), field));
 
-impl Arguments {
+impl MeasureArguments {
     /// The options that the record has, with the defaults of nccl-tests or of this program.
-    pub(super) fn settings(&self, as_nccl_tests: bool) -> Settings {
+    pub(super) fn to_settings(&self, as_nccl_tests: bool) -> Settings {
         let defaults = Settings::of_collectives();
         let min_bytes = if as_nccl_tests { NCCL_TESTS_BYTES } else { defaults.min_bytes };
         let (step_factor, step_bytes) = match (self.step_factor, self.step_bytes) {
@@ -429,14 +429,15 @@ mod tests {
     fn every_option_that_processes_must_share_has_the_name_that_users_type() {
         let request = measurement("nccl-bench allreduce --stats").request;
         let compared = serde_json::to_value(&request).unwrap();
-        let names = compared.as_object().unwrap().keys().map(|field| (field.as_str(), NAMES.of(field)));
+        let names =
+            compared.as_object().unwrap().keys().map(|field| (field.as_str(), NAMES.field_name(field)));
         // Variables have their own names, and the statistics follow from what is compared in their place.
         let known = |name: &str| name.starts_with('-') || name.starts_with("NCCL_");
         let others: Vec<_> = names.filter(|(_, name)| !known(name)).collect();
         let expected = [("collectives", "the collectives"), ("statistics", "statistics")];
         assert_eq!(others, expected.map(|(field, name)| (field, name.to_owned())));
         assert_eq!(
-            ["iterations", "stream_checks", "versus", "output"].map(|field| NAMES.of(field)),
+            ["iterations", "stream_checks", "versus", "output"].map(|field| NAMES.field_name(field)),
             ["-n", "--check-on-stream", "--vs", "--output"]
         );
     }
@@ -456,13 +457,13 @@ mod tests {
         let engine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/engine/src");
         let sources = sources(&engine);
         let names_in = |call| sources.iter().flat_map(move |text| text.split(call).skip(1));
-        let fields = names_in("names.of(\"")
-            .chain(names_in("names.with(\""))
+        let fields = names_in("names.field_name(\"")
+            .chain(names_in("names.with_value(\""))
             .filter_map(|rest| rest.split('"').next());
         let fields: Vec<&str> = fields.collect();
         assert!(fields.len() > 30, "{fields:?}");
         let has_flag =
-            |field: &&str| [NAMES, PAIR_NAMES].iter().any(|names| names.of(field).starts_with('-'));
+            |field: &&str| [NAMES, PAIR_NAMES].iter().any(|names| names.field_name(field).starts_with('-'));
         let unknown: Vec<_> = fields.into_iter().filter(|field| !has_flag(field)).collect();
         assert_eq!(unknown, [""; 0]);
     }

@@ -12,7 +12,7 @@ use engine::groups::Groups;
 use engine::request::{BackendChoice, Request, Roots, Size, Sweep};
 use engine::supervision::Stop;
 
-use super::{Arguments, ParsedMeasurement};
+use super::{MeasureArguments, ParsedMeasurement};
 
 /// Default largest size: that of GPUs with enough memory.
 const MAX_BYTES: u64 = 4 << 30;
@@ -21,7 +21,7 @@ const MAX_BYTES: u64 = 4 << 30;
 ///
 /// # Errors
 /// The refusal of the run.
-pub(super) fn render(measurement: &ParsedMeasurement) -> Result<String, Stop> {
+pub(super) fn render_plan(measurement: &ParsedMeasurement) -> Result<String, Stop> {
     let request = &measurement.request;
     let may_use_gpus = request.backend.may_use_gpus();
     let missing = if may_use_gpus { missing_gpus() } else { None };
@@ -31,19 +31,19 @@ pub(super) fn render(measurement: &ParsedMeasurement) -> Result<String, Stop> {
         return plan_on_gpus(measurement, missing);
     }
     let alone = if request.backend == BackendChoice::Mpi { 1 } else { RANKS_ALONE };
-    let (ranks, here) = ranks(measurement, alone);
+    let (ranks, here) = count_ranks(measurement, alone);
     let groups = plan_groups(measurement, ranks, alone)?;
     let HostPlan { request, max_bytes, buffers } = HostPlan::new(request, ranks, &groups, here)?;
     let note = missing.map_or_else(String::new, |reason| {
         format!("Host memory, because no GPU can be used: {reason}; --backend nccl plans a run on GPUs\n")
     });
-    Ok(plan(&measurement.arguments, &request, &groups, max_bytes, buffers, &note))
+    Ok(plan_text(&measurement.arguments, &request, &groups, max_bytes, buffers, &note))
 }
 
 /// The plan for GPUs. `missing` is the reason why this machine's cannot be used.
 fn plan_on_gpus(measurement: &ParsedMeasurement, missing: Option<&str>) -> Result<String, Stop> {
     let ParsedMeasurement { arguments, request } = measurement;
-    let (ranks, _) = ranks(measurement, 1);
+    let (ranks, _) = count_ranks(measurement, 1);
     let groups = plan_groups(measurement, ranks, 1)?;
     let is_guessed = arguments.ranks.or(request.gpus).or(request.threads).is_none();
     let mut note = missing.map_or_else(String::new, |reason| {
@@ -58,13 +58,13 @@ fn plan_on_gpus(measurement: &ParsedMeasurement, missing: Option<&str>) -> Resul
         note.push_str("The largest size is smaller if GPU memory is short\n");
     }
     let max_bytes = request.max_bytes.unwrap_or(MAX_BYTES.max(request.settings.min_bytes));
-    Ok(plan(arguments, request, &groups, max_bytes, [max_bytes; 2], &note))
+    Ok(plan_text(arguments, request, &groups, max_bytes, [max_bytes; 2], &note))
 }
 
 /// The number of ranks: `--ranks`, or that of the processes that the launcher started, with their threads and
 /// GPUs; and how many of them are known to share this host. `alone` is the default number of a single
 /// process.
-fn ranks(ParsedMeasurement { arguments, request }: &ParsedMeasurement, alone: usize) -> (usize, usize) {
+fn count_ranks(ParsedMeasurement { arguments, request }: &ParsedMeasurement, alone: usize) -> (usize, usize) {
     let processes = Started::detect().size.unwrap_or(1);
     let alone = if processes == 1 { alone } else { 1 };
     let own = request.threads.unwrap_or(alone) * request.gpus.unwrap_or(1);
@@ -94,8 +94,8 @@ fn plan_groups(
     Groups::new(request, ranks / of_process, of_process)
 }
 
-fn plan(
-    arguments: &Arguments,
+fn plan_text(
+    arguments: &MeasureArguments,
     request: &Request,
     groups: &Groups,
     max_bytes: u64,
@@ -103,11 +103,13 @@ fn plan(
     note: &str,
 ) -> String {
     let settings = &request.settings;
-    let sweep = Sweep { min: settings.min_bytes, max: max_bytes, step: request.step() };
-    let ranks: usize = groups.sizes().sum();
-    let in_groups = match groups.count() {
+    let sweep = Sweep { min: settings.min_bytes, max: max_bytes, step: request.size_step() };
+    let ranks: usize = groups.group_sizes().sum();
+    let in_groups = match groups.group_count() {
         1 => String::new(),
-        count => format!(" in {count} groups, with the counts of the smallest, of {}", groups.smallest()),
+        count => {
+            format!(" in {count} groups, with the counts of the smallest, of {}", groups.smallest_size())
+        }
     };
     let mut text = format!(
         "{ranks} rank{}{in_groups}; sizes from {} to {}; per size and placement: {} operations timed, {} \
@@ -130,17 +132,17 @@ fn plan(
     }
     text.extend(request.notes.iter().map(|note| format!("{note}\n")));
     for &collective in &request.collectives {
-        text.push_str(&section(request, collective, groups.smallest(), sweep));
+        text.push_str(&section_text(request, collective, groups.smallest_size(), sweep));
     }
     text
 }
 
-fn section(request: &Request, collective: Collective, ranks: usize, sweep: Sweep) -> String {
+fn section_text(request: &Request, collective: Collective, ranks: usize, sweep: Sweep) -> String {
     if !collective.runs_over(ranks) {
         return format!("\n{collective}: skipped, because it needs a power of two of ranks\n");
     }
-    let ops: Vec<&str> = request.ops.iter().map(|op| op.name()).collect();
-    let op = if collective.reduces() { format!(", {}", ops.join(" ")) } else { String::new() };
+    let ops: Vec<&str> = request.ops.iter().map(|op| op.operator_name()).collect();
+    let op = if collective.is_reduction() { format!(", {}", ops.join(" ")) } else { String::new() };
     let root = match request.roots {
         _ if !collective.has_root() => String::new(),
         Roots::One(root) => format!(", root {root}"),
@@ -152,7 +154,7 @@ fn section(request: &Request, collective: Collective, ranks: usize, sweep: Sweep
             "{:>14} {:>14} {:>14} {:>14}  {}\n",
             "size (B)", "count", "sent (B)", "received (B)", "type"
         ));
-        for bytes in sweep.sizes() {
+        for bytes in sweep.list_sizes() {
             let root = if let Roots::One(root) = request.roots { root } else { 0 };
             let participant = Participant { rank: root.min(ranks - 1), ranks, root: Some(root) };
             let traffic = (collective == Collective::AllToAllV)
@@ -161,7 +163,7 @@ fn section(request: &Request, collective: Collective, ranks: usize, sweep: Sweep
             let size = data_type.size();
             text.push_str(&format!(
                 "{:>14} {:>14} {:>14} {:>14}  {}\n",
-                counts.bytes(data_type),
+                counts.largest_bytes(data_type),
                 counts.parameter,
                 counts.send * size,
                 counts.receive * size,
@@ -181,7 +183,7 @@ mod tests {
     fn a_dry_run_shows_what_each_rank_moves() {
         let line =
             "nccl-bench all --backend nccl -b 64 -e 256 --dry-run --ranks 6 -d double --check-on-stream 9";
-        let text = render(&measurement(line)).unwrap();
+        let text = render_plan(&measurement(line)).unwrap();
         let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert!(rows.contains(&vec!["192", "4", "32", "192", "double"]), "{text}");
         assert!(rows.contains(&vec!["0", "0", "0", "0", "double"]), "{text}");
@@ -191,8 +193,9 @@ mod tests {
 
     #[test]
     fn a_dry_run_over_host_memory_has_its_limits_and_refusals() {
-        let planned =
-            |options: &str| render(&measurement(&format!("nccl-bench {options} --backend fabric --dry-run")));
+        let planned = |options: &str| {
+            render_plan(&measurement(&format!("nccl-bench {options} --backend fabric --dry-run")))
+        };
         let text = planned("allreduce,alltoall -o all").unwrap();
         assert!(text.starts_with("2 ranks; sizes from 8 to 64M;"), "{text}");
         assert!(text.contains("\nmulsum is skipped") && !text.contains("GPU"), "{text}");
@@ -214,7 +217,7 @@ mod tests {
             let Err(Stop::Refused(text)) = planned(options) else { panic!("{options} is not refused") };
             assert!(text.contains(reason), "{options}: {text}");
         }
-        let on_gpus = render(&measurement("nccl-bench hypercube --backend nccl --dry-run --ranks 3"));
+        let on_gpus = render_plan(&measurement("nccl-bench hypercube --backend nccl --dry-run --ranks 3"));
         assert!(matches!(on_gpus, Err(Stop::Refused(text)) if text.contains("but there are 3")));
     }
 }

@@ -18,13 +18,13 @@ use engine::request::{Request, Variables};
 use engine::supervision::{REFUSED, Signal, Stop, Verdict, print_message};
 
 use super::{Command, Context, take_over_signals};
-use crate::exit::{ExitError, SUCCESS, print, refusal};
+use crate::exit::{ExitError, SUCCESS, parser_refusal, print_text};
 use crate::mpi_exec::JoinRequest;
 pub(crate) use arguments::NAMES;
 use arguments::SHORT_EXAMPLES;
-pub use arguments::{Arguments, EXAMPLES};
+pub use arguments::{EXAMPLES, MeasureArguments};
 pub(super) use recorder::Recorder;
-pub use request::{Invocation, request};
+pub use request::{Invocation, build_request};
 pub(crate) use values::{collectives, output};
 
 /// Name of the command that measures several collectives.
@@ -38,7 +38,7 @@ pub struct Measure(pub Option<Collective>);
 #[derive(Debug)]
 pub struct ParsedMeasurement {
     /// The arguments; the report needs some of them.
-    pub arguments: Arguments,
+    pub arguments: MeasureArguments,
     /// The request for the engine.
     pub request: Request,
 }
@@ -47,27 +47,28 @@ pub struct ParsedMeasurement {
 ///
 /// # Errors
 /// The parser's answer, or in its form, wrong variables and arguments that exclude each other.
-pub fn parse(
+pub fn parse_measurement(
     collective: Option<Collective>,
     matches: &ArgMatches,
     invocation: &Invocation,
     variables: Result<Variables, String>,
 ) -> Result<ParsedMeasurement, clap::Error> {
-    let arguments = Arguments::from_arg_matches(matches)?;
+    let arguments = MeasureArguments::from_arg_matches(matches)?;
     let collectives = match (collective, &arguments.collectives) {
         (Some(collective), _) => vec![collective],
         (None, Some(list)) => list.0.clone(),
         (None, None) => Collective::ALL.to_vec(),
     };
-    let request = variables.and_then(|variables| request(&arguments, collectives, invocation, variables));
-    let request = request.map_err(refusal)?;
+    let request =
+        variables.and_then(|variables| build_request(&arguments, collectives, invocation, variables));
+    let request = request.map_err(parser_refusal)?;
     Ok(ParsedMeasurement { arguments, request })
 }
 
 impl Command for Measure {
-    fn definition(&self) -> clap::Command {
-        let name = self.0.map_or(ALL, Collective::name);
-        let command = Arguments::augment_args(clap::Command::new(name))
+    fn define_command(&self) -> clap::Command {
+        let name = self.0.map_or(ALL, Collective::collective_name);
+        let command = MeasureArguments::augment_args(clap::Command::new(name))
             .after_help(SHORT_EXAMPLES)
             .after_long_help(EXAMPLES);
         let Some(collective) = self.0 else {
@@ -78,37 +79,40 @@ impl Command for Measure {
         let stem = program.strip_suffix("_perf").filter(|&stem| stem != name);
         let of_library = on_fabric(collective).map(|collective| collective.name());
         let of_library = of_library.filter(|&other| other != name && Some(other) != stem);
-        command.about(about(collective)).alias(program).visible_aliases(stem.into_iter().chain(of_library))
+        command
+            .about(describe_collective(collective))
+            .alias(program)
+            .visible_aliases(stem.into_iter().chain(of_library))
     }
 
     fn takes_over_signals(&self) -> bool {
         true
     }
 
-    fn run(&self, matches: &ArgMatches, context: &Context<'_>) -> Result<u8, ExitError> {
-        let variables = Variables::read(|name| std::env::var(name).ok());
-        let measurement = parse(self.0, matches, &context.invocation, variables)?;
+    fn run_command(&self, matches: &ArgMatches, context: &Context<'_>) -> Result<u8, ExitError> {
+        let variables = Variables::read_values(|name| std::env::var(name).ok());
+        let measurement = parse_measurement(self.0, matches, &context.invocation, variables)?;
         if measurement.arguments.dry_run {
             take_over_signals()?;
             if is_printed_by_rank_0(measurement.arguments.world) {
                 return Ok(SUCCESS);
             }
-            return print(&dry_run::render(&measurement)?);
+            return print_text(&dry_run::render_plan(&measurement)?);
         }
-        measure(measurement, context)
+        measure_collectives(measurement, context)
     }
 }
 
 /// Joins the job, measures, and reports.
-fn measure(measurement: ParsedMeasurement, context: &Context<'_>) -> Result<u8, ExitError> {
+fn measure_collectives(measurement: ParsedMeasurement, context: &Context<'_>) -> Result<u8, ExitError> {
     let ParsedMeasurement { arguments, request } = measurement;
     let join_request = JoinRequest::from(&request);
     (context.program.hand_over)(&join_request)?;
     let recorder = Recorder::new(&arguments, &request);
-    let begun = recorder.begun();
+    let begun = recorder.begun_flag();
     let process = Process::start_for(&request).map_err(Stop::from)?;
-    let process = process.join((context.program.join)(&join_request)?);
-    let world = process.world();
+    let process = process.join_world((context.program.join)(&join_request)?);
+    let world = process.job_world();
     // Only the bench has the recorder, and drops it before it ends the process: then the files that it has
     // only created go.
     match Bench::open(&process, context.program.mpi).run_last(&request, Arc::new(recorder)) {
@@ -121,14 +125,14 @@ fn measure(measurement: ParsedMeasurement, context: &Context<'_>) -> Result<u8, 
             {
                 print_message(format_args!("nccl-bench: ended by {signal}"));
             }
-            Ok(verdict.code())
+            Ok(verdict.verdict_code())
         }
         // All processes are refused with the same message; one of them prints it.
-        Err(stop) if stop.refusal().is_some() && world.rank() != 0 && !has_terminal_of_its_own() => {
+        Err(stop) if stop.refusal_text().is_some() && world.rank() != 0 && !has_terminal_of_its_own() => {
             Ok(REFUSED)
         }
         // Before the world is left, which can take a minute, and in which the launcher may end this process.
-        Err(stop) => Ok(ExitError::from(stop).report()),
+        Err(stop) => Ok(ExitError::from(stop).report_error()),
     }
 }
 
@@ -149,7 +153,7 @@ pub(super) fn has_terminal_of_its_own() -> bool {
     matches!(world::Started::detect().launcher, world::Launcher::Explicit | world::Launcher::Kubernetes)
 }
 
-fn about(collective: Collective) -> &'static str {
+fn describe_collective(collective: Collective) -> &'static str {
     match collective {
         Collective::AllReduce => "Every rank gets the reduction of all ranks' buffers (ncclAllReduce)",
         Collective::AllGather => "Every rank gets the concatenation of all ranks' buffers (ncclAllGather)",

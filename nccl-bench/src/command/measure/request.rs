@@ -12,7 +12,7 @@ use engine::data::traffic::Pattern;
 use engine::request::{All, BackendChoice, FabricOptions, Request, Size, Variables, Versus};
 use record::Blocking;
 
-use super::arguments::{Arguments, NAMES, NCCL_TESTS_BYTES};
+use super::arguments::{MeasureArguments, NAMES, NCCL_TESTS_BYTES};
 
 /// The command line, and what the name in it means.
 #[derive(Clone, Debug, Default)]
@@ -27,8 +27,8 @@ pub struct Invocation {
 ///
 /// # Errors
 /// A message with advice, for arguments that exclude each other.
-pub fn request(
-    arguments: &Arguments,
+pub fn build_request(
+    arguments: &MeasureArguments,
     collectives: Vec<Collective>,
     invocation: &Invocation,
     variables: Variables,
@@ -42,7 +42,7 @@ pub fn request(
     let mut request = Request {
         program: format!("nccl-bench {}", crate::build::VERSION),
         command: invocation.command.clone(),
-        settings: arguments.settings(invocation.as_nccl_tests),
+        settings: arguments.to_settings(invocation.as_nccl_tests),
         max_bytes: max_bytes.or(invocation.as_nccl_tests.then_some(NCCL_TESTS_BYTES)),
         data_types: arguments.data_types.0.clone(),
         all,
@@ -68,8 +68,8 @@ pub fn request(
     };
     check_sizes(&request)?;
     check_verification(arguments)?;
-    request.algorithms()?;
-    request.backend = backend(arguments)?;
+    request.fabric_algorithms()?;
+    request.backend = choose_backend(arguments)?;
     adjust_to_graph(arguments, &mut request)?;
     adjust_skip(&mut request);
     adjust_to_collectives(&mut request);
@@ -100,7 +100,7 @@ fn note_unread_variables() -> Result<Vec<String>, String> {
     Ok(notes)
 }
 
-fn fabric_options(arguments: &Arguments) -> FabricOptions {
+fn fabric_options(arguments: &MeasureArguments) -> FabricOptions {
     FabricOptions {
         algorithms: arguments.algorithms.clone(),
         between: arguments.between,
@@ -110,7 +110,7 @@ fn fabric_options(arguments: &Arguments) -> FabricOptions {
 }
 
 /// Options of the report that all processes must share, though rank 0 alone writes it.
-fn report_options(arguments: &Arguments) -> BTreeMap<&'static str, String> {
+fn report_options(arguments: &MeasureArguments) -> BTreeMap<&'static str, String> {
     BTreeMap::from([
         ("stats", arguments.stats.to_string()),
         ("nccl_tests_json", arguments.nccl_tests_json.is_some().to_string()),
@@ -148,7 +148,7 @@ fn check_sizes(request: &Request) -> Result<(), String> {
 
 /// Refuses options that exclude a graph (`-G`), and leaves out, with a note, those that a graph has no use
 /// for.
-fn adjust_to_graph(arguments: &Arguments, request: &mut Request) -> Result<(), String> {
+fn adjust_to_graph(arguments: &MeasureArguments, request: &mut Request) -> Result<(), String> {
     if request.settings.graph_launches == 0 {
         return Ok(());
     }
@@ -188,14 +188,14 @@ fn adjust_to_collectives(request: &mut Request) {
         request.notes.push("-r is ignored: no measured collective has a root".to_owned());
         request.roots = defaults.roots;
     }
-    if request.ops != defaults.ops && !request.collectives.iter().any(|each| each.reduces()) {
+    if request.ops != defaults.ops && !request.collectives.iter().any(|each| each.is_reduction()) {
         request.notes.push("-o is ignored: no measured collective reduces".to_owned());
         (request.ops, request.all.ops) = (defaults.ops, false);
     }
 }
 
 /// The backend, which depends on the baseline (`--vs`).
-fn backend(arguments: &Arguments) -> Result<BackendChoice, String> {
+fn choose_backend(arguments: &MeasureArguments) -> Result<BackendChoice, String> {
     match (arguments.versus, arguments.backend) {
         (Some(Versus::Mpi), BackendChoice::Mpi) => {
             Err("--vs mpi would compare MPI with itself: remove --backend mpi".to_owned())
@@ -211,7 +211,7 @@ fn backend(arguments: &Arguments) -> Result<BackendChoice, String> {
 }
 
 /// Refuses options of verification that exclude each other.
-fn check_verification(arguments: &Arguments) -> Result<(), String> {
+fn check_verification(arguments: &MeasureArguments) -> Result<(), String> {
     if arguments.fault.is_some() && arguments.checks == 0 {
         return Err(
             "--inject-fault damages verified data, but -c 0 verifies nothing: remove one of them".to_owned()
@@ -235,7 +235,7 @@ fn check_verification(arguments: &Arguments) -> Result<(), String> {
 }
 
 /// The argument, variable or program name that asks for GPUs.
-fn asks_for_gpus(arguments: &Arguments, invocation: &Invocation) -> Option<String> {
+fn asks_for_gpus(arguments: &MeasureArguments, invocation: &Invocation) -> Option<String> {
     match arguments.gpus {
         Some(gpus) => Some(format!("-g {gpus}")),
         None if invocation.as_nccl_tests => {

@@ -50,12 +50,12 @@ static NAMED_AT: LazyLock<Timestamp> = LazyLock::new(Timestamp::now);
 
 /// A file of results, of which the name may be a template.
 pub(crate) fn output(text: &str) -> Result<Output, String> {
-    let path = expand(text, || world::host().name, *NAMED_AT)?;
+    let path = expand_template(text, || world::host().name, *NAMED_AT)?;
     path.parse().map_err(|error: UnknownSuffix| error.to_string())
 }
 
 /// Replaces `%h` by the host, `%t` by the time and `%%` by a percent sign.
-fn expand(template: &str, host: impl Fn() -> String, time: Timestamp) -> Result<String, String> {
+fn expand_template(template: &str, host: impl Fn() -> String, time: Timestamp) -> Result<String, String> {
     let mut text = String::new();
     let mut characters = template.chars();
     while let Some(character) = characters.next() {
@@ -79,12 +79,12 @@ fn expand(template: &str, host: impl Fn() -> String, time: Timestamp) -> Result<
     Ok(text)
 }
 
-fn collective(text: &str) -> Result<Collective, String> {
+fn parse_collective(text: &str) -> Result<Collective, String> {
     text.parse().map_err(|error: UnknownCollective| error.to_string())
 }
 
 /// A number as C's `strtol` reads it with base 0.
-fn whole(text: &str) -> Option<u32> {
+fn parse_whole_number(text: &str) -> Option<u32> {
     let lower = text.trim().to_ascii_lowercase();
     if let Some(digits) = lower.strip_prefix("0x") {
         return u32::from_str_radix(digits, 16).ok();
@@ -96,13 +96,13 @@ fn whole(text: &str) -> Option<u32> {
 }
 
 pub(super) fn count(text: &str) -> Result<usize, String> {
-    whole(text)
+    parse_whole_number(text)
         .map(|value| value as usize)
         .ok_or_else(|| format!("write a whole number from 0 to {}", u32::MAX))
 }
 
 pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
-    match whole(text) {
+    match parse_whole_number(text) {
         Some(value) if value >= 1 => Ok(value as usize),
         _ => Err(format!("write a whole number from 1 to {}", u32::MAX)),
     }
@@ -131,7 +131,7 @@ pub(super) fn switch(text: &str) -> Result<bool, String> {
 }
 
 fn one_of<T: Copy>(text: &str, values: &[T]) -> Result<T, String> {
-    let value = whole(text).and_then(|index| values.get(index as usize)).copied();
+    let value = parse_whole_number(text).and_then(|index| values.get(index as usize)).copied();
     value.ok_or_else(|| format!("write a number from 0 to {}", values.len() - 1))
 }
 
@@ -152,7 +152,7 @@ pub(super) fn cta_policy(text: &str) -> Result<u32, String> {
 }
 
 pub(super) fn no_device_implementation(text: &str) -> Result<NoImplementation, String> {
-    match whole(text) {
+    match parse_whole_number(text) {
         Some(0) => Ok(NoImplementation),
         _ => Err("kernels of this program over NCCL's device API are not supported; measure NCCL's kernels \
                   with 0, or use nccl-tests for -D 1 to 4"
@@ -184,7 +184,7 @@ pub(super) fn seconds(text: &str) -> Result<f64, String> {
 }
 
 pub(super) fn step_factor(text: &str) -> Result<u64, String> {
-    match whole(text) {
+    match parse_whole_number(text) {
         Some(factor) if factor >= 2 => Ok(u64::from(factor)),
         Some(_) => {
             Err("a factor below 2 would never reach the largest size; write 2 or more, or use -i".to_owned())
@@ -193,7 +193,7 @@ pub(super) fn step_factor(text: &str) -> Result<u64, String> {
     }
 }
 
-fn list<T: Copy + PartialEq + Display>(
+fn list_or_all<T: Copy + PartialEq + Display>(
     text: &str,
     all: &[T],
     one: fn(&str) -> Result<T, String>,
@@ -219,11 +219,11 @@ fn parse_list<T: PartialEq + Display>(
 
 /// Parses a list of collectives.
 pub(crate) fn collectives(text: &str) -> Result<List<Collective>, String> {
-    parse_list(text, collective).map(List)
+    parse_list(text, parse_collective).map(List)
 }
 
 pub(super) fn data_types(text: &str) -> Result<List<DataType>, String> {
-    list(text, &DataType::ALL, data_type)
+    list_or_all(text, &DataType::ALL, data_type)
 }
 
 fn data_type(name: &str) -> Result<DataType, String> {
@@ -234,7 +234,7 @@ fn data_type(name: &str) -> Result<DataType, String> {
 }
 
 pub(super) fn ops(text: &str) -> Result<List<Op>, String> {
-    list(text, &Op::ALL, |name| name.parse().map_err(|error| format!("{error}, or all")))
+    list_or_all(text, &Op::ALL, |name| name.parse().map_err(|error| format!("{error}, or all")))
 }
 
 pub(super) fn fault(text: &str) -> Result<Fault, String> {

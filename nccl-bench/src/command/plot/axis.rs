@@ -44,12 +44,12 @@ impl Axis {
         }
         let mut axis = Self { scale: Scale::Log, low, high, from, to, ticks: Vec::new() };
         let exponents = low.log2().ceil() as i32..=high.log2().floor() as i32;
-        let fits = |step: i32| axis.position(2f64.powi(step)) - axis.position(1.0) >= COLUMN;
+        let fits = |step: i32| axis.value_position(2f64.powi(step)) - axis.value_position(1.0) >= COLUMN;
         let step = [1, 2, 3, 5, 10].into_iter().find(|&step| fits(step)).unwrap_or(20);
         let labelled = exponents.clone().filter(|exponent| exponent % step == 0).count();
         axis.ticks = if labelled >= 2 && smallest != largest {
             let label =
-                |exponent: i32| (exponent % step == 0).then(|| text::bytes(2f64.powi(exponent) as u64));
+                |exponent: i32| (exponent % step == 0).then(|| text::size_text(2f64.powi(exponent) as u64));
             exponents.map(|exponent| Tick { value: 2f64.powi(exponent), label: label(exponent) }).collect()
         } else {
             // Fewer than two labelled powers of two: ticks at the sizes themselves.
@@ -58,8 +58,8 @@ impl Axis {
             sorted.dedup();
             let mut free_from = f64::NEG_INFINITY;
             let tick = |size: u64| {
-                let label = text::bytes(size);
-                let (at, half) = (axis.position(size as f64), 4.0 * label.len() as f64 + 6.0);
+                let label = text::size_text(size);
+                let (at, half) = (axis.value_position(size as f64), 4.0 * label.len() as f64 + 6.0);
                 (at - half >= free_from).then(|| {
                     free_from = at + half;
                     Tick { value: size as f64, label: Some(label) }
@@ -78,14 +78,14 @@ impl Axis {
         pixels: (f64, f64),
     ) -> Option<Self> {
         match (metric, bandwidths) {
-            (Metric::Time, _) => Self::logarithmic(values, pixels, time),
-            (_, Scale::Log) => Self::logarithmic(values, pixels, number),
-            (_, Scale::Linear) => Self::linear(values, pixels),
+            (Metric::Time, _) => Self::logarithmic_axis(values, pixels, time_text),
+            (_, Scale::Log) => Self::logarithmic_axis(values, pixels, number_text),
+            (_, Scale::Linear) => Self::linear_axis(values, pixels),
         }
     }
 
     /// Returns the position of a value.
-    pub(super) fn position(&self, value: f64) -> f64 {
+    pub(super) fn value_position(&self, value: f64) -> f64 {
         let share = match self.scale {
             Scale::Linear => (value - self.low) / (self.high - self.low),
             Scale::Log => (value / self.low).ln() / (self.high / self.low).ln(),
@@ -94,36 +94,36 @@ impl Axis {
     }
 
     /// Returns true when an axis of this scale can show the value.
-    pub(super) fn holds(scale: Scale, value: f64) -> bool {
+    pub(super) fn holds_value(scale: Scale, value: f64) -> bool {
         (SMALLEST..=LARGEST).contains(&value) || (scale == Scale::Linear && value == 0.0)
     }
 
-    fn linear(values: &[f64], (from, to): (f64, f64)) -> Option<Self> {
+    fn linear_axis(values: &[f64], (from, to): (f64, f64)) -> Option<Self> {
         let largest = values.iter().copied().reduce(f64::max)?;
         let most = ((to - from).abs() / ROW / 1.5).max(2.0);
         let step = if largest > 0.0 { round_step(largest / most) } else { 1.0 };
         let count = (largest / step).ceil().max(1.0);
         let ticks = (0..=count as u32)
             .map(|index| f64::from(index) * step)
-            .map(|value| Tick { value, label: Some(number(value)) })
+            .map(|value| Tick { value, label: Some(number_text(value)) })
             .collect();
         Some(Self { scale: Scale::Linear, low: 0.0, high: count * step, from, to, ticks })
     }
 
-    fn logarithmic(values: &[f64], (from, to): (f64, f64), label: fn(f64) -> String) -> Option<Self> {
+    fn logarithmic_axis(values: &[f64], (from, to): (f64, f64), label: fn(f64) -> String) -> Option<Self> {
         let smallest = values.iter().copied().reduce(f64::min)?;
         let largest = values.iter().copied().reduce(f64::max)?;
         // Outwards to the next 1, 2 or 5, so no value is on the frame and the axis is not empty.
-        let low = *steps(smallest / 10.0, smallest * 0.97).last()?;
-        let high = *steps(largest * 1.03, largest * 10.0).first()?;
+        let low = *list_steps(smallest / 10.0, smallest * 0.97).last()?;
+        let high = *list_steps(largest * 1.03, largest * 10.0).first()?;
         let mut axis = Self { scale: Scale::Log, low, high, from, to, ticks: Vec::new() };
-        let distance = |factor: f64| (axis.position(low * factor) - axis.position(low)).abs();
+        let distance = |factor: f64| (axis.value_position(low * factor) - axis.value_position(low)).abs();
         let decades =
             [1, 2, 3, 5, 10].into_iter().find(|&step| distance(10f64.powi(step)) >= ROW).unwrap_or(20);
         // Labels at 1, 2 and 5 where all fit (the distance from 1 to 2 is the shortest), else at powers of
         // ten.
         let fine = distance(2.0) >= ROW;
-        axis.ticks = steps(low, high)
+        axis.ticks = list_steps(low, high)
             .into_iter()
             .filter(|&value| fine || decades == 1 || is_power(value, decades))
             .map(|value| Tick { value, label: (fine || is_power(value, decades)).then(|| label(value)) })
@@ -139,16 +139,16 @@ fn is_power(value: f64, decades: i32) -> bool {
 }
 
 /// Returns all of 1, 2 and 5 times powers of ten from `low` to `high`.
-fn steps(low: f64, high: f64) -> Vec<f64> {
+fn list_steps(low: f64, high: f64) -> Vec<f64> {
     let inside = low * (1.0 - 1e-9)..=high * (1.0 + 1e-9);
     (low.log10().floor() as i32..=high.log10().floor() as i32)
-        .flat_map(|exponent| [1.0, 2.0, 5.0].map(|first: f64| scaled(first, exponent)))
+        .flat_map(|exponent| [1.0, 2.0, 5.0].map(|first: f64| decimal_value(first, exponent)))
         .filter(|value| inside.contains(value))
         .collect()
 }
 
 /// Returns `first * 10^exponent`, without the rounding error of a negative power.
-fn scaled(first: f64, exponent: i32) -> f64 {
+fn decimal_value(first: f64, exponent: i32) -> f64 {
     if exponent < 0 { first / 10f64.powi(-exponent) } else { first * 10f64.powi(exponent) }
 }
 
@@ -156,19 +156,23 @@ fn scaled(first: f64, exponent: i32) -> f64 {
 fn round_step(least: f64) -> f64 {
     let exponent = least.log10().floor() as i32;
     let firsts = [1.0, 2.0, 2.5, 5.0, 10.0];
-    firsts.map(|first| scaled(first, exponent)).into_iter().find(|&step| step >= least).unwrap_or(least)
+    firsts
+        .map(|first| decimal_value(first, exponent))
+        .into_iter()
+        .find(|&step| step >= least)
+        .unwrap_or(least)
 }
 
 /// Returns a time in its unit: `20 µs`, `5 ms`, `100 ns`.
-fn time(us: f64) -> String {
+fn time_text(us: f64) -> String {
     const UNITS: [(f64, &str); 3] = [(1e6, "s"), (1e3, "ms"), (1.0, "µs")];
     let (factor, unit) =
         UNITS.into_iter().find(|(factor, _)| us >= factor * (1.0 - 1e-9)).unwrap_or((1e-3, "ns"));
-    format!("{} {unit}", number(us / factor))
+    format!("{} {unit}", number_text(us / factor))
 }
 
 /// Returns the text of a tick's value, without digits from rounding errors.
-fn number(value: f64) -> String {
+fn number_text(value: f64) -> String {
     if value != 0.0 && !(1e-4..1e6).contains(&value.abs()) {
         return format!("{value:.0e}");
     }
@@ -185,7 +189,7 @@ mod tests {
     }
 
     fn assert_inside_and_monotone(axis: &Axis) {
-        let positions: Vec<f64> = axis.ticks.iter().map(|tick| axis.position(tick.value)).collect();
+        let positions: Vec<f64> = axis.ticks.iter().map(|tick| axis.value_position(tick.value)).collect();
         let (low, high) = (axis.from.min(axis.to), axis.from.max(axis.to));
         assert!(positions.iter().all(|at| (low - 1e-6..=high + 1e-6).contains(at)), "{axis:?} {positions:?}");
         let direction = (axis.to - axis.from).signum();
@@ -205,11 +209,11 @@ mod tests {
         );
         assert_eq!(axis.ticks.len(), 31);
         assert!(
-            (axis.position(8.0) - 60.0).abs() < 1e-9
-                && (axis.position(8.0 * 1024f64.powi(3)) - 740.0).abs() < 1e-9
+            (axis.value_position(8.0) - 60.0).abs() < 1e-9
+                && (axis.value_position(8.0 * 1024f64.powi(3)) - 740.0).abs() < 1e-9
         );
         // The middle of 2^3 and 2^33.
-        assert!((axis.position(262_144.0) - 400.0).abs() < 1e-9);
+        assert!((axis.value_position(262_144.0) - 400.0).abs() < 1e-9);
         assert_inside_and_monotone(&axis);
     }
 
@@ -217,7 +221,7 @@ mod tests {
     fn one_size_and_sizes_between_powers_have_ticks() {
         let axis = Axis::of_sizes(&[1000], (0.0, 600.0)).unwrap();
         assert_eq!(labels(&axis), ["1000 B"]);
-        assert!((axis.position(1000.0) - 300.0).abs() < 1e-9);
+        assert!((axis.value_position(1000.0) - 300.0).abs() < 1e-9);
         let axis = Axis::of_sizes(&[1100, 1300, 1500, 1100], (0.0, 600.0)).unwrap();
         assert_eq!(labels(&axis), ["1100 B", "1300 B", "1500 B"]);
         let axis = Axis::of_sizes(&(1000..=1100).collect::<Vec<_>>(), (0.0, 600.0)).unwrap();
@@ -234,7 +238,9 @@ mod tests {
         let axis = Axis::of_values(Metric::Time, Scale::Linear, &[12.7, 40_982.5], (300.0, 0.0)).unwrap();
         assert_eq!(labels(&axis), ["10 µs", "100 µs", "1 ms", "10 ms"]);
         assert_eq!(axis.ticks.len(), 12);
-        assert!((axis.position(10.0) - 300.0).abs() < 1e-9 && axis.position(50_000.0).abs() < 1e-9);
+        assert!(
+            (axis.value_position(10.0) - 300.0).abs() < 1e-9 && axis.value_position(50_000.0).abs() < 1e-9
+        );
         assert_inside_and_monotone(&axis);
         assert_inside_and_monotone(
             &Axis::of_values(Metric::Time, Scale::Linear, &[SMALLEST, LARGEST], (300.0, 0.0)).unwrap(),
@@ -248,7 +254,7 @@ mod tests {
     fn bandwidths_begin_at_zero_or_go_by_powers_of_ten() {
         let axis = Axis::of_values(Metric::Busbw, Scale::Linear, &[0.0, 366.85], (300.0, 0.0)).unwrap();
         assert_eq!(labels(&axis), ["0", "50", "100", "150", "200", "250", "300", "350", "400"]);
-        assert!((axis.position(100.0) - 225.0).abs() < 1e-9);
+        assert!((axis.value_position(100.0) - 225.0).abs() < 1e-9);
         let axis = Axis::of_values(Metric::Busbw, Scale::Log, &[0.001, 366.85], (300.0, 0.0)).unwrap();
         assert_eq!(labels(&axis), ["0.001", "0.01", "0.1", "1", "10", "100"]);
         let axis = Axis::of_values(Metric::Busbw, Scale::Linear, &[0.0], (300.0, 0.0)).unwrap();

@@ -1,11 +1,11 @@
 //! Charts as one SVG file, with headline, legends and a style sheet of its own.
 
-use super::chart::{Chart, Frame};
+use super::chart::{Chart, ChartFrame};
 use super::headline::{self, Headline};
 use super::model::{Picture, Section};
 use super::output::MARK;
 use super::{Metric, legend, text};
-use crate::command::markup::{Px, escaped, svg_text};
+use crate::command::markup::{Px, escape_xml, svg_text};
 
 const MARGIN: f64 = 24.0;
 const BETWEEN: f64 = 36.0;
@@ -19,20 +19,20 @@ const TO_LEGEND: f64 = 20.0;
 const LONGEST_DETAIL: usize = 80;
 
 /// Returns the drawing: a row of charts for each section, a column for each metric.
-pub(super) fn write(
+pub(super) fn render_drawing(
     picture: &Picture,
     sections: &[Section],
     metrics: &[Metric],
     heading: Option<&str>,
 ) -> String {
     let columns = metrics.len() as f64;
-    let inner = Frame::WIDE.width * columns + BETWEEN * (columns - 1.0);
+    let inner = ChartFrame::WIDE.width * columns + BETWEEN * (columns - 1.0);
     let (mut content, mut y) = (String::new(), MARGIN);
     if let Some(heading) = heading {
         content += &svg_text("title heading", (MARGIN, y + 16.0), heading);
         y += 32.0;
     }
-    for (class, line) in headlines(picture, sections, inner) {
+    for (class, line) in headline_lines(picture, sections, inner) {
         content += &svg_text(class, (MARGIN, y + 12.0), &line);
         y += LINE;
     }
@@ -42,11 +42,11 @@ pub(super) fn write(
         let (mut x, mut height) = (MARGIN, 0.0);
         for &metric in metrics {
             let chart = Chart { picture, section, metric };
-            let (drawn, bottom) = cell(&chart);
+            let (drawn, bottom) = draw_cell(&chart);
             content +=
                 &format!("<g class=\"cell\" transform=\"translate({} {})\">{drawn}</g>\n", Px(x), Px(y));
-            titles.push(chart.title());
-            x += Frame::WIDE.width + BETWEEN;
+            titles.push(chart.chart_title());
+            x += ChartFrame::WIDE.width + BETWEEN;
             height = bottom.max(height);
         }
         y += height + BETWEEN;
@@ -58,20 +58,21 @@ pub(super) fn write(
          {MARK}<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" role=\"img\" aria-label=\"{}\" \
          width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\">\n\
          <style>\n{}</style>\n<rect class=\"ground\" width=\"100%\" height=\"100%\"/>\n{content}</svg>\n",
-        escaped(&label),
+        escape_xml(&label),
         include_str!("chart.css")
     )
 }
 
 /// Returns a chart with its titles, legend and notes, and its height.
-fn cell(chart: &Chart) -> (String, f64) {
-    let detail = text::shortened(&chart.section.detail(), LONGEST_DETAIL);
-    let titles = svg_text("title", (0.0, 18.0), &chart.title()) + &svg_text("muted", (0.0, 37.0), &detail);
-    let plot = chart.draw(&Frame::WIDE, true);
+fn draw_cell(chart: &Chart) -> (String, f64) {
+    let detail = text::shorten_middle(&chart.section.section_detail(), LONGEST_DETAIL);
+    let titles =
+        svg_text("title", (0.0, 18.0), &chart.chart_title()) + &svg_text("muted", (0.0, 37.0), &detail);
+    let plot = chart.draw_chart(&ChartFrame::WIDE, true);
     let top = TITLES + Chart::HEIGHT + TO_LEGEND;
-    let (legend, mut y) = legend::drawing(chart.picture, chart.section, top);
+    let (legend, mut y) = legend::drawing_legend(chart.picture, chart.section, top);
     let mut notes = String::new();
-    for line in chart.notes().iter().flat_map(|note| wrapped(note, Frame::WIDE.width)) {
+    for line in chart.list_notes().iter().flat_map(|note| wrap_text(note, ChartFrame::WIDE.width)) {
         notes += &svg_text("muted", (0.0, y), &line);
         y += LINE;
     }
@@ -81,7 +82,7 @@ fn cell(chart: &Chart) -> (String, f64) {
 }
 
 /// Returns the headline and the problems of each run, as lines with their CSS classes.
-fn headlines(picture: &Picture, sections: &[Section], width: f64) -> Vec<(&'static str, String)> {
+fn headline_lines(picture: &Picture, sections: &[Section], width: f64) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
     for (index, (label, run)) in picture.runs.iter().enumerate() {
         if sections.iter().all(|section| section.series.iter().all(|series| series.run != index)) {
@@ -90,21 +91,21 @@ fn headlines(picture: &Picture, sections: &[Section], width: f64) -> Vec<(&'stat
         let name = if picture.runs.len() > 1 { format!("{label}: ") } else { String::new() };
         let Headline { peak, peak_of, facts } = Headline::new(picture, sections, index);
         let headline = format!("{name}{peak} {peak_of} · {}", facts.join(" · "));
-        lines.extend(wrapped(&headline, width).into_iter().map(|line| ("headline", line)));
-        for problem in headline::problems(run) {
+        lines.extend(wrap_text(&headline, width).into_iter().map(|line| ("headline", line)));
+        for problem in headline::list_problems(run) {
             let text = format!("{label} {problem}");
-            lines.extend(wrapped(&text, width).into_iter().map(|line| ("alarm", line)));
+            lines.extend(wrap_text(&text, width).into_iter().map(|line| ("alarm", line)));
         }
     }
     lines
 }
 
 /// Wraps a text into lines of at most `width` pixels. A longer word has a line of its own.
-fn wrapped(text: &str, width: f64) -> Vec<String> {
+fn wrap_text(text: &str, width: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
         match lines.last_mut() {
-            Some(line) if text::width(&format!("{line} {word}")) <= width => {
+            Some(line) if text::estimate_width(&format!("{line} {word}")) <= width => {
                 line.push(' ');
                 line.push_str(word);
             }

@@ -23,14 +23,14 @@ impl Headline {
     /// Makes the headline of run `index`; its peak is the highest in `sections`.
     pub(super) fn new(picture: &Picture, sections: &[Section], index: usize) -> Self {
         let (_, run) = &picture.runs[index];
-        let (peak, peak_of) = peak(picture, sections, index);
-        let mut versions = vec![text::library(run)];
+        let (peak, peak_of) = find_peak(picture, sections, index);
+        let mut versions = vec![text::library_text(run)];
         versions
             .extend(run.provenance.cuda_driver.as_ref().map(|version| format!("CUDA {version} (driver)")));
         versions.extend(run.provenance.transport.clone());
-        let program = [run.program.clone(), began(run)].into_iter().filter(|text| !text.is_empty());
+        let program = [run.program.clone(), start_text(run)].into_iter().filter(|text| !text.is_empty());
         let program = program.collect::<Vec<_>>().join(" · ");
-        let mut facts = vec![text::machine(run), versions.join(" · "), program, verification(run)];
+        let mut facts = vec![text::machine_text(run), versions.join(" · "), program, verification_text(run)];
         facts.retain(|fact| !fact.is_empty());
         Self { peak, peak_of, facts }
     }
@@ -39,19 +39,22 @@ impl Headline {
 /// Returns the highest bus bandwidth of a run, with its metric, collective, size and placement. Only sizes
 /// from [`LARGE`] on count if there are any. A single rank has no bus bandwidth: its peak is the algorithm
 /// bandwidth.
-fn peak(picture: &Picture, sections: &[Section], run: usize) -> (String, String) {
+fn find_peak(picture: &Picture, sections: &[Section], run: usize) -> (String, String) {
     let places = [(Metric::Busbw, LARGE), (Metric::Busbw, 0), (Metric::Algbw, LARGE), (Metric::Algbw, 0)];
     let found = places.iter().find_map(|&(metric, least)| {
-        let (value, place) = highest(picture, sections, run, metric, least)?;
-        let sizes = if least < LARGE { format!(" below {}", text::bytes(LARGE)) } else { String::new() };
-        Some((format!("{} GB/s", text::digits(value)), format!("peak {}{sizes}: {place}", metric.title())))
+        let (value, place) = find_highest(picture, sections, run, metric, least)?;
+        let sizes = if least < LARGE { format!(" below {}", text::size_text(LARGE)) } else { String::new() };
+        Some((
+            format!("{} GB/s", text::value_text(value)),
+            format!("peak {}{sizes}: {place}", metric.metric_title()),
+        ))
     });
     found.unwrap_or_else(|| ("no peak".to_owned(), "no bandwidth of correct data was measured".to_owned()))
 }
 
 /// Returns the highest value of `metric` from a size on, with its collective, size and placement.
 /// Measurements with wrong data do not count.
-fn highest(
+fn find_highest(
     picture: &Picture,
     sections: &[Section],
     run: usize,
@@ -63,14 +66,14 @@ fn highest(
         sections.iter().flat_map(|section| section.series.iter().map(move |series| (section, series)));
     for (section, series) in series.filter(|(_, series)| series.run == run) {
         for point in series.points.iter().filter(|point| point.bytes >= least && !point.is_wrong()) {
-            let value = point.value(metric).filter(|&value| value > 0.0 && value <= axis::LARGEST);
+            let value = point.chart_value(metric).filter(|&value| value > 0.0 && value <= axis::LARGEST);
             let Some(value) = value.filter(|&value| best.as_ref().is_none_or(|(best, _)| value >= *best))
             else {
                 continue;
             };
-            let (size, placement) = (text::bytes(point.bytes), series.placement.name());
+            let (size, placement) = (text::size_text(point.bytes), series.placement.placement_name());
             let median = if picture.medians { ", median time" } else { "" };
-            let verified = if point.wrong().is_none() { ", not verified" } else { "" };
+            let verified = if point.wrong_elements().is_none() { ", not verified" } else { "" };
             let collective = &section.key.collective;
             best = Some((value, format!("{collective}, {size}, {placement}{median}{verified}")));
         }
@@ -80,7 +83,7 @@ fn highest(
 
 /// Returns the start of a run: `2026-11-22 08:30 UTC`. A local time, as written by nccl-tests, is kept
 /// unchanged.
-fn began(run: &Run) -> String {
+fn start_text(run: &Run) -> String {
     match run.started_at.parse::<jiff::Timestamp>() {
         Ok(time) => time.strftime("%Y-%m-%d %H:%M UTC").to_string(),
         Err(_) => run.started_at.replace('T', " "),
@@ -88,18 +91,18 @@ fn began(run: &Run) -> String {
 }
 
 /// Returns the result of verification.
-fn verification(run: &Run) -> String {
+fn verification_text(run: &Run) -> String {
     let all = run.measurements.len();
     let verified = run.measurements.iter().filter(|each| each.wrong.is_some()).count();
     let wrong = count_wrong(run);
     if verified == 0 {
         "Data not verified".to_owned()
     } else if wrong > 0 {
-        format!("WRONG DATA in {wrong} of {}", text::counted(verified, "verified measurement"))
+        format!("WRONG DATA in {wrong} of {}", text::count_text(verified, "verified measurement"))
     } else if verified < all {
         format!("Data verified in {verified} of {all} measurements: none wrong there")
     } else {
-        format!("Data verified in all {}: none wrong", text::counted(all, "measurement"))
+        format!("Data verified in all {}: none wrong", text::count_text(all, "measurement"))
     }
 }
 
@@ -110,7 +113,7 @@ fn count_wrong(run: &Run) -> usize {
 }
 
 /// Returns sentences about an incomplete, wrong, unverified or empty run, to follow its name.
-pub(super) fn problems(run: &Run) -> Vec<String> {
+pub(super) fn list_problems(run: &Run) -> Vec<String> {
     let mut problems = Vec::new();
     if let Some((_, text)) = text::describe_unfinished(&run.outcome) {
         let end = if text.ends_with(['.', '!', '?']) { "" } else { "." };
@@ -120,7 +123,7 @@ pub(super) fn problems(run: &Run) -> Vec<String> {
     }
     let wrong = count_wrong(run);
     if wrong > 0 {
-        problems.push(format!("has wrong data in {}.", text::counted(wrong, "measurement")));
+        problems.push(format!("has wrong data in {}.", text::count_text(wrong, "measurement")));
     }
     if run.measurements.is_empty() {
         problems.push("holds no measurement.".to_owned());

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{bail, ensure};
 use record::Run;
 
-use super::{Arguments, text};
+use super::{PlotArguments, text};
 
 /// Reads the files, each as one run, or with `--side both` as one run per side. Returns the runs with their
 /// labels.
@@ -13,7 +13,7 @@ use super::{Arguments, text};
 /// # Errors
 /// When a file cannot be read, has no such side, or when there are not as many labels as files.
 pub(super) fn read_all(
-    arguments: &Arguments,
+    arguments: &PlotArguments,
     read: impl Fn(&Path) -> anyhow::Result<Run>,
 ) -> anyhow::Result<Vec<(String, Run)>> {
     let (files, labels) = (&arguments.files, &arguments.options.labels);
@@ -21,8 +21,8 @@ pub(super) fn read_all(
     ensure!(
         labels.is_empty() || labels.len() == files.len(),
         "there are {} for {}; give one --label per file, or none",
-        text::counted(labels.len(), "label"),
-        text::counted(files.len(), "file"),
+        text::count_text(labels.len(), "label"),
+        text::count_text(files.len(), "file"),
     );
     let labels = if labels.is_empty() { file_labels(files) } else { labels.clone() };
     let (mut runs, mut failures) = (Vec::new(), Vec::new());
@@ -35,13 +35,13 @@ pub(super) fn read_all(
     if !failures.is_empty() {
         bail!(
             "{} cannot be read; name results of nccl-bench:\n  {}",
-            text::counted(failures.len(), "file"),
+            text::count_text(failures.len(), "file"),
             failures.join("\n  ")
         );
     }
     let mut sides = Vec::new();
     for (file, label, run) in runs {
-        let found = arguments.options.side.of(run);
+        let found = arguments.options.side.select_runs(run);
         ensure!(!found.is_empty(), "{} has no other side: it was not measured with --vs", file.display());
         sides.extend(found.into_iter().map(|(name, run)| match name {
             Some(name) => (format!("{label} ({name})"), run),

@@ -7,27 +7,27 @@ const SMALL: f64 = 0.6;
 
 /// Returns a marker around the origin: a dot for an unknown algorithm, otherwise its shape, filled for the
 /// protocol `simple` or none, hollow for `ll`, hollow with a dot for `ll128`.
-pub(super) fn draw(chosen: Option<&Algorithm>, small: bool) -> String {
+pub(super) fn draw_marker(chosen: Option<&Algorithm>, small: bool) -> String {
     let scale = if small { SMALL } else { 1.0 };
     let Some(chosen) = chosen else { return format!("<circle r=\"{}\"/>", 2.5 * scale) };
     let protocol = chosen.protocol.as_deref().unwrap_or_default().to_ascii_lowercase();
     let class = if ["ll", "ll128"].contains(&&*protocol) { "mark hollow" } else { "mark" };
     let transform = if small { format!(" transform=\"scale({SMALL})\"") } else { String::new() };
     let dot = if protocol == "ll128" { format!("<circle r=\"{}\"/>", 0.9 * scale) } else { String::new() };
-    format!("<path class=\"{class}\" d=\"{}\"{transform}/>{dot}", outline(&chosen.algorithm))
+    format!("<path class=\"{class}\" d=\"{}\"{transform}/>{dot}", marker_outline(&chosen.algorithm))
 }
 
 /// Returns the outline of an algorithm of NCCL or of the host collectives. An algorithm of two levels,
 /// `hierarchical+ring`, has the shape of its second level, between hosts, with a line below.
-fn outline(algorithm: &str) -> String {
+fn marker_outline(algorithm: &str) -> String {
     let name = algorithm.to_ascii_lowercase().replace(['_', ' ', '-'], "");
     match name.strip_prefix("hierarchical+") {
-        Some(between) => format!("{}M-5 6H5V7.2H-5Z", shape(between)),
-        None => shape(&name).to_owned(),
+        Some(between) => format!("{}M-5 6H5V7.2H-5Z", algorithm_shape(between)),
+        None => algorithm_shape(&name).to_owned(),
     }
 }
 
-fn shape(name: &str) -> &'static str {
+fn algorithm_shape(name: &str) -> &'static str {
     match name {
         // A circle.
         "ring" => "M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0Z",
@@ -80,9 +80,9 @@ mod tests {
         let two_levels: Vec<String> = host.iter().map(|name| format!("hierarchical+{name}")).collect();
         host.extend(two_levels);
         for library in [nccl.map(str::to_owned).to_vec(), host] {
-            let outlines: Vec<String> = library.iter().map(|name| outline(name)).collect();
+            let outlines: Vec<String> = library.iter().map(|name| marker_outline(name)).collect();
             for (index, one) in outlines.iter().enumerate() {
-                assert_ne!(*one, outline("another"), "{}", library[index]);
+                assert_ne!(*one, marker_outline("another"), "{}", library[index]);
                 for (other, name) in outlines[..index].iter().zip(&library) {
                     assert_ne!(one, other, "{} and {name}", library[index]);
                 }

@@ -32,8 +32,8 @@ use clap::{ArgMatches, Args as _, FromArgMatches as _};
 use record::sides::SelectedSide;
 use record::{Measurement, Placement, Run, files};
 
-use super::{Command, Context, lines};
-use crate::exit::{ExitError, print};
+use super::{Command, Context, path_lines};
+use crate::exit::{ExitError, print_text};
 use model::Picture;
 use output::FileType;
 
@@ -42,16 +42,17 @@ use output::FileType;
 pub struct Plot;
 
 impl Command for Plot {
-    fn definition(&self) -> clap::Command {
-        Arguments::augment_args(clap::Command::new("plot"))
+    fn define_command(&self) -> clap::Command {
+        PlotArguments::augment_args(clap::Command::new("plot"))
             .about("Draw result files, ours or nccl-tests': SVG, PNG, or a page that needs nothing else")
     }
 
-    fn run(&self, matches: &ArgMatches, _context: &Context<'_>) -> Result<u8, ExitError> {
-        let arguments = Arguments::from_arg_matches(matches)?;
-        let read = |path: &Path| files::read(path).map_err(|error| anyhow::anyhow!(error.problem));
-        let written = run(&arguments, read).map_err(|error| ExitError::refused(format!("{error:#}")))?;
-        print(&lines(&written))
+    fn run_command(&self, matches: &ArgMatches, _context: &Context<'_>) -> Result<u8, ExitError> {
+        let arguments = PlotArguments::from_arg_matches(matches)?;
+        let read = |path: &Path| files::read_run(path).map_err(|error| anyhow::anyhow!(error.problem));
+        let written =
+            plot_files(&arguments, read).map_err(|error| ExitError::refuse_with(format!("{error:#}")))?;
+        print_text(&path_lines(&written))
     }
 }
 
@@ -68,7 +69,7 @@ Files are replaced only when an earlier plot made them.";
 /// The arguments of `nccl-bench plot`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub struct PlotArguments {
     /// Result files, also compressed (.gz, .zst), or - for standard input; each becomes a run of the charts
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
@@ -87,12 +88,12 @@ pub struct Arguments {
 
     /// The content of the output.
     #[command(flatten)]
-    pub options: Options,
+    pub options: PlotOptions,
 }
 
 /// Options of the drawing.
 #[derive(clap::Args, Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct PlotOptions {
     /// Metric to draw; may be given several times, or with commas
     #[arg(long = "metric", value_name = "METRIC", value_delimiter = ',', default_values = ["busbw", "time"])]
     pub metrics: Vec<Metric>,
@@ -123,8 +124,8 @@ pub struct Options {
     pub title: Option<String>,
 }
 
-impl Options {
-    fn title(&self) -> &str {
+impl PlotOptions {
+    fn plot_title(&self) -> &str {
         self.title.as_deref().unwrap_or("Collectives: bandwidth and latency")
     }
 }
@@ -199,7 +200,7 @@ pub enum NothingToDraw {
 
 impl Metric {
     /// Returns the metric's value in a measurement.
-    fn of(self, measurement: &Measurement) -> f64 {
+    fn value_of(self, measurement: &Measurement) -> f64 {
         match self {
             Self::Busbw => measurement.busbw_gbps,
             Self::Algbw => measurement.algbw_gbps,
@@ -208,20 +209,20 @@ impl Metric {
     }
 
     /// Returns the metric's value if the operations had taken `time_us`. A bandwidth is inverse to the time.
-    fn at(self, measurement: &Measurement, time_us: f64) -> f64 {
+    fn value_at_time(self, measurement: &Measurement, time_us: f64) -> f64 {
         match self {
             Self::Time => time_us,
-            Self::Busbw | Self::Algbw => self.of(measurement) * measurement.time_us / time_us,
+            Self::Busbw | Self::Algbw => self.value_of(measurement) * measurement.time_us / time_us,
         }
     }
 
     /// Returns the scale of its axis: always logarithmic for times.
-    fn scale(self, bandwidths: Scale) -> Scale {
+    fn axis_scale(self, bandwidths: Scale) -> Scale {
         if self == Self::Time { Scale::Log } else { bandwidths }
     }
 
     /// Returns its name on the command line.
-    const fn name(self) -> &'static str {
+    const fn metric_name(self) -> &'static str {
         match self {
             Self::Busbw => "busbw",
             Self::Algbw => "algbw",
@@ -230,7 +231,7 @@ impl Metric {
     }
 
     /// Returns its name in headings.
-    const fn title(self) -> &'static str {
+    const fn metric_title(self) -> &'static str {
         match self {
             Self::Busbw => "bus bandwidth",
             Self::Algbw => "algorithm bandwidth",
@@ -240,7 +241,7 @@ impl Metric {
 }
 
 impl Placements {
-    fn has(self, placement: Placement) -> bool {
+    fn has_placement(self, placement: Placement) -> bool {
         match self {
             Self::Both => true,
             Self::Out => placement == Placement::OutOfPlace,
@@ -254,11 +255,11 @@ impl Placements {
 /// # Errors
 /// When a file cannot be read, nothing can be drawn, the output exists and was not made by an earlier plot,
 /// or it cannot be written. Of several output files, some may then have been written.
-pub fn run(
-    arguments: &Arguments,
+pub fn plot_files(
+    arguments: &PlotArguments,
     read: impl Fn(&Path) -> anyhow::Result<Run>,
 ) -> anyhow::Result<Vec<PathBuf>> {
-    let file_type = FileType::of(&arguments.output)?;
+    let file_type = FileType::from_path(&arguments.output)?;
     ensure!(
         file_type != FileType::Html || !arguments.split,
         "--split writes SVG or PNG files; name one, as in --output {}",
@@ -267,15 +268,16 @@ pub fn run(
     let runs = input::read_all(arguments, read)?;
     let (output, options) = (&arguments.output, &arguments.options);
     let files = match file_type {
-        FileType::Html => vec![(output.clone(), html(&runs, options)?.into_bytes())],
+        FileType::Html => vec![(output.clone(), render_html(&runs, options)?.into_bytes())],
         FileType::Svg | FileType::Png if arguments.split => {
             let stem = output.file_stem().unwrap_or(OsStr::new("nccl-bench")).to_string_lossy();
-            let path = |name: String| output.with_file_name(format!("{stem}-{name}.{}", file_type.suffix()));
+            let path =
+                |name: String| output.with_file_name(format!("{stem}-{name}.{}", file_type.file_suffix()));
             let file = |(name, text)| anyhow::Ok((path(name), file_type.of_drawing(text)?));
             svg_each(&runs, options)?.into_iter().map(file).collect::<anyhow::Result<_>>()?
         }
         FileType::Svg | FileType::Png => {
-            vec![(output.clone(), file_type.of_drawing(svg(&runs, options)?)?)]
+            vec![(output.clone(), file_type.of_drawing(render_svg(&runs, options)?)?)]
         }
     };
     output::write_all(&files, arguments.force, &arguments.files)?;
@@ -286,31 +288,38 @@ pub fn run(
 /// and settings of each run. The page loads nothing and has no script.
 ///
 /// Each run has a label; equal labels get numbers.
-pub fn html(runs: &[(String, Run)], options: &Options) -> Result<String, NothingToDraw> {
-    Picture::new(runs, options).map(|picture| page::write(&picture))
+pub fn render_html(runs: &[(String, Run)], options: &PlotOptions) -> Result<String, NothingToDraw> {
+    Picture::new(runs, options).map(|picture| page::render_page(&picture))
 }
 
 /// Returns one SVG file: the headline of each run, then a row of charts per section, a column per metric.
-pub fn svg(runs: &[(String, Run)], options: &Options) -> Result<String, NothingToDraw> {
+pub fn render_svg(runs: &[(String, Run)], options: &PlotOptions) -> Result<String, NothingToDraw> {
     let picture = Picture::new(runs, options)?;
     let alone = picture.sections.len() * picture.metrics.len() == 1;
-    let heading = if alone { options.title.as_deref() } else { Some(options.title()) };
-    Ok(drawing::write(&picture, &picture.sections, &picture.metrics, heading))
+    let heading = if alone { options.title.as_deref() } else { Some(options.plot_title()) };
+    Ok(drawing::render_drawing(&picture, &picture.sections, &picture.metrics, heading))
 }
 
 /// Returns an SVG file per section and metric, with its name: `allreduce-busbw`, or
 /// `allreduce-half-sum-busbw` for a collective with several sections.
-pub fn svg_each(runs: &[(String, Run)], options: &Options) -> Result<Vec<(String, String)>, NothingToDraw> {
+pub fn svg_each(
+    runs: &[(String, Run)],
+    options: &PlotOptions,
+) -> Result<Vec<(String, String)>, NothingToDraw> {
     let picture = Picture::new(runs, options)?;
     let mut files: Vec<(String, String)> = Vec::new();
     for section in &picture.sections {
         for &metric in &picture.metrics {
-            let name = output::file_name(&format!("{}-{}", picture.name(section), metric.name()));
+            let name =
+                output::file_name(&format!("{}-{}", picture.section_name(section), metric.metric_name()));
             let numbered = (2..).map(|number| format!("{name}-{number}"));
             let free = |name: &String| !files.iter().any(|(taken, _)| taken == name);
             let name = std::iter::once(name.clone()).chain(numbered).find(free).unwrap_or(name);
             let section = std::slice::from_ref(section);
-            files.push((name, drawing::write(&picture, section, &[metric], options.title.as_deref())));
+            files.push((
+                name,
+                drawing::render_drawing(&picture, section, &[metric], options.title.as_deref()),
+            ));
         }
     }
     Ok(files)

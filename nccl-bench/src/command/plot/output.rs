@@ -32,7 +32,7 @@ pub(super) enum FileType {
 
 impl FileType {
     /// Returns the suffix of such a file.
-    pub(super) fn suffix(self) -> &'static str {
+    pub(super) fn file_suffix(self) -> &'static str {
         match self {
             Self::Html => "html",
             Self::Svg => "svg",
@@ -45,7 +45,7 @@ impl FileType {
         if self == Self::Png { png::draw_png(&svg, MARK) } else { Ok(svg.into_bytes()) }
     }
 
-    pub(super) fn of(path: &Path) -> anyhow::Result<Self> {
+    pub(super) fn from_path(path: &Path) -> anyhow::Result<Self> {
         let suffix = path.extension().map(|suffix| suffix.to_string_lossy().to_ascii_lowercase());
         match suffix.as_deref() {
             Some("html" | "htm") => Ok(Self::Html),

@@ -6,67 +6,67 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::chart::{Chart, Frame};
+use super::chart::{Chart, ChartFrame};
 use super::headline::{self, Headline};
 use super::model::{Picture, Point, Section};
 use super::output::MARK;
 use super::{Metric, legend, numbers, reading, text};
-use crate::command::markup::escaped;
+use crate::command::markup::escape_xml;
 use record::Run;
 
 /// The whole page.
-pub(super) fn write(picture: &Picture) -> String {
+pub(super) fn render_page(picture: &Picture) -> String {
     let several = picture.sections.len() > 1;
     let sections = picture.sections.iter().enumerate();
     format!(
         include_str!("page.html"),
         mark = MARK,
-        title = escaped(picture.options.title()),
+        title = escape_xml(picture.options.plot_title()),
         chart_css = include_str!("chart.css"),
         page_css = include_str!("page.css"),
-        problems = problems(picture),
-        headlines = (0..picture.runs.len()).map(|run| headline(picture, run)).collect::<String>(),
-        overview = if several { overview(picture) } else { String::new() },
+        problems = render_problems(picture),
+        headlines = (0..picture.runs.len()).map(|run| render_headline(picture, run)).collect::<String>(),
+        overview = if several { render_overview(picture) } else { String::new() },
         sections = sections.map(|(index, section)| draw_section(picture, index, section)).collect::<String>(),
-        runs = runs(picture),
+        runs = render_runs(picture),
     )
 }
 
 /// The list of problems, if there are any.
-fn problems(picture: &Picture) -> String {
+fn render_problems(picture: &Picture) -> String {
     let mut items = String::new();
     for (label, run) in &picture.runs {
-        for problem in headline::problems(run) {
-            items += &format!("<li><strong>{}</strong>\n {}</li>\n", escaped(label), escaped(&problem));
+        for problem in headline::list_problems(run) {
+            items += &format!("<li><strong>{}</strong>\n {}</li>\n", escape_xml(label), escape_xml(&problem));
         }
     }
     if items.is_empty() { items } else { format!("<ul class=\"problems\">\n{items}</ul>\n") }
 }
 
-fn headline(picture: &Picture, index: usize) -> String {
+fn render_headline(picture: &Picture, index: usize) -> String {
     let Headline { peak, peak_of, facts } = Headline::new(picture, &picture.sections, index);
     let name = match &picture.runs[..] {
         [_] => String::new(),
         runs => format!("<h2>{}</h2>\n", legend::run_name(index, &runs[index].0)),
     };
-    let facts: String = facts.iter().map(|fact| format!("<p>{}</p>\n", escaped(fact))).collect();
+    let facts: String = facts.iter().map(|fact| format!("<p>{}</p>\n", escape_xml(fact))).collect();
     format!(
         "<div class=\"headline\">\n{name}<p class=\"peak\"><strong>{peak}</strong>\n{}</p>\n{facts}</div>\n",
-        escaped(&peak_of)
+        escape_xml(&peak_of)
     )
 }
 
 /// Links that stay in view while the page is scrolled, and a small chart for each section.
-fn overview(picture: &Picture) -> String {
+fn render_overview(picture: &Picture) -> String {
     let metric = picture.metrics[0];
     let (mut links, mut charts) = (String::new(), String::new());
     for (index, section) in picture.sections.iter().enumerate() {
-        let name = escaped(&picture.name(section));
+        let name = escape_xml(&picture.section_name(section));
         links += &format!("<a href=\"#section{index}\">{name}</a>\n");
         charts += &format!(
             "<a href=\"#section{index}\"><b>{name}</b>\n{}<span>{}</span></a>\n",
-            Chart { picture, section, metric }.small(),
-            best(section, metric)
+            Chart { picture, section, metric }.small_svg(),
+            best_value(section, metric)
         );
     }
     format!(
@@ -75,18 +75,18 @@ fn overview(picture: &Picture) -> String {
          size, each to its own scale</small></h2>\n<div class=\"overview\">\n{charts}</div>\n<p \
          class=\"note\">Point at a size in a chart, tap it, or go there with the Tab and arrow keys, for its \
          numbers.</p>\n</section>\n",
-        metric.title()
+        metric.metric_title()
     )
 }
 
 /// The best value of a section, the highest bandwidth or the shortest time. Measurements with wrong data do
 /// not count.
-fn best(section: &Section, metric: Metric) -> String {
-    let right = section.points().filter(|point| point.bytes > 0 && !point.is_wrong());
-    let values = right.filter_map(|point: &Point| point.value(metric)).filter(|&value| value > 0.0);
+fn best_value(section: &Section, metric: Metric) -> String {
+    let right = section.all_points().filter(|point| point.bytes > 0 && !point.is_wrong());
+    let values = right.filter_map(|point: &Point| point.chart_value(metric)).filter(|&value| value > 0.0);
     let text = match metric {
-        Metric::Time => values.reduce(f64::min).map(|us| format!("from {} µs", text::digits(us))),
-        _ => values.reduce(f64::max).map(|gbps| format!("up to {} GB/s", text::digits(gbps))),
+        Metric::Time => values.reduce(f64::min).map(|us| format!("from {} µs", text::value_text(us))),
+        _ => values.reduce(f64::max).map(|gbps| format!("up to {} GB/s", text::value_text(gbps))),
     };
     text.unwrap_or_default()
 }
@@ -95,13 +95,13 @@ fn draw_section(picture: &Picture, index: usize, section: &Section) -> String {
     let mut figures = String::new();
     for (number, &metric) in picture.metrics.iter().enumerate() {
         let chart = Chart { picture, section, metric };
-        let notes = chart.notes().into_iter().map(|note| format!("<p class=\"note\">{note}</p>\n"));
+        let notes = chart.list_notes().into_iter().map(|note| format!("<p class=\"note\">{note}</p>\n"));
         figures += &format!(
             "<figure>\n<figcaption>{}</figcaption>\n<div class=\"plot\">\n{}{}{}</div>\n{}</figure>\n",
-            metric.title(),
-            chart.inline("wide", &Frame::WIDE),
-            chart.inline("narrow", &Frame::NARROW),
-            reading::labels(&chart, &format!("reading-{index}-{number}")),
+            metric.metric_title(),
+            chart.inline_svg("wide", &ChartFrame::WIDE),
+            chart.inline_svg("narrow", &ChartFrame::NARROW),
+            reading::render_labels(&chart, &format!("reading-{index}-{number}")),
             notes.collect::<String>()
         );
     }
@@ -111,10 +111,10 @@ fn draw_section(picture: &Picture, index: usize, section: &Section) -> String {
         "<section id=\"section{index}\">\n<h2>{} <small>{}</small></h2>\n{}<div class=\"charts\">\n\
          {figures}</div>\n\
          <details{open}><summary>Numbers</summary>\n<div class=\"scroll\">\n{}</div></details>\n</section>\n",
-        escaped(&section.key.collective),
-        escaped(&section.detail()),
-        legend::page(picture, section),
-        numbers::table(picture, section)
+        escape_xml(&section.key.collective),
+        escape_xml(&section.section_detail()),
+        legend::page_legend(picture, section),
+        numbers::numbers_table(picture, section)
     )
 }
 
@@ -123,7 +123,7 @@ const STARTED_AT: &str = "started at";
 const ENDED_AT: &str = "ended at";
 
 /// The rows of the table of the runs' machines and settings.
-fn runs(picture: &Picture) -> String {
+fn render_runs(picture: &Picture) -> String {
     let names = picture.runs.iter().enumerate();
     let names = names.map(|(index, (label, _))| legend::run_name(index, label));
     let heads: String = names.map(|name| format!("<th scope=\"col\">{name}</th>")).collect();
@@ -132,7 +132,7 @@ fn runs(picture: &Picture) -> String {
         _ => "<caption>What is not the same in all runs is marked with ≠.</caption>\n",
     };
     let mut rows = format!("{caption}<thead><tr><td></td>{heads}</tr></thead>\n<tbody>\n");
-    let facts: Vec<_> = picture.runs.iter().map(|(_, run)| facts(run)).collect();
+    let facts: Vec<_> = picture.runs.iter().map(|(_, run)| run_facts(run)).collect();
     for group in 0..facts[0].len() {
         let (heading, columns) = (facts[0][group].0, picture.runs.len() + 1);
         let names: BTreeSet<&String> = facts.iter().flat_map(|facts| facts[group].1.keys()).collect();
@@ -144,16 +144,17 @@ fn runs(picture: &Picture) -> String {
             let differs = ![STARTED_AT, ENDED_AT].contains(&name.as_str())
                 && values.iter().any(|value| *value != values[0]);
             let (class, mark) = if differs { (" class=\"differs\"", "≠ ") } else { ("", "") };
-            let cells = values.iter().map(|value| value.map_or_else(|| "–".to_owned(), |text| escaped(text)));
+            let cells =
+                values.iter().map(|value| value.map_or_else(|| "–".to_owned(), |text| escape_xml(text)));
             let cells: String = cells.map(|cell| format!("<td>{cell}</td>")).collect();
-            rows += &format!("<tr{class}><th scope=\"row\">{mark}{}</th>{cells}</tr>\n", escaped(name));
+            rows += &format!("<tr{class}><th scope=\"row\">{mark}{}</th>{cells}</tr>\n", escape_xml(name));
         }
     }
     rows + "</tbody>\n"
 }
 
 /// The facts about a run, in groups.
-fn facts(run: &Run) -> [(&'static str, BTreeMap<String, String>); 4] {
+fn run_facts(run: &Run) -> [(&'static str, BTreeMap<String, String>); 4] {
     let mut own = BTreeMap::from([
         (
             "outcome",
@@ -167,19 +168,19 @@ fn facts(run: &Run) -> [(&'static str, BTreeMap<String, String>); 4] {
     ]);
     own.retain(|_, text| !text.is_empty());
     let own = own.into_iter().map(|(name, text)| (name.to_owned(), text)).collect();
-    let mut machine = fields(&run.provenance);
+    let mut machine = field_texts(&run.provenance);
     machine.remove("environment");
     machine.insert("ranks".to_owned(), run.ranks.len().to_string());
-    machine.insert("devices".to_owned(), run.devices());
-    machine.insert("hosts".to_owned(), text::hosts(run).join(", "));
-    let mut settings = fields(&run.settings);
+    machine.insert("devices".to_owned(), run.devices_text());
+    machine.insert("hosts".to_owned(), text::host_names(run).join(", "));
+    let mut settings = field_texts(&run.settings);
     settings.extend(run.describe_pairs().map(|pairs| ("pairs".to_owned(), pairs)));
     let environment = run.provenance.environment.clone();
     [("Run", own), ("Machine", machine), ("Settings", settings), ("Environment", environment)]
 }
 
 /// The fields of a part of a run, by their names in the native format.
-fn fields(part: &impl Serialize) -> BTreeMap<String, String> {
+fn field_texts(part: &impl Serialize) -> BTreeMap<String, String> {
     let Ok(Value::Object(fields)) = serde_json::to_value(part) else { return BTreeMap::new() };
     let text = |value: Value| match value {
         Value::String(text) => text,

@@ -4,12 +4,12 @@
 
 use super::chart::Chart;
 use super::{legend, text};
-use crate::command::markup::escaped;
+use crate::command::markup::escape_xml;
 
 /// Returns the labels of a chart. `group` is the name of their radio buttons, unique to the chart.
-pub(super) fn labels(chart: &Chart, group: &str) -> String {
-    let sizes = chart.sizes();
-    let strips = strips(&sizes.iter().map(|&(_, at)| at).collect::<Vec<_>>());
+pub(super) fn render_labels(chart: &Chart, group: &str) -> String {
+    let sizes = chart.size_positions();
+    let strips = strip_ranges(&sizes.iter().map(|&(_, at)| at).collect::<Vec<_>>());
     let (Some(first), Some(last)) = (strips.first(), strips.last()) else { return String::new() };
     let label = |(&(bytes, _), &(from, to)): (&(u64, f64), &(f64, f64))| {
         format!(
@@ -17,13 +17,13 @@ pub(super) fn labels(chart: &Chart, group: &str) -> String {
              <span class=\"reading\"><b>{}</b>\n{}</span></label>\n",
             to - from,
             text::exact_size(bytes),
-            numbers(chart, bytes)
+            render_numbers(chart, bytes)
         )
     };
     format!(
         "<div class=\"readings\" role=\"radiogroup\" aria-label=\"{} by message size\" \
          style=\"--start:{:.4};--width:{:.4}\">\n{}</div>\n",
-        escaped(&chart.title()),
+        escape_xml(&chart.chart_title()),
         first.0,
         last.1 - first.0,
         sizes.iter().zip(&strips).map(label).collect::<String>()
@@ -31,15 +31,15 @@ pub(super) fn labels(chart: &Chart, group: &str) -> String {
 }
 
 /// Returns the numbers of all runs at a size, a line for each point.
-fn numbers(chart: &Chart, bytes: u64) -> String {
+fn render_numbers(chart: &Chart, bytes: u64) -> String {
     let runs = &chart.picture.runs;
     let mut lines = String::new();
     for series in &chart.section.series {
         let label = if runs.len() > 1 { format!("{}, ", runs[series.run].0) } else { String::new() };
-        let name = legend::run_name(series.run, &format!("{label}{}: ", series.placement.name()));
+        let name = legend::run_name(series.run, &format!("{label}{}: ", series.placement.placement_name()));
         for point in series.points.iter().filter(|point| point.bytes == bytes) {
             let class = if point.is_wrong() { "wrong" } else { "right" };
-            let details = escaped(&point.details().join(" · "));
+            let details = escape_xml(&point.list_details().join(" · "));
             lines += &format!("<span class=\"{class}\"><b>{name}</b>{details}</span>\n");
         }
     }
@@ -48,7 +48,7 @@ fn numbers(chart: &Chart, bytes: u64) -> String {
 
 /// Returns the start and end of each place's strip: halfway to each neighbour. The first and last strip reach
 /// as far outwards as inwards, with a limit.
-fn strips(places: &[f64]) -> Vec<(f64, f64)> {
+fn strip_ranges(places: &[f64]) -> Vec<(f64, f64)> {
     const WIDEST_END: f64 = 0.05;
     let middles: Vec<f64> = places.windows(2).map(|pair| f64::midpoint(pair[0], pair[1])).collect();
     let (Some(first), Some(last)) = (places.first(), places.last()) else { return Vec::new() };
@@ -72,8 +72,11 @@ mod tests {
                 assert!((one.0 - other.0).abs() < 1e-9 && (one.1 - other.1).abs() < 1e-9, "{found:?}");
             }
         };
-        close(&strips(&[0.0, 0.04, 0.1, 1.0]), &[(-0.02, 0.02), (0.02, 0.07), (0.07, 0.55), (0.55, 1.05)]);
-        close(&strips(&[0.5]), &[(0.45, 0.55)]);
-        close(&strips(&[]), &[]);
+        close(
+            &strip_ranges(&[0.0, 0.04, 0.1, 1.0]),
+            &[(-0.02, 0.02), (0.02, 0.07), (0.07, 0.55), (0.55, 1.05)],
+        );
+        close(&strip_ranges(&[0.5]), &[(0.45, 0.55)]);
+        close(&strip_ranges(&[]), &[]);
     }
 }

@@ -1,24 +1,24 @@
 //! Texts of a plot: numbers with units, facts of a run, and the width of a text.
 
-use record::{Outcome, Run};
+use record::{Run, RunOutcome};
 
 /// Font size of a chart's text, in the pixels of its SVG and as in its style sheet.
 const FONT_SIZE: f64 = 13.0;
 
 /// Returns the state of an incomplete run, in short and as a predicate; `None` for a complete one.
-pub(super) fn describe_unfinished(outcome: &Outcome) -> Option<(&'static str, String)> {
+pub(super) fn describe_unfinished(outcome: &RunOutcome) -> Option<(&'static str, String)> {
     match outcome {
-        Outcome::Complete => None,
-        Outcome::Running => {
+        RunOutcome::Complete => None,
+        RunOutcome::Running => {
             Some(("not finished", "had not ended when its file was written, or was killed".to_owned()))
         }
-        Outcome::Interrupted { signal } => Some(("interrupted", format!("was interrupted by {signal}"))),
-        Outcome::Failed { message } => Some(("failed", format!("failed: {message}"))),
+        RunOutcome::Interrupted { signal } => Some(("interrupted", format!("was interrupted by {signal}"))),
+        RunOutcome::Failed { message } => Some(("failed", format!("failed: {message}"))),
     }
 }
 
 /// Returns the hosts, each once, in the order of ranks.
-pub(super) fn hosts(run: &Run) -> Vec<&str> {
+pub(super) fn host_names(run: &Run) -> Vec<&str> {
     let mut hosts: Vec<&str> = Vec::new();
     for rank in &run.ranks {
         if !hosts.contains(&rank.host.as_str()) {
@@ -29,7 +29,7 @@ pub(super) fn hosts(run: &Run) -> Vec<&str> {
 }
 
 /// Returns a number with its noun: `1 rank`, `2 ranks`.
-pub(super) fn counted(count: usize, one: &str) -> String {
+pub(super) fn count_text(count: usize, one: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
 }
 
@@ -44,29 +44,29 @@ pub(super) fn library_name(run: &Run) -> &str {
 }
 
 /// Returns the library with its version: `NCCL 2.28.9`. An MPI's version includes its name: `Open MPI 4.1.4`.
-pub(super) fn library(run: &Run) -> String {
+pub(super) fn library_text(run: &Run) -> String {
     let version = &run.provenance.library_version;
     if run.provenance.backend == "mpi" { version.clone() } else { format!("{} {version}", library_name(run)) }
 }
 
 /// Returns the devices and hosts of a run: `8 x NVIDIA H200 on 1 host`, `4 ranks in host memory on 2 hosts`.
-pub(super) fn machine(run: &Run) -> String {
+pub(super) fn machine_text(run: &Run) -> String {
     let what = if run.ranks.iter().all(|rank| rank.device.is_none()) {
-        format!("{} in host memory", counted(run.ranks.len(), "rank"))
+        format!("{} in host memory", count_text(run.ranks.len(), "rank"))
     } else {
-        run.devices()
+        run.devices_text()
     };
-    format!("{what} on {}", counted(hosts(run).len(), "host"))
+    format!("{what} on {}", count_text(host_names(run).len(), "host"))
 }
 
 /// Returns a size for tables and tooltips, with its exact bytes.
 pub(super) fn exact_size(size: u64) -> String {
-    let text = bytes(size);
+    let text = size_text(size);
     if text == format!("{size} B") { text } else { format!("{text} ({size} B)") }
 }
 
 /// Returns a time in microseconds or a bandwidth in GB/s, for tables and tooltips.
-pub(super) fn digits(value: f64) -> String {
+pub(super) fn value_text(value: f64) -> String {
     match value.abs() {
         _ if !value.is_finite() => if value.is_nan() { "NaN" } else { "inf" }.to_owned(),
         0.0 => "0".to_owned(),
@@ -82,7 +82,7 @@ pub(super) fn digits(value: f64) -> String {
 }
 
 /// Returns a text without its middle if it is too long: names of files differ at their ends.
-pub(super) fn shortened(text: &str, longest: usize) -> String {
+pub(super) fn shorten_middle(text: &str, longest: usize) -> String {
     let count = text.chars().count();
     if count <= longest {
         return text.to_owned();
@@ -94,7 +94,7 @@ pub(super) fn shortened(text: &str, longest: usize) -> String {
 }
 
 /// Returns a size in binary units: `8 B`, `64 KiB`, `1.5 GiB`; in bytes if two decimals do not hold it.
-pub(super) fn bytes(size: u64) -> String {
+pub(super) fn size_text(size: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let unit = UNITS.iter().enumerate().rev().find(|(index, _)| size >> (10 * (index + 1)) > 0);
     let Some((index, unit)) = unit else { return format!("{size} B") };
@@ -104,7 +104,7 @@ pub(super) fn bytes(size: u64) -> String {
 }
 
 /// Estimates the width of a text from above, in pixels. The font is unknown, so a wide one is assumed.
-pub(super) fn width(text: &str) -> f64 {
+pub(super) fn estimate_width(text: &str) -> f64 {
     let share = |character: char| match character {
         'i' | 'j' | 'l' | '.' | ',' | ':' | ';' | '|' | '\'' | '!' => 0.34,
         ' ' | 'f' | 't' | 'r' | '(' | ')' | '[' | ']' | '-' | '/' => 0.42,
@@ -134,15 +134,15 @@ mod tests {
             (f64::NAN, "NaN"),
             (f64::INFINITY, "inf"),
         ] {
-            assert_eq!(digits(value), text);
+            assert_eq!(value_text(value), text);
         }
     }
 
     #[test]
     fn long_labels_keep_their_ends() {
-        assert_eq!(shortened("short", 9), "short");
-        assert_eq!(shortened("0123456789", 9), "0123…6789");
-        assert_eq!(shortened("ééééüüüüüü", 5), "éé…üü");
+        assert_eq!(shorten_middle("short", 9), "short");
+        assert_eq!(shorten_middle("0123456789", 9), "0123…6789");
+        assert_eq!(shorten_middle("ééééüüüüüü", 5), "éé…üü");
     }
 
     #[test]
@@ -158,7 +158,7 @@ mod tests {
             (8 << 30, "8 GiB"),
             (u64::MAX, "18446744073709551615 B"),
         ] {
-            assert_eq!(bytes(size), text);
+            assert_eq!(size_text(size), text);
         }
     }
 }

@@ -13,7 +13,7 @@ use diagnosis::topology::{self, Topology, TopologyDump};
 
 use super::doctor::output;
 use super::{Command, Context};
-use crate::exit::{ExitError, print};
+use crate::exit::{ExitError, print_text};
 
 /// Exit code when neither a GPU nor a NIC was found.
 const NOTHING_FOUND: u8 = 3;
@@ -37,7 +37,7 @@ pub struct Topo;
 /// The arguments.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = HELP)]
-pub struct Arguments {
+pub struct TopoArguments {
     /// A topology of NCCL, its graphs, or both of one job [default: this machine]
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
@@ -48,26 +48,26 @@ pub struct Arguments {
 }
 
 impl Command for Topo {
-    fn definition(&self) -> clap::Command {
-        Arguments::augment_args(clap::Command::new("topo"))
+    fn define_command(&self) -> clap::Command {
+        TopoArguments::augment_args(clap::Command::new("topo"))
             .about("Show how GPUs and NICs are connected, on this host or in NCCL's files")
     }
 
-    fn run(&self, matches: &ArgMatches, _context: &Context<'_>) -> Result<u8, ExitError> {
-        let arguments = Arguments::from_arg_matches(matches)?;
+    fn run_command(&self, matches: &ArgMatches, _context: &Context<'_>) -> Result<u8, ExitError> {
+        let arguments = TopoArguments::from_arg_matches(matches)?;
         if output::is_left_to_rank_0() {
             return Ok(0);
         }
-        let refused = |error: anyhow::Error| ExitError::refused(format!("{error:#}"));
-        let read = Input::read(&arguments.files).map_err(refused)?;
+        let refused = |error: anyhow::Error| ExitError::refuse_with(format!("{error:#}"));
+        let read = Input::read_files(&arguments.files).map_err(refused)?;
         let examination = topology::examine_topology(read.topology.as_ref(), read.graphs.as_ref());
         let text = if arguments.json {
             let text = serde_json::to_string_pretty(&examination);
-            text.map_err(|error| ExitError::refused(format!("the topology is not JSON: {error}")))? + "\n"
+            text.map_err(|error| ExitError::refuse_with(format!("the topology is not JSON: {error}")))? + "\n"
         } else {
-            text::write(&read, &examination)
+            text::topology_text(&read, &examination)
         };
-        print(&text)?;
+        print_text(&text)?;
         Ok(if read.is_empty() { NOTHING_FOUND } else { 0 })
     }
 }
@@ -81,7 +81,7 @@ struct Input {
 
 impl Input {
     /// Reads the files, or this machine if none is given.
-    fn read(files: &[PathBuf]) -> anyhow::Result<Self> {
+    fn read_files(files: &[PathBuf]) -> anyhow::Result<Self> {
         if files.is_empty() {
             return Ok(Self { topology: Some(topology::of_this_machine()), graphs: None });
         }

@@ -7,11 +7,11 @@ use diagnosis::topology::matrix::Device;
 
 use super::Input;
 use crate::command::doctor::output;
-use crate::command::doctor::output::layout::{columns, plain};
-use crate::command::doctor::output::text::details;
+use crate::command::doctor::output::layout::{align_columns, plain_line};
+use crate::command::doctor::output::text::render_details;
 
 /// Returns the whole text.
-pub(super) fn write(input: &Input, examination: &Examination) -> String {
+pub(super) fn topology_text(input: &Input, examination: &Examination) -> String {
     let mut text = String::new();
     if let Some(topology) = &input.topology {
         if input.is_empty() {
@@ -29,7 +29,7 @@ pub(super) fn write(input: &Input, examination: &Examination) -> String {
         Body::Table { rows, .. } => !rows.is_empty(),
         _ => true,
     });
-    text += &details(&[rest], &output::style());
+    text += &render_details(&[rest], &output::output_style());
     if input.graphs.as_ref().is_some_and(has_local_graph) {
         text += "\nLOC: inside one GPU, of one rank or of several that share it; nvidia-smi topo -m explains \
                  the other letters\n";
@@ -60,15 +60,15 @@ fn matrix_text(topology: &Topology, matrix: &Matrix) -> String {
         let numa = place.numa.map_or_else(|| "N/A".to_owned(), |node| node.to_string());
         rows.push(std::iter::once(label.clone()).chain(cells).chain([cpus, numa]).collect());
     }
-    let mut text: String = columns(&rows).iter().map(|line| format!("{line}\n")).collect();
+    let mut text: String = align_columns(&rows).iter().map(|line| format!("{line}\n")).collect();
     text += "\nLegend\n";
     let legend: Vec<Vec<String>> =
         matrix.legend.iter().map(|(letters, words)| vec![format!("  {letters}"), words.clone()]).collect();
-    columns(&legend).iter().for_each(|line| text += &format!("{line}\n"));
+    align_columns(&legend).iter().for_each(|line| text += &format!("{line}\n"));
     if !topology.nics.is_empty() {
         text += "\nNIC legend\n";
         for nic in &topology.nics {
-            text += &format!("  {}: {}\n", plain(&nic.label), plain(&nic.name));
+            text += &format!("  {}: {}\n", plain_line(&nic.label), plain_line(&nic.name));
         }
     }
     text
@@ -108,7 +108,7 @@ mod tests {
         };
         let examination = examine_topology(Some(&topology), None);
         let input = Input { topology: Some(topology), graphs: None };
-        let text = write(&input, &examination);
+        let text = topology_text(&input, &examination);
         let matrix = text.split("\nLegend").next().unwrap();
         assert_eq!(
             matrix,

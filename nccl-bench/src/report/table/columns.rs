@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use jiff::tz::TimeZone;
 
-use super::number::{float, significant};
-use super::{TIME_FORMAT, local_time, operator, root};
+use super::number::{format_float, format_significant};
+use super::{TIME_FORMAT, local_time, operator_cell, root_cell};
 use record::statistics::Statistics;
 use record::{Algorithm, Measurement, Run, Versus};
 
@@ -13,7 +13,7 @@ use record::{Algorithm, Measurement, Run, Versus};
 const ABSENT: &str = "N/A";
 
 /// A size in the largest binary unit that divides it: `64K`, `1536K`, `4G`.
-fn binary(bytes: u64) -> String {
+fn binary_size(bytes: u64) -> String {
     let units = [("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)];
     let unit = units.into_iter().find(|&(_, factor)| bytes > 0 && bytes.is_multiple_of(factor));
     unit.map_or_else(|| bytes.to_string(), |(letter, factor)| format!("{}{letter}", bytes / factor))
@@ -43,7 +43,7 @@ pub struct Columns {
 
 impl Columns {
     /// The columns that the settings and the baseline of a run select.
-    pub fn of(run: &Run) -> Self {
+    pub fn of_run(run: &Run) -> Self {
         Self {
             cpu_time: run.settings.cpu_time,
             per_iteration: run.settings.per_iteration,
@@ -55,7 +55,7 @@ impl Columns {
     }
 
     /// The columns' names and units.
-    pub fn head(self) -> String {
+    pub fn format_head(self) -> String {
         let placements = if self.per_iteration {
             "              out-of-place (+ per-iteration)                                in-place (+ \
              per-iteration)"
@@ -63,19 +63,19 @@ impl Columns {
             "           out-of-place                       in-place          "
         };
         let time = if self.cpu_time { "cputime" } else { "time" };
-        let names = self.named(
+        let names = self.format_names(
             ["size", "count", "type", "redop", "root"],
             [time, "algbw", "busbw", "#wrong"],
             ["i_min", "i_max", "i_p99", "i_cv%"],
             "timestamp",
         );
-        let units = self.named(
+        let units = self.format_names(
             ["(B)", "(elements)", "", "", ""],
             ["(us)", "(GB/s)", "(GB/s)", ""],
             ["(us)", "(us)", "(us)", "(%)"],
             TIME_FORMAT,
         );
-        let twice = |half: &[&str]| cells(half.iter().chain(half));
+        let twice = |half: &[&str]| pad_cells(half.iter().chain(half));
         let over = |text: &str, columns: usize| format!("{text:^width$}", width = 9 * columns);
         let lines = [
             (
@@ -94,14 +94,20 @@ impl Columns {
         ];
         let mut text = if self.brief { "" } else { "#\n" }.to_owned();
         for (line, statistics, versus, last) in lines {
-            text.push_str(&self.extended(line, &statistics, &versus, last));
+            text.push_str(&self.extend_line(line, &statistics, &versus, last));
             text.push('\n');
         }
         text
     }
 
     /// A line of names or units.
-    fn named(self, first: [&str; 5], half: [&str; 4], iterations: [&str; 4], time_stamp: &str) -> String {
+    fn format_names(
+        self,
+        first: [&str; 5],
+        half: [&str; 4],
+        iterations: [&str; 4],
+        time_stamp: &str,
+    ) -> String {
         let [size, count, data_type, op, root] = first;
         let [time, algbw, busbw, wrong] = half;
         let mut half = format!("  {time:>7}  {algbw:>6}  {busbw:>6}  {wrong:>6}");
@@ -114,7 +120,7 @@ impl Columns {
 
     /// A row, without the end of the line. A placement that was not measured has `N/A` in its cells.
     /// The time stamp is in `zone`. Empty without any measurement.
-    pub fn row(
+    pub fn format_row(
         self,
         out_of_place: Option<&Measurement>,
         in_place: Option<&Measurement>,
@@ -126,38 +132,39 @@ impl Columns {
         };
         let mut row = format!(
             "{:>12}  {:>12}  {:>8}  {:>6}  {}",
-            if self.brief { binary(first.bytes) } else { first.bytes.to_string() },
+            if self.brief { binary_size(first.bytes) } else { first.bytes.to_string() },
             first.count,
             first.data_type,
-            operator(first),
-            root(first)
+            operator_cell(first),
+            root_cell(first)
         );
         for placement in placements {
-            row.push_str(&self.half(placement));
+            row.push_str(&self.placement_cells(placement));
         }
         if self.time_stamps {
             let _ = write!(row, "{:>21}", local_time(&last.measured_at, zone));
         }
-        let number = |value: Option<f64>| value.map_or_else(|| ABSENT.to_owned(), |value| float(value, 7));
+        let number =
+            |value: Option<f64>| value.map_or_else(|| ABSENT.to_owned(), |value| format_float(value, 7));
         let statistics = placements.map(|measurement| {
             let found = measurement.and_then(|measurement| measurement.statistics.as_ref());
             let of = |value: fn(&Statistics) -> f64| number(found.map(value));
-            cells(&[of(|all| all.min_us), of(|all| all.median_us), of(|all| all.p99_us)])
+            pad_cells(&[of(|all| all.min_us), of(|all| all.median_us), of(|all| all.p99_us)])
         });
         let versus = placements.map(|measurement| {
             let found = measurement.and_then(|measurement| measurement.versus.as_ref());
             let of = |value: fn(&Versus) -> f64| number(found.map(value));
             let (ratio, best) = (of(|found| found.ratio), of(|found| found.best_ratio));
-            cells(&[of(|found| found.time_us), of(|found| found.busbw_gbps), ratio, best])
+            pad_cells(&[of(|found| found.time_us), of(|found| found.busbw_gbps), ratio, best])
         });
         let group = first.group.map_or_else(|| ABSENT.to_owned(), |group| group.to_string());
-        self.extended(row, &statistics.concat(), &versus.concat(), [&algorithms(placements), &group])
+        self.extend_line(row, &statistics.concat(), &versus.concat(), [&algorithms_cell(placements), &group])
     }
 
     /// One placement's columns.
-    fn half(self, measurement: Option<&Measurement>) -> String {
+    fn placement_cells(self, measurement: Option<&Measurement>) -> String {
         let number = |value: Option<f64>, width: usize| match value {
-            Some(value) => float(value, width),
+            Some(value) => format_float(value, width),
             None => format!("{ABSENT:>width$}"),
         };
         let time =
@@ -171,7 +178,7 @@ impl Columns {
             // nccl-tests makes this cell a column narrower where it has no number.
             wrong.map_or_else(
                 || format!("    {ABSENT}"),
-                |wrong| format!("  {:>6}", significant(wrong as f64))
+                |wrong| format!("  {:>6}", format_significant(wrong as f64))
             )
         );
         if self.per_iteration {
@@ -184,7 +191,7 @@ impl Columns {
     }
 
     /// A line of nccl-tests, with additional columns appended. The last are the algorithm and the group.
-    fn extended(
+    fn extend_line(
         self,
         mut line: String,
         statistics: &str,
@@ -214,13 +221,13 @@ impl Columns {
 }
 
 /// Pads cells to the width of a column.
-fn cells<T: std::fmt::Display>(cells: impl IntoIterator<Item = T>) -> String {
+fn pad_cells<T: std::fmt::Display>(cells: impl IntoIterator<Item = T>) -> String {
     cells.into_iter().map(|cell| format!("  {cell:>7}")).collect()
 }
 
 /// NCCL's choice for a row: `ring/ll128/16`, of both placements where they differ, with `-` for unknown
 /// parts.
-fn algorithms(placements: [Option<&Measurement>; 2]) -> String {
+fn algorithms_cell(placements: [Option<&Measurement>; 2]) -> String {
     let [outer, inner] = placements.map(|measurement| {
         measurement.and_then(|measurement| measurement.algorithm.as_ref()).map(|chosen| {
             let Algorithm { algorithm, protocol, channels } = chosen;

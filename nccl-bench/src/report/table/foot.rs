@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use engine::backend::MemoryUse;
 use engine::data::traffic::Pattern;
 
-use super::number::significant;
-use super::{enough, program};
+use super::number::format_significant;
+use super::{is_enough, program_name};
 
 /// The foot of a table.
 #[derive(Clone, Copy, Debug)]
@@ -29,39 +29,39 @@ pub struct Foot<'a> {
 
 impl Foot<'_> {
     /// Lines above the foot with the reasons for a failure, which nccl-tests does not have.
-    pub fn failures(&self) -> String {
+    pub fn failure_lines(&self) -> String {
         let wrong = self.failed_checks.filter(|&failed| failed > 0);
-        let slow = enough(self.mean_busbw_gbps, self.minimum_busbw_gbps) == Some(false);
-        let wrong = wrong.map(|failed| failure(&format!("{failed} checks found wrong data")));
-        let slow = slow.then(|| failure("NCCL_TESTS_MIN_BW is not reached"));
+        let slow = is_enough(self.mean_busbw_gbps, self.minimum_busbw_gbps) == Some(false);
+        let wrong = wrong.map(|failed| failure_line(&format!("{failed} checks found wrong data")));
+        let slow = slow.then(|| failure_line("NCCL_TESTS_MIN_BW is not reached"));
         wrong.into_iter().chain(slow).collect()
     }
 
     /// The lines.
-    pub fn render(&self) -> String {
+    pub fn render_foot(&self) -> String {
         let line = |name: &str, value: String| format!("# {name:<20} : {value}\n");
         let wrong = match self.failed_checks {
             None => "N/A".to_owned(),
             Some(0) => "0 OK".to_owned(),
             Some(failed) => format!("{failed} FAILED"),
         };
-        let verdict = match enough(self.mean_busbw_gbps, self.minimum_busbw_gbps) {
+        let verdict = match is_enough(self.mean_busbw_gbps, self.minimum_busbw_gbps) {
             None => "",
             Some(true) => "OK",
             Some(false) => "FAILED",
         };
         let mut text = line("Out of bounds values", wrong)
-            + &line("Avg bus bandwidth", format!("{} {verdict}", significant(self.mean_busbw_gbps)));
+            + &line("Avg bus bandwidth", format!("{} {verdict}", format_significant(self.mean_busbw_gbps)));
         if let Some((versus, ratios)) = self.ratios {
             text.push_str(&line(&format!("Time over {versus}"), ratios.to_owned()));
         }
         if !self.brief {
-            let _ = write!(text, "#\n# Collective test concluded: {}\n", program(self.collective));
+            let _ = write!(text, "#\n# Collective test concluded: {}\n", program_name(self.collective));
         }
         if let Some(MemoryUse { initialization, buffers, operations }) = self.memory {
             let total = initialization.saturating_add(buffers).saturating_add(operations);
             let [initialization, buffers, operations, total] =
-                [initialization, buffers, operations, total].map(memory);
+                [initialization, buffers, operations, total].map(memory_text);
             text.push_str(&line(
                 "GPU memory usage",
                 format!(
@@ -77,12 +77,12 @@ impl Foot<'_> {
 
 /// A line that health checks recognise as a failure, by `Test failure` (CloudAI) or `FAILED` (Azure). It
 /// contains none of the words with which nccl-tests introduces a result.
-pub fn failure(why: &str) -> String {
+pub fn failure_line(why: &str) -> String {
     format!("# Test failure: FAILED: {why}\n")
 }
 
 /// Bytes in binary units, with about three digits.
-pub(super) fn memory(bytes: u64) -> String {
+pub(super) fn memory_text(bytes: u64) -> String {
     let (mut amount, mut units) = (bytes as f64, ["B", "KB", "MB", "GB"].iter());
     let mut unit = units.next();
     while amount >= 1024.0 && units.len() > 0 {
@@ -107,7 +107,7 @@ pub fn alltoallv_summary(pattern: &Pattern, total_bytes: u64, time_us: f64, byte
             format!("mode=generated nranks={ranks} total_bytes={total_bytes} spread={spread:.3}")
         }
         Pattern::Matrix(matrix) => {
-            let (dimension, scale) = (matrix.ranks(), matrix.scale);
+            let (dimension, scale) = (matrix.rank_count(), matrix.scale);
             format!("mode=matrix nranks={ranks} matrix_dim={dimension} scale={scale:.3}")
         }
     };
@@ -141,7 +141,7 @@ mod tests {
         };
         let rules = Rules::built_in();
         let slow = |foot: &Foot<'_>| -> Vec<String> {
-            let text = foot.failures() + &foot.render();
+            let text = foot.failure_lines() + &foot.render_foot();
             let is_slow = |line: &&str| {
                 rules.find_rule(line.as_bytes(), Origin::Any).is_some_and(|rule| rule.id == "nccl-tests-slow")
             };

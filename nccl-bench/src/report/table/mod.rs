@@ -11,10 +11,12 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 pub use columns::Columns;
-pub use foot::{Foot, alltoallv_summary, failure};
-pub use number::significant;
+pub use foot::{Foot, alltoallv_summary, failure_line};
+pub use number::format_significant;
 
-use record::nccl_tests::{TIME_FORMAT, enough, local_time, nccl_code, operator, program, root};
+use record::nccl_tests::{
+    TIME_FORMAT, is_enough, local_time, nccl_code, operator_cell, program_name, root_cell,
+};
 use record::{BackendLibrary, Blocking, Provenance, Rank, Run, Settings};
 
 /// The line above all others when results also go to a file (`-J`).
@@ -35,7 +37,7 @@ pub fn version_line(run: &Run) -> String {
 }
 
 /// Comment lines, which nccl-tests does not have, with libraries and machine.
-pub fn provenance(provenance: &Provenance) -> String {
+pub fn provenance_lines(provenance: &Provenance) -> String {
     let Provenance {
         backend,
         library_version,
@@ -62,23 +64,23 @@ pub fn provenance(provenance: &Provenance) -> String {
 }
 
 /// The first line of a collective.
-pub fn title(collective: &str) -> String {
-    format!("# Collective test starting: {}\n", program(collective))
+pub fn title_line(collective: &str) -> String {
+    format!("# Collective test starting: {}\n", program_name(collective))
 }
 
 /// The ranks in one line.
-pub fn ranks(ranks: &[Rank]) -> String {
+pub fn ranks_line(ranks: &[Rank]) -> String {
     let hosts: BTreeSet<&str> = ranks.iter().map(|rank| rank.host.as_str()).collect();
     format!("# Ranks: {}, on {} host(s)\n", ranks.len(), hosts.len())
 }
 
 /// The first lines of a collective: its name and the settings. `on_gpus` selects the clock of `-I`.
-pub fn start(collective: &str, settings: &Settings, on_gpus: bool) -> String {
+pub fn start_lines(collective: &str, settings: &Settings, on_gpus: bool) -> String {
     let (step, unit) = match (settings.step_factor, settings.step_bytes) {
         (Some(factor), _) => (factor, "factor"),
         (None, bytes) => (bytes.unwrap_or(0), "bytes"),
     };
-    let mut text = title(collective);
+    let mut text = title_line(collective);
     let _ = writeln!(
         text,
         "# nThread {} nGpus {} minBytes {} maxBytes {} step: {step}({unit}) warmup iters: {} iters: {} \
@@ -117,7 +119,7 @@ pub fn start(collective: &str, settings: &Settings, on_gpus: bool) -> String {
 }
 
 /// The list of all ranks and their devices.
-pub fn devices(ranks: &[Rank]) -> String {
+pub fn device_list(ranks: &[Rank]) -> String {
     let mut text = "#\n# Using devices\n".to_owned();
     for rank in ranks {
         let Rank {
@@ -146,7 +148,7 @@ pub fn devices(ranks: &[Rank]) -> String {
 }
 
 /// The lines about a reduced largest size, in bytes.
-pub fn reduced(max_bytes: u64) -> String {
+pub fn reduction_lines(max_bytes: u64) -> String {
     format!("#\n# Reducing maxBytes to {max_bytes} due to memory limitation\n")
 }
 

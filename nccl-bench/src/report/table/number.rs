@@ -1,18 +1,18 @@
 //! Numbers as C prints them.
 
 /// A number in `width` columns with as many of two decimals as fit, else in scientific notation.
-pub(super) fn float(value: f64, width: usize) -> String {
+pub(super) fn format_float(value: f64, width: usize) -> String {
     for decimals in [2, 1, 0] {
         let text = format!("{value:>width$.decimals$}").to_lowercase();
         if text.len() <= width {
             return text;
         }
     }
-    format!("{:>width$}", scientific(value, usize::from(width >= 7)))
+    format!("{:>width$}", format_scientific(value, usize::from(width >= 7)))
 }
 
 /// C's `%.{decimals}e`: an exponent of at least two digits, with its sign.
-fn scientific(value: f64, decimals: usize) -> String {
+fn format_scientific(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$e}");
     match text.split_once('e') {
         Some((mantissa, exponent)) => {
@@ -24,7 +24,7 @@ fn scientific(value: f64, decimals: usize) -> String {
 }
 
 /// C's `%g`: six significant digits without trailing zeros.
-pub fn significant(value: f64) -> String {
+pub fn format_significant(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return format!("{value}").to_lowercase();
     }
@@ -37,6 +37,6 @@ pub fn significant(value: f64) -> String {
     if (-4..6).contains(&exponent) {
         return trim(&format!("{value:.*}", usize::try_from(5 - exponent).unwrap_or(0)));
     }
-    let text = scientific(value, 5);
+    let text = format_scientific(value, 5);
     text.split_once('e').map_or(text.clone(), |(mantissa, exponent)| format!("{}e{exponent}", trim(mantissa)))
 }

@@ -1,5 +1,5 @@
-use super::foot::memory;
-use super::number::float;
+use super::foot::memory_text;
+use super::number::format_float;
 use super::*;
 use engine::data::traffic::{Matrix, Pattern};
 use jiff::tz::TimeZone;
@@ -17,9 +17,9 @@ fn numbers_print_as_c_prints_them() {
         (f64::NAN, "    nan"),
         (f64::INFINITY, "    inf"),
     ] {
-        assert_eq!(float(value, 7), expected);
+        assert_eq!(format_float(value, 7), expected);
     }
-    assert_eq!(float(1e7, 6), " 1e+07");
+    assert_eq!(format_float(1e7, 6), " 1e+07");
     for (value, expected) in [
         (0.0, "0"),
         (118.406_4, "118.406"),
@@ -30,7 +30,7 @@ fn numbers_print_as_c_prints_them() {
         (123.5, "123.5"),
         (f64::NAN, "nan"),
     ] {
-        assert_eq!(significant(value), expected);
+        assert_eq!(format_significant(value), expected);
     }
 }
 
@@ -45,7 +45,7 @@ fn memory_has_about_three_digits() {
         (3 << 29, "1.50 GB"),
         (4 << 40, "4096 GB"),
     ] {
-        assert_eq!(memory(bytes), expected);
+        assert_eq!(memory_text(bytes), expected);
     }
 }
 
@@ -64,29 +64,29 @@ fn ncclls_number_of_a_version() {
 
 #[test]
 fn ninety_percent_of_the_asked_bandwidth_are_enough_and_no_number_is_not() {
-    assert_eq!(enough(90.0, Some(100.0)), Some(true));
-    assert_eq!(enough(89.0, Some(100.0)), Some(false));
-    assert_eq!(enough(f64::NAN, Some(100.0)), Some(false));
-    assert_eq!(enough(f64::NAN, None), None);
+    assert_eq!(is_enough(90.0, Some(100.0)), Some(true));
+    assert_eq!(is_enough(89.0, Some(100.0)), Some(false));
+    assert_eq!(is_enough(f64::NAN, Some(100.0)), Some(false));
+    assert_eq!(is_enough(f64::NAN, None), None);
 }
 
 #[test]
 fn an_operator_is_shown_as_the_program_of_nccl_tests_shows_it() {
-    let mut measurement = sample::measurement("sendrecv", Placement::OutOfPlace);
-    assert_eq!(operator(&measurement), "sum");
+    let mut measurement = sample::bare_measurement("sendrecv", Placement::OutOfPlace);
+    assert_eq!(operator_cell(&measurement), "sum");
     for (collective, expected) in [("allgather", "none"), ("hypercube", ""), ("alltoallv", "none")] {
         measurement.collective = collective.to_owned();
-        assert_eq!(operator(&measurement), expected);
+        assert_eq!(operator_cell(&measurement), expected);
     }
     measurement.op = Some("prod".to_owned());
-    assert_eq!(operator(&measurement), "prod");
+    assert_eq!(operator_cell(&measurement), "prod");
 }
 
 #[test]
 fn own_columns_stand_behind_the_thirteen_and_under_their_names() {
-    let mut first = sample::measurement("allreduce", Placement::OutOfPlace);
-    let mut second = sample::measurement("allreduce", Placement::InPlace);
-    first.statistics = Statistics::of(&[1.0, 2.0, 4.0]);
+    let mut first = sample::bare_measurement("allreduce", Placement::OutOfPlace);
+    let mut second = sample::bare_measurement("allreduce", Placement::InPlace);
+    first.statistics = Statistics::from_times(&[1.0, 2.0, 4.0]);
     (first.wrong, second.wrong) = (None, None);
     let ring =
         Algorithm { algorithm: "ring".to_owned(), protocol: Some("ll".to_owned()), channels: Some(16) };
@@ -106,15 +106,15 @@ fn own_columns_stand_behind_the_thirteen_and_under_their_names() {
         Columns { time_stamps: true, ..Columns::default() },
         Columns { per_iteration: true, ..Columns::default() },
     ] {
-        let plain = columns.row(Some(&first), Some(&second), &TimeZone::UTC);
+        let plain = columns.format_row(Some(&first), Some(&second), &TimeZone::UTC);
         let columns = Columns { statistics: true, versus: true, algorithm: true, ..columns };
-        let row = columns.row(Some(&first), Some(&second), &TimeZone::UTC);
+        let row = columns.format_row(Some(&first), Some(&second), &TimeZone::UTC);
         let own = row.strip_prefix(&plain).unwrap();
         let own: Vec<&str> = own.split_whitespace().collect();
         let (none, versus) = (["N/A"; 4], ["12.50", "60.00", "0.80", "0.75"]);
         assert_eq!(own[..6], ["1.00", "2.00", "4.00", "N/A", "N/A", "N/A"]);
         assert_eq!(own[6..], [&none[..], &versus, &["ring/ll/16"]].concat());
-        let head = columns.head();
+        let head = columns.format_head();
         let lines: Vec<&str> = head.lines().collect();
         let all = [("i_med", "2.00"), ("best", "0.75"), ("algo/proto/channels", "ring/ll/16")];
         for (name, value) in all {
@@ -128,24 +128,24 @@ fn own_columns_stand_behind_the_thirteen_and_under_their_names() {
     }
     second.algorithm = Some(Algorithm { protocol: None, channels: None, ..ring });
     let columns = Columns { algorithm: true, ..Columns::default() };
-    let row = columns.row(Some(&first), Some(&second), &TimeZone::UTC);
+    let row = columns.format_row(Some(&first), Some(&second), &TimeZone::UTC);
     assert!(row.ends_with("  ring/ll/16|ring/-/-"), "{row}");
 }
 
 #[test]
 fn devices_without_an_ordinal_have_their_name_alone() {
-    let mut ranks = sample::run().ranks;
+    let mut ranks = sample::bare_run().ranks;
     ranks.truncate(1);
     (ranks[0].device, ranks[0].pci, ranks[0].device_name) = (None, None, "host memory".to_owned());
     assert!(
-        devices(&ranks)
+        device_list(&ranks)
             .ends_with("\n#  Rank  0 Group  0 Pid     11 on     node01 host memory processors 0-3 NUMA 0\n")
     );
 }
 
 #[test]
 fn the_first_line_names_the_library_as_its_backend_does() {
-    let mut run = sample::run();
+    let mut run = sample::bare_run();
     assert_eq!(version_line(&run), "# nccl-bench version 1.2.3 nccl-library=22809\n");
     run.provenance.backend = "fabric".to_owned();
     run.provenance.library_version = "1.22.0".to_owned();
@@ -163,7 +163,7 @@ fn an_alltoallv_summary_has_each_ranks_share() {
     );
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "0 32\n32 0\n").unwrap();
-    let matrix = Pattern::Matrix(Matrix::read(file.path(), 0.5).unwrap());
+    let matrix = Pattern::Matrix(Matrix::read_file(file.path(), 0.5).unwrap());
     assert!(alltoallv_summary(&matrix, 0, 1.0, &[(16, 16)]).starts_with(
         "NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY: mode=matrix nranks=1 matrix_dim=2 scale=0.500 time_usec=1.00\n"
     ));

@@ -1,40 +1,40 @@
 //! The barrier.
 
-use crate::fabric::algorithm::{Pipeline, Position, Round, Schedule, barrier, scratch};
+use crate::fabric::algorithm::{Pipeline, RankPosition, Round, Schedule, barrier, scratch_at};
 use crate::fabric::hosts::HostPosition;
 
 /// The ranks of a host signal its first rank, the first ranks run a dissemination, and signal the others: lg
 /// h messages between hosts, rounded up, from the first rank of each.
-pub(crate) fn schedule(here: HostPosition<'_>) -> Schedule<HostPosition<'_>> {
-    let between = between(&here);
-    let scratch_len = between.scratch_len.max(here.neighbours().len());
+pub(crate) fn build_schedule(here: HostPosition<'_>) -> Schedule<HostPosition<'_>> {
+    let between = schedule_between(&here);
+    let scratch_len = between.scratch_len.max(here.neighbour_ranks().len());
     // SAFETY: receives unsent bytes of scratch memory, a byte of its own from each rank.
-    unsafe { Schedule::new(here, Pipeline::WHOLE, between.rounds + 2, scratch_len, round) }
+    unsafe { Schedule::new(here, Pipeline::WHOLE, between.rounds + 2, scratch_len, fill_round) }
 }
 
-fn between(here: &HostPosition<'_>) -> Schedule<Position> {
-    barrier::schedule(Position { rank: here.host, ranks: here.hosts.count(), root: 0 })
+fn schedule_between(here: &HostPosition<'_>) -> Schedule<RankPosition> {
+    barrier::build_schedule(RankPosition { rank: here.host, ranks: here.hosts.host_count(), root: 0 })
 }
 
-fn round(here: &HostPosition<'_>, _segment: usize, number: usize, round: &mut Round) {
-    let (ranks, between) = (here.neighbours(), between(here));
+fn fill_round(here: &HostPosition<'_>, _segment: usize, number: usize, round: &mut Round) {
+    let (ranks, between) = (here.neighbour_ranks(), schedule_between(here));
     let begins = number == 0;
     if !begins && number <= between.rounds {
         if here.index == 0 {
-            between.fill(0, number - 1, round);
-            round.translate(|host| here.hosts.ranks_of(host)[0], |location| location);
+            between.fill_round(0, number - 1, round);
+            round.translate_all(|host| here.hosts.ranks_of(host)[0], |location| location);
         }
     } else if here.index == 0 {
-        for other in here.others() {
+        for other in here.other_indices() {
             if begins {
-                round.receive(ranks[other], scratch(other), 1);
+                round.receive_message(ranks[other], scratch_at(other), 1);
             } else {
-                round.send(ranks[other], scratch(0), 1);
+                round.send_message(ranks[other], scratch_at(0), 1);
             }
         }
     } else if begins {
-        round.send(ranks[0], scratch(0), 1);
+        round.send_message(ranks[0], scratch_at(0), 1);
     } else {
-        round.receive(ranks[0], scratch(0), 1);
+        round.receive_message(ranks[0], scratch_at(0), 1);
     }
 }

@@ -19,7 +19,7 @@ pub(crate) mod barrier;
 mod reduce_scatter;
 mod vector;
 
-use super::{Location, Schedule, Spec, scratch};
+use super::{Location, Schedule, Spec, scratch_at};
 use crate::fabric::hosts::HostPosition;
 use crate::fabric::selection::{Algorithm, Collective};
 
@@ -35,11 +35,13 @@ pub(crate) struct Hierarchical<'a> {
 }
 
 impl<'a> Hierarchical<'a> {
-    pub(crate) fn schedule(self) -> Schedule<Self> {
+    pub(crate) fn build_schedule(self) -> Schedule<Self> {
         match self.collective {
-            Collective::AllGather => all_gather::schedule(self),
-            Collective::ReduceScatter => reduce_scatter::schedule(self),
-            Collective::AllReduce | Collective::Reduce | Collective::Broadcast => vector::schedule(self),
+            Collective::AllGather => all_gather::build_schedule(self),
+            Collective::ReduceScatter => reduce_scatter::build_schedule(self),
+            Collective::AllReduce | Collective::Reduce | Collective::Broadcast => {
+                vector::build_schedule(self)
+            }
             other => unreachable!("{other} has no hierarchical schedule"),
         }
     }
@@ -50,7 +52,7 @@ impl<'a> Hierarchical<'a> {
     }
 
     /// The rank of this lane on a host.
-    fn peer(&self, host: usize) -> usize {
+    fn lane_peer(&self, host: usize) -> usize {
         self.here.hosts.ranks_of(host)[self.here.index]
     }
 }
@@ -68,17 +70,17 @@ struct PackedBlocks<'a> {
 impl PackedBlocks<'_> {
     /// Bytes of the blocks of `count` hosts, from the host at `distance` on.
     fn len_of(&self, distance: usize, count: usize) -> usize {
-        let blocks = |distance| self.here.hosts.bundle(self.here.above(distance), self.lane).len();
+        let blocks = |distance| self.here.hosts.bundle_ranks(self.here.host_above(distance), self.lane).len();
         (distance..distance + count).map(blocks).sum::<usize>() * self.block
     }
 
     /// Bytes of all blocks.
-    fn len(&self) -> usize {
-        self.len_of(0, self.here.hosts.count())
+    fn total_len(&self) -> usize {
+        self.len_of(0, self.here.hosts.host_count())
     }
 
     /// Location of a block of the host at `distance`.
-    fn location(&self, distance: usize, position: usize) -> Location {
-        scratch(self.start + self.len_of(0, distance) + position * self.block)
+    fn block_location(&self, distance: usize, position: usize) -> Location {
+        scratch_at(self.start + self.len_of(0, distance) + position * self.block)
     }
 }

@@ -1,7 +1,7 @@
 //! reduce_scatter.
 
 use super::{Hierarchical, PackedBlocks};
-use crate::fabric::algorithm::{Location, Round, RoundFunction, Schedule, scratch, source, target};
+use crate::fabric::algorithm::{Location, Round, RoundFunction, Schedule, scratch_at, source_at, target_at};
 use crate::fabric::selection::Algorithm;
 
 /// The ranks of a host reduce the blocks that each of their lanes sends to other hosts, and every lane
@@ -12,13 +12,13 @@ use crate::fabric::selection::Algorithm;
 /// blocks are reduced inside the host first, in scratch memory, and then go to all hosts at once (pairwise),
 /// or the blocks of several hosts together by recursive halving, thus for any number of hosts: lg h messages
 /// between hosts, rounded up.
-pub(super) fn schedule<'a>(parameters: Hierarchical<'a>) -> Schedule<Hierarchical<'a>> {
+pub(super) fn build_schedule<'a>(parameters: Hierarchical<'a>) -> Schedule<Hierarchical<'a>> {
     let Hierarchical { here, spec, .. } = parameters;
-    let (most, neighbours) = (parameters.most(), here.neighbours().len());
+    let (most, neighbours) = (parameters.most_bytes(), here.neighbour_ranks().len());
     let (scratch_len, round): (_, RoundFunction<Hierarchical<'a>>) = match parameters.between {
         Algorithm::Pairwise | Algorithm::RecursiveHalving => {
-            let packed = parameters.packed_blocks(spec.segments().largest()).len();
-            let between = (here.hosts.count() - 1) * most;
+            let packed = parameters.packed_blocks(spec.vector_segments().largest_len()).total_len();
+            let between = (here.hosts.host_count() - 1) * most;
             let arrivals = between.max(packed).max((neighbours - 1) * packed);
             (packed + arrivals, Hierarchical::round_of_packed_reduction)
         }
@@ -28,13 +28,13 @@ pub(super) fn schedule<'a>(parameters: Hierarchical<'a>) -> Schedule<Hierarchica
     // SAFETY: receives into scratch memory behind the partial results and the blocks to send; only the last
     // round, and the one before, write the target, when nothing sends this rank's own block. Segments are
     // disjoint.
-    unsafe { Schedule::new(parameters, spec.pipeline(), rounds, scratch_len, round).ordered() }
+    unsafe { Schedule::new(parameters, spec.segment_pipeline(), rounds, scratch_len, round).into_ordered() }
 }
 
 impl Hierarchical<'_> {
     /// Rounds before the results are sent to ranks without a lane.
     fn steps_of_reduction(&self) -> usize {
-        let hosts = self.here.hosts.count();
+        let hosts = self.here.hosts.host_count();
         match self.between {
             Algorithm::Pairwise => 2,
             Algorithm::RecursiveHalving => 1 + hosts.next_power_of_two().ilog2() as usize,
@@ -43,13 +43,13 @@ impl Hierarchical<'_> {
         }
     }
 
-    fn own(&self, rank: usize, start: usize) -> Location {
-        source(rank * self.spec.bytes() + start)
+    fn block_source(&self, rank: usize, start: usize) -> Location {
+        source_at(rank * self.spec.byte_count() + start)
     }
 
     /// Sends the blocks of the hosts at `distances` to their lanes on this host. Blocks for this rank's lane
     /// are received at `arrivals`, `apart` bytes from sender to sender.
-    fn exchange(
+    fn exchange_blocks(
         &self,
         distances: impl Iterator<Item = usize> + Clone,
         (start, len): (usize, usize),
@@ -58,22 +58,22 @@ impl Hierarchical<'_> {
         round: &mut Round,
     ) {
         let here = self.here;
-        let ranks = here.neighbours();
-        for (number, other) in here.others().enumerate() {
+        let ranks = here.neighbour_ranks();
+        for (number, other) in here.other_indices().enumerate() {
             let blocks = |lane: usize| {
                 distances
                     .clone()
-                    .flat_map(move |distance| here.hosts.bundle(here.above(distance), lane))
+                    .flat_map(move |distance| here.hosts.bundle_ranks(here.host_above(distance), lane))
                     .enumerate()
             };
             if other < here.hosts.lanes {
                 for (part, rank) in blocks(other) {
-                    round.send_part(ranks[other], part, self.own(rank, start), len);
+                    round.send_part(ranks[other], part, self.block_source(rank, start), len);
                 }
             }
             if self.has_lane() {
                 for (part, _) in blocks(here.index) {
-                    let location = scratch(arrivals + number * apart + part * len);
+                    let location = scratch_at(arrivals + number * apart + part * len);
                     round.receive_part(ranks[other], part, location, len);
                 }
             }
@@ -88,122 +88,150 @@ impl Hierarchical<'_> {
     /// Location of the result of a block of this host: the first of a lane is this rank's own, and goes to
     /// its target.
     fn block_result(&self, position: usize, start: usize, others: usize, len: usize) -> Location {
-        if position == 0 { target(start) } else { scratch(others + position * len) }
+        if position == 0 { target_at(start) } else { scratch_at(others + position * len) }
     }
 
     /// Sends ranks without a lane their results, from `others` on.
-    fn give(&self, others: usize, (start, len): (usize, usize), round: &mut Round) {
+    fn give_results(&self, others: usize, (start, len): (usize, usize), round: &mut Round) {
         let here = self.here;
         let lane = here.index % here.hosts.lanes;
         if here.index == lane {
-            for (position, rank) in here.hosts.bundle(here.host, lane).enumerate().skip(1) {
-                round.send(rank, scratch(others + position * len), len);
+            for (position, rank) in here.hosts.bundle_ranks(here.host, lane).enumerate().skip(1) {
+                round.send_message(rank, scratch_at(others + position * len), len);
             }
         } else {
-            round.receive(here.neighbours()[lane], target(start), len);
+            round.receive_message(here.neighbour_ranks()[lane], target_at(start), len);
         }
     }
 
     /// Largest number of bytes that a lane carries for one host, in one segment.
-    fn most(&self) -> usize {
+    fn most_bytes(&self) -> usize {
         let hosts = self.here.hosts;
-        let blocks = (0..hosts.count()).map(|host| hosts.bundle(host, 0).len()).max().unwrap_or(0);
-        blocks * self.spec.segments().largest()
+        let blocks = (0..hosts.host_count()).map(|host| hosts.bundle_ranks(host, 0).len()).max().unwrap_or(0);
+        blocks * self.spec.vector_segments().largest_len()
     }
 
     fn round_of_ring(&self, segment: usize, number: usize, round: &mut Round) {
-        let (here, (start, len)) = (self.here, self.spec.segments().span(segment));
-        let (hosts, most) = (here.hosts, self.most());
+        let (here, (start, len)) = (self.here, self.spec.vector_segments().part_span(segment));
+        let (hosts, most) = (here.hosts, self.most_bytes());
         let half = |number: usize| number % 2 * most;
-        let last = hosts.count() - 1;
+        let last = hosts.host_count() - 1;
         if number > last {
-            return self.give(half(last), (start, len), round);
+            return self.give_results(half(last), (start, len), round);
         }
         // The blocks of this host come last.
         let distance = last - number;
-        self.exchange(std::iter::once(distance), (start, len), 2 * most, most, round);
+        self.exchange_blocks(std::iter::once(distance), (start, len), 2 * most, most, round);
         if !self.has_lane() {
             return;
         }
-        let mut arrivals = here.neighbours().len() - 1;
+        let mut arrivals = here.neighbour_ranks().len() - 1;
         if number > 0 {
-            let blocks = |distance: usize| hosts.bundle(here.above(distance), here.index).len() * len;
-            round.send(self.peer(here.above(1)), scratch(half(number - 1)), blocks(distance + 1));
-            round.receive(self.peer(here.below(1)), scratch((2 + arrivals) * most), blocks(distance));
+            let blocks =
+                |distance: usize| hosts.bundle_ranks(here.host_above(distance), here.index).len() * len;
+            round.send_message(
+                self.lane_peer(here.host_above(1)),
+                scratch_at(half(number - 1)),
+                blocks(distance + 1),
+            );
+            round.receive_message(
+                self.lane_peer(here.host_below(1)),
+                scratch_at((2 + arrivals) * most),
+                blocks(distance),
+            );
             arrivals += 1;
         }
-        for (position, rank) in hosts.bundle(here.above(distance), here.index).enumerate() {
+        for (position, rank) in hosts.bundle_ranks(here.host_above(distance), here.index).enumerate() {
             let offset = position * len;
             let out = if number == last {
                 self.block_result(position, start, half(number), len)
             } else {
-                scratch(half(number) + offset)
+                scratch_at(half(number) + offset)
             };
-            let arrived = (0..arrivals).map(|arrival| scratch((2 + arrival) * most + offset));
-            round.combine_all(out, self.own(rank, start), arrived, len);
+            let arrived = (0..arrivals).map(|arrival| scratch_at((2 + arrival) * most + offset));
+            round.combine_all(out, self.block_source(rank, start), arrived, len);
             if number == last {
-                round.finish(out, len);
+                round.finish_after(out, len);
             }
         }
     }
 
     fn round_of_packed_reduction(&self, segment: usize, number: usize, round: &mut Round) {
-        let (here, (start, len)) = (self.here, self.spec.segments().span(segment));
+        let (here, (start, len)) = (self.here, self.spec.vector_segments().part_span(segment));
         let hosts = here.hosts;
         if number == self.steps_of_reduction() {
-            return self.give(0, (start, len), round);
+            return self.give_results(0, (start, len), round);
         }
         let packed = self.packed_blocks(len);
-        let arrivals = packed.len();
+        let arrivals = packed.total_len();
         if number == 0 {
-            self.exchange(0..hosts.count(), (start, len), arrivals, packed.len(), round);
+            self.exchange_blocks(0..hosts.host_count(), (start, len), arrivals, packed.total_len(), round);
         }
         if !self.has_lane() {
             return;
         }
         if number == 0 {
-            let others = here.neighbours().len() - 1;
-            for distance in 0..hosts.count() {
-                for (position, rank) in hosts.bundle(here.above(distance), here.index).enumerate() {
-                    let out = packed.location(distance, position);
-                    let arrived =
-                        (0..others).map(|other| scratch(arrivals + other * packed.len() + out.offset));
-                    round.combine_all(out, self.own(rank, start), arrived, len);
+            let others = here.neighbour_ranks().len() - 1;
+            for distance in 0..hosts.host_count() {
+                for (position, rank) in hosts.bundle_ranks(here.host_above(distance), here.index).enumerate()
+                {
+                    let out = packed.block_location(distance, position);
+                    let arrived = (0..others)
+                        .map(|other| scratch_at(arrivals + other * packed.total_len() + out.offset));
+                    round.combine_all(out, self.block_source(rank, start), arrived, len);
                 }
             }
             return;
         }
-        let blocks = hosts.bundle(here.host, here.index).len();
+        let blocks = hosts.bundle_ranks(here.host, here.index).len();
         if self.between == Algorithm::Pairwise {
-            for distance in 1..hosts.count() {
-                let location = scratch(arrivals + (distance - 1) * blocks * len);
-                round.receive(self.peer(here.below(distance)), location, blocks * len);
+            for distance in 1..hosts.host_count() {
+                let location = scratch_at(arrivals + (distance - 1) * blocks * len);
+                round.receive_message(self.lane_peer(here.host_below(distance)), location, blocks * len);
                 let theirs = packed.len_of(distance, 1);
-                round.send(self.peer(here.above(distance)), packed.location(distance, 0), theirs);
+                round.send_message(
+                    self.lane_peer(here.host_above(distance)),
+                    packed.block_location(distance, 0),
+                    theirs,
+                );
             }
             for position in 0..blocks {
                 let out = self.block_result(position, start, 0, len);
-                let arrived = (0..hosts.count() - 1)
-                    .map(|arrival| scratch(arrivals + (arrival * blocks + position) * len));
-                round.combine_all(out, packed.location(0, position), arrived, len);
-                round.finish(out, len);
+                let arrived = (0..hosts.host_count() - 1)
+                    .map(|arrival| scratch_at(arrivals + (arrival * blocks + position) * len));
+                round.combine_all(out, packed.block_location(0, position), arrived, len);
+                round.finish_after(out, len);
             }
             return;
         }
         let last = number + 1 == self.steps_of_reduction();
         let distance = 1 << (self.steps_of_reduction() - 1 - number);
-        let count = distance.min(hosts.count() - distance);
+        let count = distance.min(hosts.host_count() - distance);
         let theirs = packed.len_of(distance, count);
-        round.send(self.peer(here.above(distance)), packed.location(distance, 0), theirs);
+        round.send_message(
+            self.lane_peer(here.host_above(distance)),
+            packed.block_location(distance, 0),
+            theirs,
+        );
         let kept = packed.len_of(0, count);
-        round.receive(self.peer(here.below(distance)), scratch(arrivals), kept);
+        round.receive_message(self.lane_peer(here.host_below(distance)), scratch_at(arrivals), kept);
         if !last {
-            return round.combine(packed.location(0, 0), packed.location(0, 0), scratch(arrivals), kept);
+            return round.combine_after(
+                packed.block_location(0, 0),
+                packed.block_location(0, 0),
+                scratch_at(arrivals),
+                kept,
+            );
         }
         for position in 0..blocks {
             let out = self.block_result(position, start, 0, len);
-            round.combine(out, packed.location(0, position), scratch(arrivals + position * len), len);
-            round.finish(out, len);
+            round.combine_after(
+                out,
+                packed.block_location(0, position),
+                scratch_at(arrivals + position * len),
+                len,
+            );
+            round.finish_after(out, len);
         }
     }
 }

@@ -43,7 +43,7 @@ impl CollectiveCheck {
     }
 
     fn check_reduce_scatter<T: Value>(&self, collectives: Rank<'_>) {
-        let (rank, ranks, count) = (collectives.rank(), collectives.size(), self.count);
+        let (rank, ranks, count) = (collectives.own_rank(), collectives.rank_count(), self.count);
         let mut data = self.input::<T>(rank, count * ranks);
         let mut expected = data.clone();
         let own = rank * count..(rank + 1) * count;
@@ -57,10 +57,10 @@ impl CollectiveCheck {
 
     fn check_broadcast<T: Value>(&self, collectives: Rank<'_>) {
         let expected = self.input::<T>(self.root, self.count);
-        let own = self.input::<T>(collectives.rank(), self.count);
-        let send = (collectives.rank() == self.root || self.count.is_multiple_of(2)).then_some(&own[..]);
+        let own = self.input::<T>(collectives.own_rank(), self.count);
+        let send = (collectives.own_rank() == self.root || self.count.is_multiple_of(2)).then_some(&own[..]);
         let mut received = vec![T::default(); self.count];
-        collectives.broadcast(send, &mut received, self.root).unwrap();
+        collectives.broadcast_from_root(send, &mut received, self.root).unwrap();
         assert_same(&received, &expected);
         let mut data = own.clone();
         collectives.broadcast_in_place(&mut data, self.root).unwrap();
@@ -69,11 +69,11 @@ impl CollectiveCheck {
 
     fn check_reduce<T: Value>(&self, collectives: Rank<'_>) {
         let (own, is_root) =
-            (self.input::<T>(collectives.rank(), self.count), collectives.rank() == self.root);
-        let expected = if is_root { self.reduced(collectives.size(), self.count) } else { own.clone() };
+            (self.input::<T>(collectives.own_rank(), self.count), collectives.own_rank() == self.root);
+        let expected = if is_root { self.reduced(collectives.rank_count(), self.count) } else { own.clone() };
         let mut received = own.clone();
         let receive = (is_root || self.count.is_multiple_of(2)).then_some(&mut received[..]);
-        collectives.reduce(&own, receive, self.op, self.root).unwrap();
+        collectives.reduce_to_root(&own, receive, self.op, self.root).unwrap();
         assert_same(&received, &expected);
         let mut data = own;
         collectives.reduce_in_place(&mut data, self.op, self.root).unwrap();
@@ -81,7 +81,7 @@ impl CollectiveCheck {
     }
 
     fn check_all_to_all<T: Value>(&self, collectives: Rank<'_>) {
-        let (rank, ranks, count) = (collectives.rank(), collectives.size(), self.count);
+        let (rank, ranks, count) = (collectives.own_rank(), collectives.rank_count(), self.count);
         let part = |from: usize| self.input::<T>(from, ranks * count)[rank * count..][..count].to_vec();
         let expected = (0..ranks).flat_map(part).collect::<Vec<_>>();
         let mut data = self.input::<T>(rank, ranks * count);
@@ -112,7 +112,7 @@ impl CollectiveCheck {
     }
 
     fn check_all_to_all_v<T: Value>(&self, collectives: Rank<'_>) {
-        let (rank, ranks) = (collectives.rank(), collectives.size());
+        let (rank, ranks) = (collectives.own_rank(), collectives.rank_count());
         let sent = |from: usize| -> Vec<usize> { (0..ranks).map(|to| self.length(from, to)).collect() };
         let (send_parts, send_len) = self.ranges(&sent(rank));
         let received: Vec<usize> = (0..ranks).map(|from| self.length(from, rank)).collect();
@@ -137,13 +137,13 @@ impl CollectiveCheck {
     }
 
     fn check_gather<T: Value>(&self, collectives: Rank<'_>) {
-        let (rank, ranks, count) = (collectives.rank(), collectives.size(), self.count);
+        let (rank, ranks, count) = (collectives.own_rank(), collectives.rank_count(), self.count);
         let own = self.input::<T>(rank, count);
         let all = (0..ranks).flat_map(|rank| self.input::<T>(rank, count)).collect::<Vec<_>>();
         let mut received = vec![T::default(); ranks * count];
         let expected = if rank == self.root { all.clone() } else { received.clone() };
         let receive = (rank == self.root || count.is_multiple_of(2)).then_some(&mut received[..]);
-        collectives.gather(&own, receive, self.root).unwrap();
+        collectives.gather_to_root(&own, receive, self.root).unwrap();
         assert_same(&received, &expected);
         let mut data = vec![T::default(); ranks * count];
         data[rank * count..][..count].copy_from_slice(&own);
@@ -153,13 +153,13 @@ impl CollectiveCheck {
     }
 
     fn check_scatter<T: Value>(&self, collectives: Rank<'_>) {
-        let (rank, ranks, count) = (collectives.rank(), collectives.size(), self.count);
+        let (rank, ranks, count) = (collectives.own_rank(), collectives.rank_count(), self.count);
         let part = |rank: usize| rank * count..(rank + 1) * count;
         let all = self.input::<T>(self.root, ranks * count);
         let mut data = self.input::<T>(rank, ranks * count);
         let mut received = vec![T::default(); count];
         let send = (rank == self.root || count.is_multiple_of(2)).then_some(&data[..]);
-        collectives.scatter(send, &mut received, self.root).unwrap();
+        collectives.scatter_from_root(send, &mut received, self.root).unwrap();
         assert_same(&received, &all[part(rank)]);
         let mut expected = data.clone();
         expected[part(rank)].copy_from_slice(&all[part(rank)]);

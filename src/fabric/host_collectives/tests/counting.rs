@@ -10,7 +10,7 @@ use super::hosts::in_turn;
 use super::*;
 use crate::fabric::calls::CallRecord;
 use crate::fabric::hosts::Hosts;
-use crate::fabric::transport::{Request, Transport};
+use crate::fabric::transport::{MessageRequest, Transport};
 use crate::world::{Awaited, Reason};
 
 /// A message as both sides see it.
@@ -43,7 +43,7 @@ impl Transport for Counting {
     fn size(&self) -> usize {
         self.ranks
     }
-    fn hosts(&self) -> Hosts {
+    fn rank_hosts(&self) -> Hosts {
         self.hosts.clone()
     }
     unsafe fn post_receive(
@@ -52,9 +52,9 @@ impl Transport for Counting {
         tag: u64,
         _: *mut u8,
         len: usize,
-    ) -> Result<Request, Error> {
+    ) -> Result<MessageRequest, Error> {
         self.log.borrow_mut().received.push(LoggedMessage { from: peer, to: self.rank, tag, len });
-        Ok(Request(0))
+        Ok(MessageRequest(0))
     }
     unsafe fn post_send(
         &mut self,
@@ -62,30 +62,30 @@ impl Transport for Counting {
         tag: u64,
         _: *const u8,
         len: usize,
-    ) -> Result<Request, Error> {
+    ) -> Result<MessageRequest, Error> {
         self.log.borrow_mut().sent.push(LoggedMessage { from: self.rank, to: peer, tag, len });
-        Ok(Request(0))
+        Ok(MessageRequest(0))
     }
-    fn fail(&self, _: Reason) {}
+    fn report_failure(&self, _: Reason) {}
     fn time_out(&mut self, operation: &str, limit: Duration, _: Vec<Awaited>) -> Error {
         Error::TimedOut { operation: operation.to_owned(), limit, late: Vec::new() }
     }
-    fn record(&mut self, _: CallRecord) {}
-    fn compare(&mut self) {}
+    fn record_call(&mut self, _: CallRecord) {}
+    fn compare_calls(&mut self) {}
 
     fn set_timeout(&mut self, _limit: Option<Duration>) {}
 
-    fn check(&mut self) -> Result<(), Error> {
+    fn check_ranks(&mut self) -> Result<(), Error> {
         Ok(())
     }
-    fn progress(&mut self) -> Result<(), Error> {
+    fn make_progress(&mut self) -> Result<(), Error> {
         Ok(())
     }
-    fn wait(&mut self) -> Result<(), Error> {
-        self.progress()
+    fn wait_for_completion(&mut self) -> Result<(), Error> {
+        self.make_progress()
     }
 
-    fn is_done(&mut self, _: Request) -> bool {
+    fn is_done(&mut self, _: MessageRequest) -> bool {
         true
     }
 }
@@ -152,11 +152,11 @@ impl Cost {
 
 /// Every rank's part in an operation with blocks of `block` bytes.
 fn operate(collectives: &mut HostCollectives<Counting>, collective: Collective, block: usize) {
-    let ranks = collectives.size();
+    let ranks = collectives.rank_count();
     let root = ranks / 2;
     let (mut all, mut one) = (vec![1_u8; ranks * block], vec![1_u8; block]);
     let parts: Vec<_> = (0..ranks).map(|rank| rank * block..(rank + 1) * block).collect();
-    let (op, source, is_root) = (ReduceOp::Max, all.clone(), collectives.rank() == root);
+    let (op, source, is_root) = (ReduceOp::Max, all.clone(), collectives.own_rank() == root);
     match collective {
         Collective::AllReduce => collectives.all_reduce(&source, &mut all, op),
         Collective::AllGather => collectives.all_gather(&one, &mut all),
@@ -165,8 +165,8 @@ fn operate(collectives: &mut HostCollectives<Counting>, collective: Collective, 
         Collective::Reduce => collectives.reduce_in_place(&mut all, op, root),
         Collective::AllToAll => collectives.all_to_all(&source, &mut all),
         Collective::AllToAllV => collectives.all_to_all_v(&source, &parts, &mut all, &parts),
-        Collective::Gather => collectives.gather(&one, is_root.then_some(&mut all[..]), root),
-        Collective::Scatter => collectives.scatter(Some(&source), &mut one, root),
+        Collective::Gather => collectives.gather_to_root(&one, is_root.then_some(&mut all[..]), root),
+        Collective::Scatter => collectives.scatter_from_root(Some(&source), &mut one, root),
     }
     .unwrap();
 }
@@ -257,7 +257,7 @@ fn messages_and_bytes_grow_with_the_ranks_as_promised() {
             }
         }
         let steps = ranks.next_power_of_two().ilog2() as usize;
-        let barrier = messages(&apart(ranks), DEFAULTS, |collectives| collectives.barrier().unwrap());
+        let barrier = messages(&apart(ranks), DEFAULTS, |collectives| collectives.run_barrier().unwrap());
         assert_eq!(
             Cost::of(&barrier),
             Cost { messages: steps, bytes: steps, total: ranks * steps, rounds: steps },
@@ -294,7 +294,7 @@ fn between_hosts_messages_and_bytes_grow_with_the_hosts_as_promised() {
             }
         }
         let steps = hosts.next_power_of_two().ilog2() as usize;
-        let barrier = between_hosts(DEFAULTS, &|collectives| collectives.barrier().unwrap());
+        let barrier = between_hosts(DEFAULTS, &|collectives| collectives.run_barrier().unwrap());
         assert_eq!(
             Cost::of(&barrier),
             Cost { messages: steps, bytes: steps, total: hosts * steps, rounds: steps },

@@ -290,7 +290,7 @@ fn the_table_spares_the_network_between_hosts() {
             for bytes in [ranks * 8, ranks * (1 << 10), ranks * (16 << 10)] {
                 let of_a_block = collective == Collective::AllGather;
                 let size = if of_a_block { bytes / ranks } else { bytes };
-                let hosts = Hosts::new(&placement).count();
+                let hosts = Hosts::new(&placement).host_count();
                 let topology = Topology { medium: Medium::Hosts, ranks, hosts, shared: false };
                 let plan = selection::plan(collective, &topology, size, None);
                 assert_eq!(plan.algorithm, Algorithm::Hierarchical, "{collective} {bytes} {placement:?}");

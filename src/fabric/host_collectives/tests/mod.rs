@@ -213,7 +213,7 @@ fn check_all_gather<T: Value>(case: &Case) {
         received[rank * case.count..][..case.count].copy_from_slice(&inputs[rank]);
         collectives.all_gather_in_place(&mut received).unwrap();
         assert_same(&received, &expected);
-        collectives.barrier().unwrap();
+        collectives.run_barrier().unwrap();
     });
 }
 
@@ -424,7 +424,7 @@ fn an_error_or_a_panic_in_flight_closes_the_transport_first() {
         assert!(posted.load(Ordering::SeqCst) > 0, "messages were in flight");
         let error = collectives.all_reduce_in_place(&mut data, ReduceOp::Sum).unwrap_err();
         assert!(matches!(error, Error::Closed { operation: "all_reduce" }));
-        assert!(matches!(collectives.barrier(), Err(Error::Closed { operation: "barrier" })));
+        assert!(matches!(collectives.run_barrier(), Err(Error::Closed { operation: "barrier" })));
         drop(peer);
     }
 }

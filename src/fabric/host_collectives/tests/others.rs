@@ -136,7 +136,7 @@ fn ranks_send_as_few_messages_as_promised() {
             for end in ends {
                 scope.spawn(move || {
                     let mut collectives = HostCollectives::new(end, None, options).unwrap();
-                    let (rank, mut all, mut one) = (collectives.rank(), [1_i32; 80], [1_i32; 10]);
+                    let (rank, mut all, mut one) = (collectives.own_rank(), [1_i32; 80], [1_i32; 10]);
                     let parts: Vec<_> = (0..RANKS).map(|rank| 10 * rank..10 * rank + 10).collect();
                     let op = ReduceOp::Sum;
                     match collective {
@@ -145,8 +145,10 @@ fn ranks_send_as_few_messages_as_promised() {
                         Reduce => collectives.reduce_in_place(&mut all, op, root),
                         AllToAll => collectives.all_to_all(&[1; 80], &mut all),
                         AllToAllV => collectives.all_to_all_v(&[1; 80], &parts, &mut all, &parts),
-                        Gather => collectives.gather(&one, (rank == root).then_some(&mut all[..]), root),
-                        _ => collectives.scatter(Some(&all), &mut one, root),
+                        Gather => {
+                            collectives.gather_to_root(&one, (rank == root).then_some(&mut all[..]), root)
+                        }
+                        _ => collectives.scatter_from_root(Some(&all), &mut one, root),
                     }
                     .unwrap();
                 });
@@ -169,32 +171,32 @@ fn pairs_exchange_messages_between_collectives() {
                 let (next, previous) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
                 let mut data = vec![value(rank, step); count];
                 let mut received = vec![0; count];
-                collectives.exchange(&data, next, &mut received, previous).unwrap();
+                collectives.exchange_elements(&data, next, &mut received, previous).unwrap();
                 assert_same(&received, &vec![value(previous, step); count]);
                 collectives.exchange_in_place(&mut data, previous, next).unwrap();
                 assert_same(&data, &vec![value(next, step); count]);
                 // From each rank to the next, but for the last.
                 if rank > 0 {
-                    collectives.recv(&mut data, rank - 1).unwrap();
+                    collectives.receive_elements(&mut data, rank - 1).unwrap();
                     assert_same(&data, &vec![value(0, step) + rank as i64 - 1; count]);
                 }
                 if rank + 1 < ranks {
-                    collectives.send(&vec![value(0, step) + rank as i64; count], rank + 1).unwrap();
+                    collectives.send_elements(&vec![value(0, step) + rank as i64; count], rank + 1).unwrap();
                 }
                 let mut sum = [1];
                 collectives.all_reduce_in_place(&mut sum, ReduceOp::Sum).unwrap();
                 assert_eq!(sum, [ranks as i64]);
-                collectives.barrier().unwrap();
+                collectives.run_barrier().unwrap();
             }
             // In the order of the sends, although all are there before the first is received.
             if ranks > 1 && rank == 0 {
-                (0..5_i64).for_each(|number| collectives.send(&[number], 1).unwrap());
+                (0..5_i64).for_each(|number| collectives.send_elements(&[number], 1).unwrap());
             }
-            collectives.barrier().unwrap();
+            collectives.run_barrier().unwrap();
             if rank == 1 {
                 for number in 0..5_i64 {
                     let mut received = [0];
-                    collectives.recv(&mut received, 0).unwrap();
+                    collectives.receive_elements(&mut received, 0).unwrap();
                     assert_eq!(received, [number]);
                 }
             }

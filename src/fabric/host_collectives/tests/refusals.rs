@@ -34,44 +34,47 @@ fn buffers_and_ranks_that_do_not_fit_are_refused_before_anything_is_sent() {
         // The root's own mistakes; the others have nothing to check them by.
         let mut data = [1_i32; 3];
         for error in [
-            text(collectives.broadcast(None, &mut data, rank)),
-            text(collectives.reduce(&[1], None, op, rank)),
-            text(collectives.gather(&[1], None, rank)),
-            text(collectives.scatter(None, &mut data, rank)),
+            text(collectives.broadcast_from_root(None, &mut data, rank)),
+            text(collectives.reduce_to_root(&[1], None, op, rank)),
+            text(collectives.gather_to_root(&[1], None, rank)),
+            text(collectives.scatter_from_root(None, &mut data, rank)),
         ] {
             assert!(error.contains(&format!("rank {rank} is the root and has no ")), "{error}");
         }
         for error in [
-            text(collectives.broadcast(Some(&[1; 2]), &mut data, rank)),
-            text(collectives.reduce(&[1; 2], Some(&mut data), op, rank)),
-            text(collectives.gather(&[1; 2], Some(&mut data), rank)),
-            text(collectives.scatter(Some(&[1; 2]), &mut data, rank)),
+            text(collectives.broadcast_from_root(Some(&[1; 2]), &mut data, rank)),
+            text(collectives.reduce_to_root(&[1; 2], Some(&mut data), op, rank)),
+            text(collectives.gather_to_root(&[1; 2], Some(&mut data), rank)),
+            text(collectives.scatter_from_root(Some(&[1; 2]), &mut data, rank)),
         ] {
             assert!(error.contains("buffer has 2 elements"), "{error}");
         }
         for error in [
             text(collectives.broadcast_in_place(&mut data, 3)),
-            text(collectives.broadcast(Some(&[1; 3]), &mut data, 3)),
-            text(collectives.reduce(&[1], None, op, 3)),
+            text(collectives.broadcast_from_root(Some(&[1; 3]), &mut data, 3)),
+            text(collectives.reduce_to_root(&[1], None, op, 3)),
             text(collectives.reduce_in_place(&mut data, op, 3)),
-            text(collectives.gather(&[1], None, 3)),
+            text(collectives.gather_to_root(&[1], None, 3)),
             text(collectives.gather_in_place(&mut data, 3)),
-            text(collectives.scatter(None, &mut data, 3)),
+            text(collectives.scatter_from_root(None, &mut data, 3)),
             text(collectives.scatter_in_place(&mut data, 3)),
         ] {
             assert!(error.ends_with("the root is rank 3, but the ranks are 0 to 2"), "{error}");
         }
         let problem = "the peer is rank 3, but the ranks are 0 to 2";
-        assert_eq!(text(collectives.send(&data, 3)), format!("send: {problem}"));
-        assert_eq!(text(collectives.recv(&mut data, 3)), format!("recv: {problem}"));
+        assert_eq!(text(collectives.send_elements(&data, 3)), format!("send: {problem}"));
+        assert_eq!(text(collectives.receive_elements(&mut data, 3)), format!("recv: {problem}"));
         assert_eq!(
-            text(collectives.exchange(&[1; 3], (rank + 1) % 3, &mut data, 3)),
+            text(collectives.exchange_elements(&[1; 3], (rank + 1) % 3, &mut data, 3)),
             format!("exchange: {problem}")
         );
-        assert!(text(collectives.send(&data, rank)).contains("itself"));
-        assert!(text(collectives.exchange(&[1; 3], rank, &mut data, (rank + 1) % 3)).contains("itself"));
+        assert!(text(collectives.send_elements(&data, rank)).contains("itself"));
         assert!(
-            text(collectives.exchange(&[1; 2], rank, &mut data, rank)).contains("must have the same number")
+            text(collectives.exchange_elements(&[1; 3], rank, &mut data, (rank + 1) % 3)).contains("itself")
+        );
+        assert!(
+            text(collectives.exchange_elements(&[1; 2], rank, &mut data, rank))
+                .contains("must have the same number")
         );
         check_part_ranges(rank, collectives);
 
@@ -117,14 +120,17 @@ fn ranks_that_disagree_about_the_length_find_out_and_keep_their_memory() {
         ("all_to_all", |collectives, data| collectives.all_to_all_in_place(data)),
         ("all_to_all_v", |collectives, data| {
             let half = data.len() / 2;
-            let parts =
-                if collectives.rank() == 0 { [0..half, half..2 * half] } else { [half..2 * half, 0..half] };
+            let parts = if collectives.own_rank() == 0 {
+                [0..half, half..2 * half]
+            } else {
+                [half..2 * half, 0..half]
+            };
             collectives.all_to_all_v_in_place(data, &parts, &parts)
         }),
         ("gather", |collectives, data| collectives.gather_in_place(data, 1)),
         ("scatter", |collectives, data| collectives.scatter_in_place(data, 0)),
         ("exchange", |collectives, data| {
-            let peer = 1 - collectives.rank();
+            let peer = 1 - collectives.own_rank();
             collectives.exchange_in_place(data, peer, peer)
         }),
     ];
@@ -220,13 +226,13 @@ fn a_later_message_of_the_same_shape_is_not_taken_for_an_earlier_one() {
                 let mut collectives = HostCollectives::new(end, None, DEFAULTS).unwrap();
                 if rank == 0 {
                     for number in 0..32_u32 {
-                        collectives.send(&[number], 1).unwrap();
+                        collectives.send_elements(&[number], 1).unwrap();
                     }
-                    collectives.send(&[33.0_f32], 1).unwrap();
+                    collectives.send_elements(&[33.0_f32], 1).unwrap();
                     sent.wait();
                 } else {
                     sent.wait();
-                    collectives.recv(&mut [0.0_f32], 0).unwrap_err();
+                    collectives.receive_elements(&mut [0.0_f32], 0).unwrap_err();
                 }
             });
         }

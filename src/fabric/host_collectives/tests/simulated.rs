@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::fabric::Error;
 use crate::fabric::calls::CallRecord;
 use crate::fabric::hosts::Hosts;
-use crate::fabric::transport::{Request, Transport};
+use crate::fabric::transport::{MessageRequest, Transport};
 use crate::world::{Awaited, Reason};
 
 const INJECT_SIZE: usize = 256;
@@ -209,14 +209,14 @@ impl Simulated {
         self.random
     }
 
-    fn request(&mut self, state: RequestState) -> Request {
+    fn request(&mut self, state: RequestState) -> MessageRequest {
         let free = self.requests.iter().position(|state| matches!(state, RequestState::Free));
         let index = free.unwrap_or_else(|| {
             self.requests.push(RequestState::Free);
             self.requests.len() - 1
         });
         self.requests[index] = state;
-        Request(u32::try_from(index).unwrap())
+        MessageRequest(u32::try_from(index).unwrap())
     }
 
     fn pair(&self, from: usize, to: usize) -> &Mutex<PairQueue> {
@@ -279,7 +279,7 @@ impl Transport for Simulated {
         self.network.size
     }
 
-    fn hosts(&self) -> Hosts {
+    fn rank_hosts(&self) -> Hosts {
         self.network.hosts.clone()
     }
 
@@ -289,7 +289,7 @@ impl Transport for Simulated {
         tag: u64,
         data: *mut u8,
         len: usize,
-    ) -> Result<Request, Error> {
+    ) -> Result<MessageRequest, Error> {
         assert!(peer != self.rank && peer < self.network.size && len > 0);
         self.posted.fetch_add(1, Ordering::SeqCst);
         // SAFETY: the memory is valid for `len` bytes, as the caller promises.
@@ -306,7 +306,7 @@ impl Transport for Simulated {
         tag: u64,
         data: *const u8,
         len: usize,
-    ) -> Result<Request, Error> {
+    ) -> Result<MessageRequest, Error> {
         assert!(peer != self.rank && peer < self.network.size && len > 0);
         self.posted.fetch_add(1, Ordering::SeqCst);
         // SAFETY: the memory is valid for `len` bytes, as the caller promises.
@@ -320,7 +320,7 @@ impl Transport for Simulated {
             (payload, RequestState::Sending(done))
         };
         let mut hops = self.hops;
-        if self.network.hosts.place(self.rank).0 != self.network.hosts.place(peer).0 {
+        if self.network.hosts.host_and_index(self.rank).0 != self.network.hosts.host_and_index(peer).0 {
             let between = &self.network.between;
             hops += 1;
             between.messages.fetch_add(1, Ordering::SeqCst);
@@ -332,17 +332,17 @@ impl Transport for Simulated {
         Ok(self.request(state))
     }
 
-    fn record(&mut self, _entry: CallRecord) {}
+    fn record_call(&mut self, _entry: CallRecord) {}
 
-    fn compare(&mut self) {}
+    fn compare_calls(&mut self) {}
 
     fn set_timeout(&mut self, _limit: Option<Duration>) {}
 
-    fn check(&mut self) -> Result<(), Error> {
+    fn check_ranks(&mut self) -> Result<(), Error> {
         Ok(())
     }
 
-    fn fail(&self, reason: Reason) {
+    fn report_failure(&self, reason: Reason) {
         self.network.failures.lock().unwrap().push((self.rank, reason));
     }
 
@@ -350,7 +350,7 @@ impl Transport for Simulated {
         Error::TimedOut { operation: operation.to_owned(), limit, late: Vec::new() }
     }
 
-    fn progress(&mut self) -> Result<(), Error> {
+    fn make_progress(&mut self) -> Result<(), Error> {
         self.polls += 1;
         match self.breaks {
             Break::Error { polls } if self.polls > polls => {
@@ -372,11 +372,11 @@ impl Transport for Simulated {
         self.deliver(self.receives[(random >> 8) as usize % peers].peer)
     }
 
-    fn wait(&mut self) -> Result<(), Error> {
-        self.progress()
+    fn wait_for_completion(&mut self) -> Result<(), Error> {
+        self.make_progress()
     }
 
-    fn is_done(&mut self, request: Request) -> bool {
+    fn is_done(&mut self, request: MessageRequest) -> bool {
         let state = &mut self.requests[request.0 as usize];
         let done = match state {
             RequestState::Free => panic!("a request was asked after it was done"),

@@ -30,7 +30,7 @@ impl EndpointType {
         }
     }
 
-    pub(super) const fn raw(self) -> fabric_sys::fi_ep_type {
+    pub(super) const fn raw_type(self) -> fabric_sys::fi_ep_type {
         match self {
             Self::Rdm => fabric_sys::FI_EP_RDM,
             Self::Msg => fabric_sys::FI_EP_MSG,

@@ -15,10 +15,10 @@ const SECOND: &str = "COLLECTIVES_TEST_SECOND_SIDE";
 fn open_endpoint() -> EndpointObjects {
     let library = Fabric::load().unwrap();
     let name = provider::name_in(library, "tcp");
-    let list = provider::InfoList::get(library, Some(&name), Some(c"127.0.0.1")).unwrap();
-    let info = list.iter().find(|info| info.provider() == name).unwrap();
-    let domain = Domain::open(library, info).unwrap();
-    EndpointObjects::open(domain, library, info, EndpointSettings::default()).unwrap().0
+    let list = provider::InfoList::query_tagged(library, Some(&name), Some(c"127.0.0.1")).unwrap();
+    let info = list.iter().find(|info| info.provider_name() == name).unwrap();
+    let domain = Domain::open_domain(library, info).unwrap();
+    EndpointObjects::open_objects(domain, library, info, EndpointSettings::default()).unwrap().0
 }
 
 unsafe extern "C" fn refuse_to_close(_: *mut fid) -> c_int {
@@ -83,7 +83,7 @@ fn what_the_kernel_may_write_is_not_left_open() {
 fn what_a_peer_sent_for_an_address_is_followed_by_zeros() {
     for len in [0, 1, 511, 512, 513, 4096] {
         let address = vec![b'x'; len];
-        let padded = padded(&address);
+        let padded = pad_address(&address);
         assert_eq!(padded[..len], address);
         assert_eq!(padded[len..], [0; MAX_ADDRESS_LEN], "{len}");
     }

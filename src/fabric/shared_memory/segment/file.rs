@@ -20,31 +20,32 @@ pub(super) fn number_in(name: &str) -> io::Result<u64> {
     Ok(number | 1)
 }
 
-fn path(name: &str) -> PathBuf {
+fn segment_path(name: &str) -> PathBuf {
     Path::new(shm::DIRECTORY).join(name)
 }
 
 /// Opens the file of another rank's segment.
-pub(super) fn open(name: &str) -> io::Result<File> {
+pub(super) fn open_file(name: &str) -> io::Result<File> {
     number_in(name)?;
-    OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path(name))
+    OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(segment_path(name))
 }
 
 /// Creates a file for a segment, accessible to this user only. Returns also its name.
-pub(super) fn create(ranks: usize) -> io::Result<(String, File)> {
+pub(super) fn create_file(ranks: usize) -> io::Result<(String, File)> {
     let name = shm::new_name();
-    let new = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path(&name))?;
-    prepare(&name, &new, ranks).inspect_err(|_| remove(&name))?;
+    let new =
+        OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(segment_path(&name))?;
+    prepare_file(&name, &new, ranks).inspect_err(|_| remove_name(&name))?;
     Ok((name, new))
 }
 
 /// Removes a name. Its memory stays until no rank has mapped it.
-pub(super) fn remove(name: &str) {
-    let _ = fs::remove_file(path(name));
+pub(super) fn remove_name(name: &str) {
+    let _ = fs::remove_file(segment_path(name));
 }
 
 /// Reserves the memory of a new file, and lets the ranks claim their areas.
-fn prepare(name: &str, file: &File, ranks: usize) -> io::Result<()> {
+fn prepare_file(name: &str, file: &File, ranks: usize) -> io::Result<()> {
     // SAFETY: an open file. Reserving its memory keeps later writes from running out of it (SIGBUS).
     let result = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, segment_len(ranks) as libc::off_t) };
     if result != 0 {

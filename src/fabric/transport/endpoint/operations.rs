@@ -53,7 +53,7 @@ impl LibraryCall {
     /// Calls of one queue to one peer keep their order; calls of different queues do not wait for each other.
     pub(super) const QUEUES: usize = 3;
 
-    const fn queue(self) -> usize {
+    const fn queue_index(self) -> usize {
         match self {
             Self::Receive | Self::AwaitCts => 0,
             Self::Inject | Self::Send | Self::SendData => 1,
@@ -61,7 +61,7 @@ impl LibraryCall {
         }
     }
 
-    const fn name(self) -> &'static str {
+    const fn function_name(self) -> &'static str {
         match self {
             Self::Receive | Self::AwaitCts => "fi_trecv",
             Self::Inject | Self::SendCts => "fi_tinject",
@@ -118,7 +118,7 @@ impl TaggedEndpoint {
         self.slots.0.iter().filter(|&&slot| unsafe { !(*slot).done }).count()
     }
 
-    fn take(&mut self, call: LibraryCall, message: TaggedMessage) -> u32 {
+    fn take_slot(&mut self, call: LibraryCall, message: TaggedMessage) -> u32 {
         let index = self.free.pop().unwrap_or_else(|| {
             let index = self.slots.0.len() as u32;
             let context = fi_context2 { internal: [ptr::null_mut(); 8] };
@@ -162,11 +162,11 @@ impl TaggedEndpoint {
     ) -> Result<u32, Error> {
         self.check_length("fi_trecv", peer, len)?;
         let message = TaggedMessage { peer, address, tag: with_length(tag, len), data, len };
-        let index = self.take(LibraryCall::Receive, message);
-        self.start(index)?;
+        let index = self.take_slot(LibraryCall::Receive, message);
+        self.start_operation(index)?;
         if self.rendezvous && len > self.inject_size {
-            let cts = self.take(LibraryCall::SendCts, message);
-            self.start(cts)?;
+            let cts = self.take_slot(LibraryCall::SendCts, message);
+            self.start_operation(cts)?;
         }
         Ok(index)
     }
@@ -191,7 +191,7 @@ impl TaggedEndpoint {
             _ if self.data => LibraryCall::SendData,
             _ => LibraryCall::Send,
         };
-        if call == LibraryCall::Inject && self.blocked[peer * LibraryCall::QUEUES + call.queue()] == 0 {
+        if call == LibraryCall::Inject && self.blocked[peer * LibraryCall::QUEUES + call.queue_index()] == 0 {
             // The usual case of a short message needs no slot.
             // SAFETY: the endpoint is open; the caller guarantees the memory.
             let result = unsafe { fabric_sys::fi_tinject(self.objects.ep, data.cast(), len, address, tag) };
@@ -203,8 +203,8 @@ impl TaggedEndpoint {
             self.awaiting_cts += 1;
         }
         // The memory of a send is only read.
-        let index = self.take(call, TaggedMessage { peer, address, tag, data: data.cast_mut(), len });
-        self.start(index)?;
+        let index = self.take_slot(call, TaggedMessage { peer, address, tag, data: data.cast_mut(), len });
+        self.start_operation(index)?;
         Ok(Some(index))
     }
 
@@ -212,18 +212,18 @@ impl TaggedEndpoint {
         if len <= self.longest_message {
             return Ok(());
         }
-        Err(self.failure(operation, Some(peer), fabric_sys::FI_EMSGSIZE, None))
+        Err(self.call_failure(operation, Some(peer), fabric_sys::FI_EMSGSIZE, None))
     }
 
     /// Calls the library for an operation, or defers it.
-    fn start(&mut self, index: u32) -> Result<(), Error> {
+    fn start_operation(&mut self, index: u32) -> Result<(), Error> {
         // SAFETY: only this type uses this part of a slot.
         let (call, peer) = unsafe {
             let slot = self.slots.0[index as usize];
             ((*slot).call, (*slot).message.peer)
         };
-        let queue = peer * LibraryCall::QUEUES + call.queue();
-        if self.blocked[queue] > 0 || !self.call(index)? {
+        let queue = peer * LibraryCall::QUEUES + call.queue_index();
+        if self.blocked[queue] > 0 || !self.call_library(index)? {
             self.deferred.push(index);
             self.blocked[queue] += 1;
         }
@@ -231,7 +231,7 @@ impl TaggedEndpoint {
     }
 
     /// Calls the library for an operation. False when it has no room.
-    fn call(&mut self, index: u32) -> Result<bool, Error> {
+    fn call_library(&mut self, index: u32) -> Result<bool, Error> {
         let ep = self.objects.ep;
         let slot = self.slots.0[index as usize];
         let context = slot.cast::<c_void>();
@@ -265,16 +265,16 @@ impl TaggedEndpoint {
             return Ok(false);
         }
         if result != 0 {
-            return Err(self.failure(call.name(), Some(peer), -result as c_int, None));
+            return Err(self.call_failure(call.function_name(), Some(peer), -result as c_int, None));
         }
         if matches!(call, LibraryCall::Inject | LibraryCall::SendCts | LibraryCall::SendRts) {
-            self.complete(slot);
+            self.complete_operation(slot);
         }
         Ok(true)
     }
 
     /// Records the end of an operation.
-    fn complete(&mut self, slot: *mut PostedOperation) {
+    fn complete_operation(&mut self, slot: *mut PostedOperation) {
         // SAFETY: one of the slots; the library is done with it.
         unsafe {
             (*slot).done = true;
@@ -285,7 +285,7 @@ impl TaggedEndpoint {
     }
 
     /// Tries the deferred calls again.
-    pub(super) fn retry(&mut self) -> Result<(), Error> {
+    pub(super) fn retry_deferred(&mut self) -> Result<(), Error> {
         if self.deferred.is_empty() {
             return Ok(());
         }
@@ -298,8 +298,8 @@ impl TaggedEndpoint {
                 let slot = self.slots.0[index as usize];
                 ((*slot).call, (*slot).message.peer)
             };
-            let queue = peer * LibraryCall::QUEUES + call.queue();
-            if self.stuck[queue] != self.pass && self.call(index)? {
+            let queue = peer * LibraryCall::QUEUES + call.queue_index();
+            if self.stuck[queue] != self.pass && self.call_library(index)? {
                 self.blocked[queue] -= 1;
             } else {
                 self.stuck[queue] = self.pass;
@@ -315,7 +315,7 @@ impl TaggedEndpoint {
     ///
     /// # Safety
     /// `entry` must be a completion of this endpoint.
-    pub(super) unsafe fn completed(&mut self, entry: &fi_cq_tagged_entry) -> Result<(), Error> {
+    pub(super) unsafe fn record_completion(&mut self, entry: &fi_cq_tagged_entry) -> Result<(), Error> {
         self.idle = 0;
         let slot = entry.op_context.cast::<PostedOperation>();
         if slot.is_null() {
@@ -329,7 +329,7 @@ impl TaggedEndpoint {
                 self.awaiting_cts -= 1;
                 // SAFETY: as above; the library is done with the first part of the operation.
                 unsafe { (*slot).call = LibraryCall::Send };
-                self.start(index)
+                self.start_operation(index)
             }
             LibraryCall::Receive if self.rendezvous && entry.tag & RTS != 0 => {
                 let length = entry.data as usize;
@@ -337,20 +337,20 @@ impl TaggedEndpoint {
                     return Err(self.length_error(peer, expected, Some(length)));
                 }
                 // A request to send; the message itself is still to come.
-                self.start(index)
+                self.start_operation(index)
             }
             LibraryCall::Receive if entry.len != expected => {
                 Err(self.length_error(peer, expected, Some(entry.len)))
             }
             _ => {
-                self.complete(slot);
+                self.complete_operation(slot);
                 Ok(())
             }
         }
     }
 
     /// Returns the message of a failed operation; true for a receive.
-    pub(super) fn failed(&self, context: *mut c_void) -> Option<(TaggedMessage, bool)> {
+    pub(super) fn failed_message(&self, context: *mut c_void) -> Option<(TaggedMessage, bool)> {
         let slot = *self.slots.0.iter().find(|slot| slot.cast::<c_void>() == context)?;
         // SAFETY: one of the slots.
         unsafe { Some(((*slot).message, (*slot).call == LibraryCall::Receive)) }
@@ -375,8 +375,8 @@ impl TaggedEndpoint {
                 (needs_rts, (*slot).message)
             };
             if needs_rts {
-                let rts = self.take(LibraryCall::SendRts, message);
-                self.start(rts)?;
+                let rts = self.take_slot(LibraryCall::SendRts, message);
+                self.start_operation(rts)?;
             }
         }
         Ok(())

@@ -13,9 +13,9 @@ use crate::world;
 
 impl Network {
     /// Reports this rank's stage to the other ranks of this process.
-    pub(super) fn register(&self, stage: Stage) {
+    pub(super) fn register_stage(&self, stage: Stage) {
         let in_memory = self.endpoints.iter().filter(|endpoint| endpoint.provider == "shm");
-        in_memory.for_each(|endpoint| self.deferred_close.register(&endpoint.address, stage));
+        in_memory.for_each(|endpoint| self.deferred_close.register_stage(&endpoint.address, stage));
     }
 
     /// Exchanges addresses, and announces this rank to its peers; returns the routes to them, and the
@@ -40,10 +40,10 @@ impl Network {
             let inserted = peers.try_for_each(|(peer, address)| {
                 let own = own.filter(|_| !address.is_empty()).ok_or_else(|| no_address(peer))?;
                 if name == "shm" {
-                    self.deferred_close.check(address, Stage::Opened)?;
+                    self.deferred_close.check_address(address, Stage::Opened)?;
                     in_memory.push(address.clone());
                 }
-                let address = endpoints[own].insert(peer, address)?;
+                let address = endpoints[own].insert_peer(peer, address)?;
                 routes[peer] = Some(Route { endpoint: own, address });
                 Ok(())
             });
@@ -53,10 +53,10 @@ impl Network {
             if let Some(Route { endpoint, address }) = *route
                 && peer != rank
             {
-                endpoints[endpoint].announce(address);
+                endpoints[endpoint].announce_to(address);
             }
         }
-        self.register(Stage::Announced);
+        self.register_stage(Stage::Announced);
         let nowhere = Route { endpoint: 0, address: fabric_sys::FI_ADDR_NOTAVAIL };
         Ok((routes.into_iter().map(|route| route.unwrap_or(nowhere)).collect(), in_memory))
     }
@@ -64,11 +64,13 @@ impl Network {
     /// Reads the announcements of all other ranks. They have announced themselves by now. `peers` are their
     /// addresses in shared memory.
     pub(super) fn read_announcements(&mut self, peers: &[Vec<u8>]) -> Result<(), Error> {
-        let announced = peers.iter().try_for_each(|peer| self.deferred_close.check(peer, Stage::Announced));
-        let read = announced
-            .and_then(|()| self.endpoints.iter_mut().try_for_each(|endpoint| endpoint.progress().map(drop)));
+        let announced =
+            peers.iter().try_for_each(|peer| self.deferred_close.check_address(peer, Stage::Announced));
+        let read = announced.and_then(|()| {
+            self.endpoints.iter_mut().try_for_each(|endpoint| endpoint.make_progress().map(drop))
+        });
         if read.is_ok() {
-            self.register(Stage::Connected);
+            self.register_stage(Stage::Connected);
         }
         on_all_ranks(&self.world, read)
     }
@@ -78,7 +80,7 @@ impl Network {
     /// peers' addresses in shared memory. Collective. Fails on all ranks if memory not yet mapped by a rank
     /// has lost its name: it cannot be mapped any more.
     pub(super) fn remove_names(&self, peers: &[Vec<u8>]) -> Result<(), Error> {
-        let unmapped = shm::unmapped(peers);
+        let unmapped = shm::unmapped_files(peers);
         let lost = unmapped.iter().find(|file| !file.exists());
         let reachable = lost.map_or(Ok(()), |file| {
             let problem = format!(
@@ -88,12 +90,13 @@ impl Network {
             );
             Err(Error::Provider { provider: "shm".to_owned(), problem })
         });
-        let connected = peers.iter().try_for_each(|peer| self.deferred_close.check(peer, Stage::Connected));
+        let connected =
+            peers.iter().try_for_each(|peer| self.deferred_close.check_address(peer, Stage::Connected));
         on_all_ranks(&self.world, connected.and(reachable))?;
         let all = self.world.all_gather(&[u8::from(unmapped.is_empty())])?;
         if all.iter().all(|mapped| mapped == &[1]) {
             let in_memory = self.endpoints.iter().filter(|endpoint| endpoint.provider == "shm");
-            in_memory.for_each(|endpoint| shm::unlink(&endpoint.address));
+            in_memory.for_each(|endpoint| shm::unlink_name(&endpoint.address));
         }
         Ok(())
     }

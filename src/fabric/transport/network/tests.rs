@@ -30,7 +30,7 @@ fn in_threads(provider: Option<&str>, ranks: usize, name: &str) {
             let folder = &folder;
             scope.spawn(move || {
                 let world = FolderWorld::handle(folder, rank, ranks);
-                let mut network = Network::open(&world, provider, None).unwrap();
+                let mut network = Network::connect_ranks(&world, provider, None).unwrap();
                 scenario(name, &mut network);
                 world.barrier().unwrap();
             });
@@ -44,7 +44,7 @@ fn leave_with_operations_in_flight(asked_for: bool) {
     thread::scope(|scope| {
         let leave = |rank: usize| {
             let world = FolderWorld::handle(&folder, rank, 2);
-            let mut network = Network::open(&world, Some("shm"), None).unwrap();
+            let mut network = Network::connect_ranks(&world, Some("shm"), None).unwrap();
             let buffers = left_in_flight(&mut network, asked_for);
             drop(network);
             // Now both have left, and are closed.
@@ -117,7 +117,7 @@ fn threads_exchange_messages_of_all_sizes() {
 fn a_provider_that_is_not_there_is_named_with_those_that_are() {
     let folder = new_folder();
     let world = FolderWorld::handle(&folder, 0, 1);
-    let error = Network::open(&world, Some("nonsense"), None).err().unwrap().to_string();
+    let error = Network::connect_ranks(&world, Some("nonsense"), None).err().unwrap().to_string();
     assert!(error.starts_with("provider 'nonsense': libfabric "), "{error}");
     assert!(error.contains("available: ") && error.contains("shm"), "{error}");
     fs::remove_dir_all(folder).unwrap();
@@ -153,8 +153,8 @@ fn rank_in_a_process() {
     // SAFETY: ends this process when it hangs.
     unsafe { libc::alarm(90) };
     let world = FolderWorld::handle(Path::new(&variable("FOLDER")), rank, size);
-    let mut network = Network::open(&world, Some(&variable("PROVIDER")), None).unwrap();
-    println!("{:?}", network.summary());
+    let mut network = Network::connect_ranks(&world, Some(&variable("PROVIDER")), None).unwrap();
+    println!("{:?}", network.transport_summary());
     scenario(&variable("SCENARIO"), &mut network);
     drop(network);
     println!("rank {rank} is done");

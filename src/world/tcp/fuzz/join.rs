@@ -3,7 +3,7 @@
 use super::{KEY, SIZE, Script, member, received};
 use crate::world::RendezvousConfig;
 use crate::world::tcp::rendezvous::{Handshake, JoinError};
-use crate::world::tcp::wire::{Frame, Member};
+use crate::world::tcp::wire::{Frame, JobMember};
 
 /// Plays the input as the bytes of a server at rank 0's address to a joining rank, in pieces. Returns the
 /// outcome.
@@ -39,14 +39,14 @@ pub fn join(data: &[u8]) -> String {
     let (outcome, left) = play(&config, &sent, 1 + cut % 64);
     assert_eq!(outcome, whole.0, "the outcome depends on the pieces");
     let mut decoder = received(&sent);
-    let reply = decoder.next();
+    let reply = decoder.next_frame();
     let accepted = matches!(reply, Ok(Some(Frame::Accepted)));
     match &outcome {
         Ok(members) => {
             assert!(accepted && members.len() == SIZE);
-            assert_eq!(decoder.next(), Ok(Some(Frame::Members(members.clone()))));
+            assert_eq!(decoder.next_frame(), Ok(Some(Frame::Members(members.clone()))));
             // Bytes after the list of ranks are kept.
-            assert!(left <= decoder.buffered() && whole.1 == decoder.buffered());
+            assert!(left <= decoder.buffered_len() && whole.1 == decoder.buffered_len());
             "met".to_owned()
         }
         Err(JoinError::Retry(reason)) => {
@@ -62,21 +62,21 @@ pub fn join(data: &[u8]) -> String {
 
 /// Feeds the bytes to a joining rank, in pieces of the given length. Returns the outcome and the number of
 /// buffered bytes.
-fn play(config: &RendezvousConfig, sent: &[u8], piece: usize) -> (Result<Vec<Member>, JoinError>, usize) {
+fn play(config: &RendezvousConfig, sent: &[u8], piece: usize) -> (Result<Vec<JobMember>, JoinError>, usize) {
     let mut handshake = Handshake::new(config, "127.0.0.1:29500");
     for bytes in sent.chunks(piece) {
-        match handshake.receive(bytes) {
+        match handshake.receive_bytes(bytes) {
             Ok(None) => {
                 let max = Frame::max_members_len(SIZE) + 64 + piece;
                 assert!(
-                    handshake.decoder.buffered() <= max,
+                    handshake.decoder.buffered_len() <= max,
                     "{} bytes are buffered",
-                    handshake.decoder.buffered()
+                    handshake.decoder.buffered_len()
                 );
             }
-            Ok(Some(members)) => return (Ok(members), handshake.decoder.buffered()),
+            Ok(Some(members)) => return (Ok(members), handshake.decoder.buffered_len()),
             Err(failure) => return (Err(failure), 0),
         }
     }
-    (Err(handshake.ended()), 0)
+    (Err(handshake.ended_error()), 0)
 }

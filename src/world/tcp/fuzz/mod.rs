@@ -9,7 +9,7 @@ mod service;
 mod stream;
 mod wire;
 
-use super::wire::{Frame, FrameDecoder, Member};
+use super::wire::{Frame, FrameDecoder, JobMember};
 use crate::world::host::Host;
 
 pub use join::join;
@@ -47,8 +47,8 @@ const KEY: &str = "our job";
 /// Size of the job. Rank 1 joins before the untrusted peers, the last rank after them.
 const SIZE: usize = 4;
 
-fn member(name: &str) -> Member {
-    Member { host: Host { name: name.to_owned(), id: name.to_owned() }, local: None }
+fn member(name: &str) -> JobMember {
+    JobMember { host: Host { name: name.to_owned(), id: name.to_owned() }, local: None }
 }
 
 fn hello(rank: usize, size: usize, key: &str, name: &str) -> Vec<u8> {
@@ -58,7 +58,7 @@ fn hello(rank: usize, size: usize, key: &str, name: &str) -> Vec<u8> {
 /// Returns a decoder of a new connection with these received bytes.
 fn received(bytes: &[u8]) -> FrameDecoder {
     let mut decoder = FrameDecoder::new();
-    decoder.push(bytes);
+    decoder.push_bytes(bytes);
     decoder
 }
 

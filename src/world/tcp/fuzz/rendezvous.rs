@@ -89,7 +89,7 @@ pub fn rendezvous(data: &[u8]) -> Outcome {
         assert_eq!(member.host.name, "honest");
         assert_eq!(job.streams[stream].borrow().replied, Frame::Accepted.encode_first());
     }
-    let missing: Vec<usize> = job.acceptor.missing().collect();
+    let missing: Vec<usize> = job.acceptor.missing_ranks().collect();
     assert!(!missing.contains(&1) && !missing.contains(&last));
     assert!(
         job.acceptor.timeout_message("here", Duration::from_secs(1)).starts_with("the rendezvous at here")
@@ -159,7 +159,7 @@ impl Job<'_> {
             }
             first = false;
             let accepted_ranks = self.accepted_ranks();
-            self.acceptor.poll(&joined, &pending, self.now);
+            self.acceptor.handle_readable(&joined, &pending, self.now);
             self.outcome.accepted += self.accepted_ranks().saturating_sub(accepted_ranks);
             self.record_rejection();
             self.check_invariants();
@@ -178,7 +178,7 @@ impl Job<'_> {
         assert!(self.acceptor.joined[0].is_none(), "a peer was accepted as rank 0");
         assert!(self.acceptor.pending.len() <= MAX_PENDING);
         for pending in &self.acceptor.pending {
-            let count = pending.decoder.buffered();
+            let count = pending.decoder.buffered_len();
             assert!(count < 4096, "{count} bytes of a hello");
         }
         for (rank, (stream, member)) in self
@@ -192,7 +192,7 @@ impl Job<'_> {
             assert!(!stream.ready(), "rank {rank} is accepted though it has disconnected or sent data");
             let stream = stream.0.borrow();
             let sent = Frame::Hello(rank as u32, SIZE as u32, KEY.to_owned(), member.clone());
-            assert_eq!(received(&stream.consumed).next(), Ok(Some(sent)));
+            assert_eq!(received(&stream.consumed).next_frame(), Ok(Some(sent)));
             assert_eq!(stream.replied, Frame::Accepted.encode_first());
         }
         let open = self.streams.iter().filter(|stream| Rc::strong_count(stream) > 1).count();
@@ -207,10 +207,10 @@ impl Job<'_> {
                 continue;
             }
             let mut replied = received(&stream.replied);
-            let Ok(Some(reply)) = replied.next() else { panic!("no reply") };
-            assert_eq!(replied.buffered(), 0);
+            let Ok(Some(reply)) = replied.next_frame() else { panic!("no reply") };
+            assert_eq!(replied.buffered_len(), 0);
             // A peer without the job's key learns nothing about the job.
-            let Ok(Some(Frame::Hello(_, _, key, _))) = received(&stream.consumed).next() else {
+            let Ok(Some(Frame::Hello(_, _, key, _))) = received(&stream.consumed).next_frame() else {
                 panic!("a reply without a hello")
             };
             assert_eq!(reply == Frame::OtherJob, key != KEY);

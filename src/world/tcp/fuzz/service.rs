@@ -1,9 +1,9 @@
 //! Connected ranks.
 
 use super::{Script, member};
-use crate::world::call::{Contribution, pack};
-use crate::world::tcp::connection::Connection;
-use crate::world::tcp::service::{Peer, handle_frames};
+use crate::world::call::{Contribution, pack_messages};
+use crate::world::tcp::connection::FrameConnection;
+use crate::world::tcp::service::{ServedPeer, handle_frames};
 use crate::world::tcp::state::TcpState;
 use crate::world::tcp::wire::{Frame, FrameDecoder};
 use crate::world::{Awaited, Called, Error, Options, Wait};
@@ -25,7 +25,7 @@ enum Action {
 }
 
 /// The current call, and its expected contributions.
-struct Call {
+struct CurrentCall {
     number: u64,
     contributions: Vec<Option<Contribution>>,
 }
@@ -45,7 +45,7 @@ pub fn service(data: &[u8]) {
             (peer != rank && (rank == 0 || peer == 0)).then(|| {
                 let (own, other) = UnixStream::pair().unwrap();
                 sockets.push(other);
-                Connection::new(TcpStream::from(OwnedFd::from(own))).unwrap()
+                FrameConnection::new(TcpStream::from(OwnedFd::from(own))).unwrap()
             })
         })
         .collect();
@@ -55,15 +55,15 @@ pub fn service(data: &[u8]) {
     let members = (0..SIZE).map(|rank| member(&format!("node{rank}"))).collect();
     let state = TcpState::new(rank, members, connections, Options::default(), wake);
     let now = Instant::now();
-    let mut peers: Vec<(usize, Peer<'_>)> = state
+    let mut peers: Vec<(usize, ServedPeer<'_>)> = state
         .connections
         .iter()
         .enumerate()
         .filter_map(|(peer, connection)| {
-            Some((peer, Peer::new(peer, connection.as_ref()?, FrameDecoder::default(), now)))
+            Some((peer, ServedPeer::new(peer, connection.as_ref()?, FrameDecoder::default(), now)))
         })
         .collect();
-    let mut call = Call { number: 0, contributions: vec![None; SIZE] };
+    let mut call = CurrentCall { number: 0, contributions: vec![None; SIZE] };
     let mut active = BTreeSet::new();
     while !script.0.is_empty() && state.failure.get().is_none() {
         let action = script.number();
@@ -74,19 +74,19 @@ pub fn service(data: &[u8]) {
             Action::Contribute(own) => {
                 if call.contributions[0].is_none() {
                     call.contributions[0] = Some(own.clone());
-                    state.contribute(0, call.number, own);
+                    state.add_contribution(0, call.number, own);
                 }
             }
             Action::SendRaw(bytes) => {
                 active.insert(*index);
-                peer.decoder.push(&bytes);
+                peer.decoder.push_bytes(&bytes);
                 handle_frames(&state, peer);
             }
             Action::Send(frame) => {
                 active.insert(*index);
                 call.expect(*index, &frame);
                 for piece in frame.encode().chunks(1 + length % 7) {
-                    peer.decoder.push(piece);
+                    peer.decoder.push_bytes(piece);
                     handle_frames(&state, peer);
                 }
             }
@@ -113,7 +113,7 @@ fn next_action(script: &mut Script<'_>, kind: usize, length: usize, rank: usize,
             return Action::Contribute(Contribution::Message(script.bytes(length).to_vec()));
         }
         1 | 2 => Frame::Released(number),
-        3 | 4 => Frame::Gathered(number, pack((0..SIZE).map(|_| script.bytes(length)))),
+        3 | 4 => Frame::Gathered(number, pack_messages((0..SIZE).map(|_| script.bytes(length)))),
         5 => Frame::Gathered(number, script.bytes(length).to_vec()),
         6 => Frame::Failed(3, Error::Mismatch("ranks differ".to_owned())),
         11 => Frame::Goodbye,
@@ -150,7 +150,7 @@ fn next_action(script: &mut Script<'_>, kind: usize, length: usize, rank: usize,
     })
 }
 
-impl Call {
+impl CurrentCall {
     fn expect(&mut self, peer: usize, frame: &Frame) {
         let contribution = match frame {
             Frame::Barrier(number) if *number == self.number => Contribution::Barrier,
@@ -184,7 +184,9 @@ impl Call {
 
 fn check_failure(state: &TcpState, active: &BTreeSet<usize>) {
     match state.failure.get().map(|failure| &failure.error) {
-        None => assert!(state.connections.iter().flatten().all(Connection::is_open) || !active.is_empty()),
+        None => {
+            assert!(state.connections.iter().flatten().all(FrameConnection::is_open) || !active.is_empty())
+        }
         Some(Error::RankFailed { rank, .. }) => {
             // Rank 0 may report a failure of any rank.
             assert!(state.rank != 0 || active.contains(rank), "rank {rank} did nothing wrong");

@@ -1,10 +1,10 @@
 //! Rank 0's side of the rendezvous.
 
 use super::Connected;
-use super::address::{format_address, group, ranges, resolve};
+use super::address::{format_address, format_ranges, group_by_key, resolve_host};
 use crate::world::limits::MAX_NAME;
 use crate::world::tcp::poll::Poll;
-use crate::world::tcp::wire::{Frame, FrameDecoder, HANDSHAKE_TIMEOUT, MAX_HELLO, Member};
+use crate::world::tcp::wire::{Frame, FrameDecoder, HANDSHAKE_TIMEOUT, JobMember, MAX_HELLO};
 use crate::world::{Error, RendezvousConfig};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -20,7 +20,7 @@ pub(crate) const MAX_ACCEPTS: usize = 64;
 /// Number of descriptors reserved for other uses: files, GPUs, a network.
 const OTHER_DESCRIPTORS: usize = 512;
 
-pub(crate) struct Pending<S> {
+pub(crate) struct PendingConnection<S> {
     pub(crate) stream: S,
     pub(crate) decoder: FrameDecoder,
     since: Instant,
@@ -30,8 +30,8 @@ pub(crate) struct Pending<S> {
 /// State of rank 0 during the rendezvous, over any non-blocking stream.
 pub(crate) struct Acceptor<'a, S> {
     config: &'a RendezvousConfig,
-    pub(crate) pending: VecDeque<Pending<S>>,
-    pub(crate) joined: Vec<Option<(S, Member)>>,
+    pub(crate) pending: VecDeque<PendingConnection<S>>,
+    pub(crate) joined: Vec<Option<(S, JobMember)>>,
     /// Hosts of ranks that joined and disconnected.
     disconnected: Vec<Option<String>>,
     /// Names a rank started for another number of ranks.
@@ -44,7 +44,7 @@ pub(crate) struct Acceptor<'a, S> {
 ///
 /// # Errors
 /// If no port is available.
-pub(crate) fn listen(config: &RendezvousConfig) -> Result<TcpListener, Error> {
+pub(crate) fn listen_on_port(config: &RendezvousConfig) -> Result<TcpListener, Error> {
     let loopback = |name: &str| match name.parse::<IpAddr>() {
         Ok(address) => address.is_loopback().then_some(address),
         Err(_) => name.eq_ignore_ascii_case("localhost").then_some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
@@ -78,7 +78,7 @@ pub(crate) fn listen(config: &RendezvousConfig) -> Result<TcpListener, Error> {
     Err(Error::Rendezvous(format!(
         "rank 0 cannot listen on port {}: {error}; another job or program may be using it: choose another \
          with MASTER_PORT or NCCL_BENCH_ADDR",
-        ranges(&ports)
+        format_ranges(&ports)
     )))
 }
 
@@ -101,7 +101,7 @@ fn raise_descriptor_limit(size: usize) {
 /// or belong to another host. Empty if one of the names belongs to this host.
 fn name_problems(config: &RendezvousConfig, port: u16) -> String {
     let is_own = |address: &SocketAddr| UdpSocket::bind((address.ip(), 0)).is_ok();
-    let problem = |name: &String| match resolve(name, port) {
+    let problem = |name: &String| match resolve_host(name, port) {
         Err(error) => Some(format!("; rank 0's name {name} cannot be resolved here: {error}")),
         Ok(addresses) if addresses.iter().any(is_own) => None,
         Ok(_) => Some(format!(
@@ -115,7 +115,7 @@ fn name_problems(config: &RendezvousConfig, port: u16) -> String {
 pub(crate) fn accept_ranks(
     config: &RendezvousConfig,
     listener: &TcpListener,
-    member: Member,
+    member: JobMember,
     timeout: Duration,
     deadline: Instant,
 ) -> Result<Connected, Error> {
@@ -123,14 +123,14 @@ pub(crate) fn accept_ranks(
     let port = listener.local_addr().map_or(0, |address| address.port());
     let address = format_address(config.hosts.first().map_or("", String::as_str), port);
     let mut acceptor = Acceptor::<TcpStream>::new(config);
-    while acceptor.missing().next().is_some() {
+    while acceptor.missing_ranks().next().is_some() {
         let now = Instant::now();
         if now >= deadline {
             let message = acceptor.timeout_message(&address, timeout) + &name_problems(config, port);
             acceptor.tell_joined(&message);
             return Err(Error::TimedOut(message));
         }
-        acceptor.serve(listener, deadline - now).map_err(|error| {
+        acceptor.serve_connections(listener, deadline - now).map_err(|error| {
             Error::Rendezvous(format!("rank 0 cannot wait for connections at {address}: {error}"))
         })?;
         if let Some(conflict) = acceptor.size_conflict.take() {
@@ -152,35 +152,35 @@ pub(crate) fn accept_ranks(
 }
 
 impl Acceptor<'_, TcpStream> {
-    pub(crate) fn serve(&mut self, listener: &TcpListener, timeout: Duration) -> io::Result<()> {
+    pub(crate) fn serve_connections(&mut self, listener: &TcpListener, timeout: Duration) -> io::Result<()> {
         let now = Instant::now();
         let oldest =
             self.pending.front().map(|pending| HANDSHAKE_TIMEOUT.saturating_sub(now - pending.since));
         let mut poll = Poll::default();
-        let new = poll.add(listener, false);
+        let new = poll.add_connection(listener, false);
         let pending: Vec<usize> =
-            self.pending.iter().map(|pending| poll.add(&pending.stream, false)).collect();
+            self.pending.iter().map(|pending| poll.add_connection(&pending.stream, false)).collect();
         let joined: Vec<(usize, usize)> = self
             .joined
             .iter()
             .enumerate()
-            .filter_map(|(rank, joined)| Some((rank, poll.add(&joined.as_ref()?.0, false))))
+            .filter_map(|(rank, joined)| Some((rank, poll.add_connection(&joined.as_ref()?.0, false))))
             .collect();
-        poll.wait(oldest.map_or(timeout, |oldest| oldest.min(timeout)))?;
-        let new = poll.readable(new);
-        let pending: Vec<bool> = pending.into_iter().map(|index| poll.readable(index)).collect();
+        poll.wait_for_ready(oldest.map_or(timeout, |oldest| oldest.min(timeout)))?;
+        let new = poll.is_readable(new);
+        let pending: Vec<bool> = pending.into_iter().map(|index| poll.is_readable(index)).collect();
         let joined: Vec<usize> =
-            joined.into_iter().filter(|&(_, index)| poll.readable(index)).map(|(rank, _)| rank).collect();
+            joined.into_iter().filter(|&(_, index)| poll.is_readable(index)).map(|(rank, _)| rank).collect();
         drop(poll);
-        self.poll(&joined, &pending, Instant::now());
+        self.handle_readable(&joined, &pending, Instant::now());
         if new {
-            self.accept(listener);
+            self.accept_connections(listener);
         }
         Ok(())
     }
 
     /// Accepts up to [`MAX_ACCEPTS`] connections: they may arrive as fast as they are accepted.
-    fn accept(&mut self, listener: &TcpListener) {
+    fn accept_connections(&mut self, listener: &TcpListener) {
         for _ in 0..MAX_ACCEPTS {
             match listener.accept() {
                 Ok((stream, _)) => {
@@ -226,37 +226,42 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
         }
     }
 
-    pub(crate) fn missing(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn missing_ranks(&self) -> impl Iterator<Item = usize> {
         self.joined.iter().enumerate().skip(1).filter(|(_, joined)| joined.is_none()).map(|(rank, _)| rank)
     }
 
     /// Handles readable connections: the connections of the ranks in `joined`, and the pending ones marked
     /// `true` in `pending`.
-    pub(crate) fn poll(&mut self, joined: &[usize], pending: &[bool], now: Instant) {
+    pub(crate) fn handle_readable(&mut self, joined: &[usize], pending: &[bool], now: Instant) {
         // A joined rank sends nothing until the rendezvous is complete, so its connection has closed.
         for &rank in joined {
-            self.disconnect(rank);
+            self.disconnect_rank(rank);
         }
         for (mut connection, &ready) in std::mem::take(&mut self.pending).into_iter().zip(pending) {
             connection.polled = true;
             if ready {
                 self.read_hello(connection, now);
             } else if now - connection.since >= HANDSHAKE_TIMEOUT {
-                self.reject(&mut connection.stream, None, "it sent nothing in time".to_owned());
+                self.reject_connection(&mut connection.stream, None, "it sent nothing in time".to_owned());
             } else {
                 self.pending.push_back(connection);
             }
         }
     }
 
-    fn disconnect(&mut self, rank: usize) {
+    fn disconnect_rank(&mut self, rank: usize) {
         if let Some((_, member)) = self.joined[rank].take() {
             self.disconnected[rank] = Some(member.host.name);
         }
     }
 
     pub(crate) fn add_pending(&mut self, stream: S, now: Instant) {
-        self.pending.push_back(Pending { stream, decoder: FrameDecoder::new(), since: now, polled: false });
+        self.pending.push_back(PendingConnection {
+            stream,
+            decoder: FrameDecoder::new(),
+            since: now,
+            polled: false,
+        });
         if self.pending.len() > MAX_PENDING {
             self.evict_oldest("too many connections were pending");
         }
@@ -271,7 +276,7 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
         }
     }
 
-    fn reject(&mut self, stream: &mut S, reply: Option<Frame>, reason: String) {
+    fn reject_connection(&mut self, stream: &mut S, reply: Option<Frame>, reason: String) {
         if let Some(reply) = reply {
             // The peer may have closed the connection.
             let _ = stream.write_all(&reply.encode_first());
@@ -281,18 +286,18 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
     }
 
     /// Reads from a pending connection, and handles its hello once it is complete.
-    fn read_hello(&mut self, mut connection: Pending<S>, now: Instant) {
+    fn read_hello(&mut self, mut connection: PendingConnection<S>, now: Instant) {
         let mut buffer = [0; 2048];
         let read = match connection.stream.read(&mut buffer) {
             Ok(0) => Err("it closed the connection before its hello".to_owned()),
-            Err(error) if waits(&error) => Ok(0),
+            Err(error) if is_waiting(&error) => Ok(0),
             read => read.map_err(|error| error.to_string()),
         };
         let frame = read.and_then(|count| {
-            connection.decoder.push(&buffer[..count]);
+            connection.decoder.push_bytes(&buffer[..count]);
             connection.decoder.next_within(MAX_HELLO).map_err(|malformed| malformed.0)
         });
-        let more = connection.decoder.buffered();
+        let more = connection.decoder.buffered_len();
         let reason = match frame {
             Ok(None) if now - connection.since < HANDSHAKE_TIMEOUT => {
                 return self.pending.push_back(connection);
@@ -309,20 +314,20 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
             Ok(Some(_)) => "another frame than a hello".to_owned(),
             Err(reason) => reason,
         };
-        self.reject(&mut connection.stream, None, reason);
+        self.reject_connection(&mut connection.stream, None, reason);
     }
 
-    fn handle_hello(&mut self, mut stream: S, (rank, size): (usize, usize), key: &str, member: Member) {
+    fn handle_hello(&mut self, mut stream: S, (rank, size): (usize, usize), key: &str, member: JobMember) {
         if key != self.config.key {
             let reason = format!("it belongs to another job (`{key}`, this one is `{}`)", self.config.key);
-            return self.reject(&mut stream, Some(Frame::OtherJob), reason);
+            return self.reject_connection(&mut stream, Some(Frame::OtherJob), reason);
         }
         // A rank without a reply in time has closed its connection and connected again. Both events may be
         // pending, and the closed connection must not cause a rejection.
         if let Some(Some((joined, _))) = self.joined.get_mut(rank)
             && has_ended(joined)
         {
-            self.disconnect(rank);
+            self.disconnect_rank(rank);
         }
         let host = &member.host.name;
         let reason = if size != self.config.size {
@@ -341,33 +346,38 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
             format!("rank {rank} of {size} was started twice, on {} and on {host}", first.host.name)
         } else if has_ended(&mut stream) || stream.write_all(&Frame::Accepted.encode_first()).is_err() {
             self.disconnected[rank] = Some(member.host.name);
-            return self.reject(&mut stream, None, "it closed the connection after its hello".to_owned());
+            return self.reject_connection(
+                &mut stream,
+                None,
+                "it closed the connection after its hello".to_owned(),
+            );
         } else {
             self.joined[rank] = Some((stream, member));
             return;
         };
-        self.reject(&mut stream, Some(Frame::Rejected(reason.clone())), reason);
+        self.reject_connection(&mut stream, Some(Frame::Rejected(reason.clone())), reason);
     }
 
     pub(crate) fn timeout_message(&self, address: &str, timeout: Duration) -> String {
-        let missing: Vec<usize> = self.missing().collect();
+        let missing: Vec<usize> = self.missing_ranks().collect();
         let mut text = format!(
             "the rendezvous at {address} failed: after {} s, {} of {} ranks {} missing: rank {}",
             timeout.as_secs_f64(),
             missing.len(),
             self.config.size,
             if missing.len() == 1 { "is" } else { "are" },
-            ranges(&missing),
+            format_ranges(&missing),
         );
         for (rank, host) in missing.iter().filter_map(|&rank| Some((rank, self.disconnected[rank].as_ref()?)))
         {
             text += &format!(" (rank {rank} came from {host} and ended)");
         }
         let joined = self.joined.iter().enumerate();
-        let hosts = group(joined.filter_map(|(rank, joined)| Some((&joined.as_ref()?.1.host.name, rank))));
+        let hosts =
+            group_by_key(joined.filter_map(|(rank, joined)| Some((&joined.as_ref()?.1.host.name, rank))));
         for (index, (host, ranks)) in hosts.iter().enumerate() {
             text += if index == 0 { "; present: " } else { ", " };
-            text += &format!("rank {} on {host}", ranges(ranks));
+            text += &format!("rank {} on {host}", format_ranges(ranks));
         }
         if self.rejected > 0 {
             text += &format!(
@@ -383,10 +393,10 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
 
 /// True if a stream has ended or received data although it must be silent. Does not block.
 fn has_ended(stream: &mut impl Read) -> bool {
-    !stream.read(&mut [0]).is_err_and(|error| waits(&error))
+    !stream.read(&mut [0]).is_err_and(|error| is_waiting(&error))
 }
 
 /// True for the error of a non-blocking stream without data.
-fn waits(error: &io::Error) -> bool {
+fn is_waiting(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

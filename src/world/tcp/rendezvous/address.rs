@@ -5,12 +5,12 @@ use std::net::{SocketAddr, ToSocketAddrs};
 
 pub(crate) type Resolve<'a> = &'a dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
 
-pub(crate) fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+pub(crate) fn resolve_host(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     (host, port).to_socket_addrs().map(Iterator::collect)
 }
 
 /// Formats ascending numbers as ranges: `1-3, 7`.
-pub(crate) fn ranges(numbers: &[usize]) -> String {
+pub(crate) fn format_ranges(numbers: &[usize]) -> String {
     let runs = numbers.chunk_by(|one, other| one + 1 == *other);
     let ranges = runs.map(|run| match run {
         [one] => one.to_string(),
@@ -21,7 +21,7 @@ pub(crate) fn ranges(numbers: &[usize]) -> String {
 }
 
 /// Groups values by key, in the order of their first values.
-pub(crate) fn group<K: PartialEq, V>(items: impl IntoIterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
+pub(crate) fn group_by_key<K: PartialEq, V>(items: impl IntoIterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
     let mut groups: Vec<(K, Vec<V>)> = Vec::new();
     for (key, value) in items {
         match groups.iter_mut().find(|(known, _)| *known == key) {

@@ -1,8 +1,8 @@
 //! The other ranks' side of the rendezvous.
 
 use super::Connected;
-use super::address::{Resolve, format_address, group};
-use crate::world::tcp::wire::{Frame, FrameDecoder, HANDSHAKE_TIMEOUT, MAX_TEXT, Member};
+use super::address::{Resolve, format_address, group_by_key};
+use crate::world::tcp::wire::{Frame, FrameDecoder, HANDSHAKE_TIMEOUT, JobMember, MAX_TEXT};
 use crate::world::{Error, Options, RendezvousConfig};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -27,7 +27,7 @@ pub(crate) enum JoinError {
 pub(crate) struct Attempts(Vec<(String, String)>);
 
 impl Attempts {
-    pub(crate) fn record(&mut self, address: String, reason: String) {
+    pub(crate) fn record_failure(&mut self, address: String, reason: String) {
         match self.0.iter_mut().find(|(known, _)| *known == address) {
             Some((_, last)) => *last = reason,
             None => self.0.push((address, reason)),
@@ -35,17 +35,17 @@ impl Attempts {
     }
 
     /// Lists the failures, grouped by reason.
-    pub(crate) fn summary(&self) -> String {
-        let groups = group(self.0.iter().map(|(address, reason)| (reason, address.as_str())));
+    pub(crate) fn failure_summary(&self) -> String {
+        let groups = group_by_key(self.0.iter().map(|(address, reason)| (reason, address.as_str())));
         let texts = groups.iter().map(|(reason, addresses)| format!("{}: {reason}", addresses.join(", ")));
         texts.collect::<Vec<_>>().join("; ")
     }
 }
 
 /// Tries the configured addresses until rank 0 accepts this rank.
-pub(crate) fn join(
+pub(crate) fn join_rendezvous(
     config: &RendezvousConfig,
-    member: Member,
+    member: JobMember,
     options: &Options,
     deadline: Instant,
     resolve: Resolve<'_>,
@@ -63,7 +63,7 @@ pub(crate) fn join(
                 let addresses = match resolve(host, port) {
                     Ok(addresses) => addresses,
                     Err(error) => {
-                        attempts.record(name, format!("its name cannot be resolved: {error}"));
+                        attempts.record_failure(name, format!("its name cannot be resolved: {error}"));
                         continue;
                     }
                 };
@@ -71,7 +71,7 @@ pub(crate) fn join(
                     match try_join(config, &hello, address, &name, timeout, deadline) {
                         Ok(connected) => return Ok(connected),
                         Err(JoinError::Fatal(error)) => return Err(error),
-                        Err(JoinError::Retry(reason)) => attempts.record(name.clone(), reason),
+                        Err(JoinError::Retry(reason)) => attempts.record_failure(name.clone(), reason),
                     }
                 }
             }
@@ -83,11 +83,11 @@ pub(crate) fn join(
                  reach it?",
                 config.rank,
                 timeout.as_secs_f64(),
-                attempts.summary()
+                attempts.failure_summary()
             )));
         }
         if let Some(tell) = options.on_wait {
-            tell(&attempts.summary());
+            tell(&attempts.failure_summary());
         }
         thread::sleep(pause.min(left));
         pause = (pause * 2).min(Duration::from_millis(500));
@@ -121,11 +121,11 @@ fn try_join(
         Instant::now() + if config.ports.len() > 1 { limit.min(PORT_SEARCH_TIMEOUT) } else { limit };
     loop {
         let accepted = handshake.accepted;
-        let bytes = read_some(&mut stream, until).map_err(|error| handshake.failed(&error))?;
+        let bytes = read_some(&mut stream, until).map_err(|error| handshake.failed_error(&error))?;
         if bytes.is_empty() {
-            return Err(handshake.ended());
+            return Err(handshake.ended_error());
         }
-        if let Some(members) = handshake.receive(&bytes)? {
+        if let Some(members) = handshake.receive_bytes(&bytes)? {
             let mut connections: Vec<_> = (0..config.size).map(|_| None).collect();
             connections[0] = Some((stream, handshake.decoder));
             return Ok(Connected { members, connections, address: name.to_owned() });
@@ -151,8 +151,8 @@ impl<'a> Handshake<'a> {
     }
 
     /// Handles received bytes. Returns the list of ranks once it is complete.
-    pub(crate) fn receive(&mut self, bytes: &[u8]) -> Result<Option<Vec<Member>>, JoinError> {
-        self.decoder.push(bytes);
+    pub(crate) fn receive_bytes(&mut self, bytes: &[u8]) -> Result<Option<Vec<JobMember>>, JoinError> {
+        self.decoder.push_bytes(bytes);
         if self.accepted {
             return self.next_members();
         }
@@ -173,30 +173,32 @@ impl<'a> Handshake<'a> {
         }
     }
 
-    fn next_members(&mut self) -> Result<Option<Vec<Member>>, JoinError> {
+    fn next_members(&mut self) -> Result<Option<Vec<JobMember>>, JoinError> {
         match self.decoder.next_within(Frame::max_members_len(self.config.size)) {
             Ok(None) => Ok(None),
             Ok(Some(Frame::Members(members))) if members.len() == self.config.size => Ok(Some(members)),
             Ok(Some(Frame::RendezvousFailed(reason))) => Err(JoinError::Fatal(Error::TimedOut(reason))),
-            Ok(Some(_)) => Err(self.fatal("rank 0 sent another frame than the list of ranks".to_owned())),
-            Err(malformed) => Err(self.fatal(format!("rank 0 sent {}", malformed.0))),
+            Ok(Some(_)) => {
+                Err(self.fatal_error("rank 0 sent another frame than the list of ranks".to_owned()))
+            }
+            Err(malformed) => Err(self.fatal_error(format!("rank 0 sent {}", malformed.0))),
         }
     }
 
-    fn fatal(&self, what: String) -> JoinError {
+    fn fatal_error(&self, what: String) -> JoinError {
         JoinError::Fatal(Error::Rendezvous(format!("the rendezvous at {} failed: {what}", self.name)))
     }
 
-    pub(crate) fn ended(&self) -> JoinError {
+    pub(crate) fn ended_error(&self) -> JoinError {
         if self.accepted {
-            return self.fatal("rank 0 ended while other ranks were missing".to_owned());
+            return self.fatal_error("rank 0 ended while other ranks were missing".to_owned());
         }
         JoinError::Retry("the server there closed the connection without a reply".to_owned())
     }
 
-    fn failed(&self, error: &io::Error) -> JoinError {
+    fn failed_error(&self, error: &io::Error) -> JoinError {
         if self.accepted {
-            self.fatal(format!("rank 0 is silent: {error}"))
+            self.fatal_error(format!("rank 0 is silent: {error}"))
         } else {
             JoinError::Retry(error.to_string())
         }

@@ -9,13 +9,13 @@ mod acceptor;
 mod address;
 mod joiner;
 
-use super::wire::{FrameDecoder, Member};
+use super::wire::{FrameDecoder, JobMember};
 use crate::world::host::host;
 use crate::world::{Error, Options, RendezvousConfig};
 use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 
-pub(crate) use acceptor::listen;
+pub(crate) use acceptor::listen_on_port;
 #[cfg(any(test, fuzzing))]
 pub(crate) use acceptor::{Acceptor, MAX_ACCEPTS, MAX_PENDING};
 pub(crate) use joiner::read_some;
@@ -23,7 +23,7 @@ pub(crate) use joiner::read_some;
 pub(crate) use joiner::{Handshake, JoinError};
 
 pub(crate) struct Connected {
-    pub(crate) members: Vec<Member>,
+    pub(crate) members: Vec<JobMember>,
     /// Connections by rank, with bytes read beyond the rendezvous: rank 0 has one to every other rank, the
     /// others have one to rank 0.
     pub(crate) connections: Vec<Option<(TcpStream, FrameDecoder)>>,
@@ -34,20 +34,20 @@ pub(crate) struct Connected {
 ///
 /// # Errors
 /// If the deadline has passed: the error names the missing ranks, or the attempted addresses.
-pub(crate) fn connect(
+pub(crate) fn connect_ranks(
     config: &RendezvousConfig,
     options: &Options,
     listener: Option<TcpListener>,
 ) -> Result<Connected, Error> {
     let local =
         config.local.and_then(|(rank, size)| Some((u32::try_from(rank).ok()?, u32::try_from(size).ok()?)));
-    let member = Member { host: host(), local };
+    let member = JobMember { host: host(), local };
     let deadline = Instant::now() + options.timeout;
     if config.rank == 0 {
-        let listener = listener.map_or_else(|| listen(config), Ok)?;
+        let listener = listener.map_or_else(|| listen_on_port(config), Ok)?;
         acceptor::accept_ranks(config, &listener, member, options.timeout, deadline)
     } else {
-        joiner::join(config, member, options, deadline, &address::resolve)
+        joiner::join_rendezvous(config, member, options, deadline, &address::resolve_host)
     }
 }
 

@@ -1,6 +1,6 @@
 use super::acceptor::{Acceptor, MAX_ACCEPTS, accept_ranks};
-use super::address::ranges;
-use super::joiner::{Attempts, join};
+use super::address::format_ranges;
+use super::joiner::{Attempts, join_rendezvous};
 use super::*;
 use crate::world::OnWait;
 use crate::world::tcp::fuzz::{PeerStream, SharedStream};
@@ -15,21 +15,21 @@ use std::time::Duration;
 
 #[test]
 fn ascending_numbers_are_formatted_as_ranges() {
-    assert_eq!(ranges(&[1]), "1");
-    assert_eq!(ranges(&[1, 2]), "1, 2");
-    assert_eq!(ranges(&[0, 1, 2, 5, 7, 8, 9]), "0-2, 5, 7-9");
-    assert_eq!(ranges(&[]), "");
+    assert_eq!(format_ranges(&[1]), "1");
+    assert_eq!(format_ranges(&[1, 2]), "1, 2");
+    assert_eq!(format_ranges(&[0, 1, 2, 5, 7, 8, 9]), "0-2, 5, 7-9");
+    assert_eq!(format_ranges(&[]), "");
 }
 
 #[test]
 fn failures_are_grouped_by_reason() {
     let mut attempts = Attempts::default();
-    attempts.record("a:1".to_owned(), "rejected".to_owned());
-    attempts.record("a:2".to_owned(), "silent".to_owned());
-    attempts.record("a:3".to_owned(), "rejected".to_owned());
-    assert_eq!(attempts.summary(), "a:1, a:3: rejected; a:2: silent");
-    attempts.record("a:2".to_owned(), "rejected".to_owned());
-    assert_eq!(attempts.summary(), "a:1, a:2, a:3: rejected");
+    attempts.record_failure("a:1".to_owned(), "rejected".to_owned());
+    attempts.record_failure("a:2".to_owned(), "silent".to_owned());
+    attempts.record_failure("a:3".to_owned(), "rejected".to_owned());
+    assert_eq!(attempts.failure_summary(), "a:1, a:3: rejected; a:2: silent");
+    attempts.record_failure("a:2".to_owned(), "rejected".to_owned());
+    assert_eq!(attempts.failure_summary(), "a:1, a:2, a:3: rejected");
 }
 
 /// Configurations of two ranks, with a name known only to a test resolver, and rank 0's listener and port.
@@ -41,8 +41,8 @@ fn pair() -> (RendezvousConfig, RendezvousConfig, TcpListener, u16) {
     (config(0), config(1), listener, port)
 }
 
-fn member() -> Member {
-    Member { host: host(), local: None }
+fn member() -> JobMember {
+    JobMember { host: host(), local: None }
 }
 
 /// A stream in memory with the hello of rank 1 of 2.
@@ -65,15 +65,15 @@ fn a_rank_that_reconnects_joins_with_its_latest_connection() {
     };
     // It has not reconnected yet, so the job must not start with it.
     acceptor.add_pending(ended(), now);
-    acceptor.poll(&[], &[true], now);
-    assert_eq!(acceptor.missing().collect::<Vec<_>>(), [1]);
+    acceptor.handle_readable(&[], &[true], now);
+    assert_eq!(acceptor.missing_ranks().collect::<Vec<_>>(), [1]);
     assert_eq!(acceptor.last_rejection, "it closed the connection after its hello");
     let text = acceptor.timeout_message("here", Duration::from_secs(1));
     assert!(text.contains(&format!("(rank 1 came from {} and ended)", host().name)), "{text}");
     let last = hello_sent();
     acceptor.add_pending(ended(), now);
     acceptor.add_pending(SharedStream(Rc::clone(&last)), now);
-    acceptor.poll(&[], &[true; 2], now);
+    acceptor.handle_readable(&[], &[true; 2], now);
     let (accepted, _) = acceptor.joined[1].as_ref().unwrap();
     assert!(Rc::ptr_eq(&accepted.0, &last));
     assert_eq!(last.borrow().replied, Frame::Accepted.encode_first());
@@ -87,7 +87,7 @@ fn keys_that_are_no_names_are_refused_and_not_printed() {
         stream.borrow_mut().incoming.extend(Frame::Hello(1, 2, key, member()).encode_first());
         let mut acceptor = Acceptor::new(&zero);
         acceptor.add_pending(SharedStream(Rc::clone(&stream)), Instant::now());
-        acceptor.poll(&[], &[true], Instant::now());
+        acceptor.handle_readable(&[], &[true], Instant::now());
         assert_eq!((acceptor.rejected, acceptor.last_rejection.as_str()), (1, "a key that is not a name"));
         assert!(stream.borrow().replied.is_empty());
     }
@@ -101,11 +101,11 @@ fn a_stream_of_new_connections_does_not_starve_pending_ones() {
     let _others: Vec<TcpStream> = (0..MAX_ACCEPTS + 10).map(|_| connect()).collect();
     let mut acceptor = Acceptor::new(&zero);
     let turn = Duration::from_secs(60);
-    acceptor.serve(&listener, turn).unwrap();
+    acceptor.serve_connections(&listener, turn).unwrap();
     assert_eq!(acceptor.pending.len(), MAX_ACCEPTS, "more were waiting");
     first.write_all(&Vec::from(std::mem::take(&mut hello_sent().borrow_mut().incoming))).unwrap();
     while acceptor.joined[1].is_none() {
-        acceptor.serve(&listener, turn).unwrap();
+        acceptor.serve_connections(&listener, turn).unwrap();
     }
     assert_eq!(acceptor.rejected, 0);
 }
@@ -123,7 +123,7 @@ fn only_polled_connections_are_evicted() {
         (1, "no connection can be accepted")
     );
     acceptor.add_pending(SharedStream(Rc::default()), now);
-    acceptor.poll(&[], &[true, false], now);
+    acceptor.handle_readable(&[], &[true, false], now);
     assert_eq!(honest.borrow().replied, Frame::Accepted.encode_first());
     acceptor.evict_oldest("no connection can be accepted");
     assert!(acceptor.pending.is_empty());
@@ -138,10 +138,10 @@ fn a_rank_is_rejected_while_another_holds_its_number() {
         let stream = hello_sent();
         acceptor.add_pending(SharedStream(Rc::clone(&stream)), now);
         // Rank 0 does not know yet that the earlier connection has closed.
-        acceptor.poll(&[], &[true], now);
+        acceptor.handle_readable(&[], &[true], now);
         let mut decoder = FrameDecoder::new();
-        decoder.push(&stream.borrow().replied);
-        let reply = decoder.next().unwrap().unwrap();
+        decoder.push_bytes(&stream.borrow().replied);
+        let reply = decoder.next_frame().unwrap().unwrap();
         let accepted = acceptor.joined[1].as_ref().is_some_and(|(end, _)| Rc::ptr_eq(&end.0, &stream));
         (stream, reply, accepted)
     };
@@ -186,7 +186,7 @@ fn a_name_that_cannot_be_resolved_yet_is_retried() {
     };
     thread::scope(|scope| {
         let first = scope.spawn(|| {
-            let connected = connect(&zero, &options, Some(listener))?;
+            let connected = connect_ranks(&zero, &options, Some(listener))?;
             // The other rank waits for the list of ranks.
             for (stream, _) in connected.connections.iter().flatten() {
                 let mut stream: &TcpStream = stream;
@@ -195,7 +195,7 @@ fn a_name_that_cannot_be_resolved_yet_is_retried() {
             Ok::<_, Error>(connected)
         });
         let options = Options { timeout, ..Options::default() };
-        let connected = join(&one, member(), &options, Instant::now() + timeout, &late).unwrap();
+        let connected = join_rendezvous(&one, member(), &options, Instant::now() + timeout, &late).unwrap();
         assert_eq!(connected.members.len(), 2);
         assert_eq!(connected.address, format!("bench-0.bench:{port}"));
         assert_eq!(first.join().unwrap().unwrap().members.len(), 2);
@@ -211,7 +211,7 @@ fn a_name_that_cannot_be_resolved_is_reported() {
     let never = |_: &str, _| Err(io::Error::other("Name or service not known"));
     let tell: OnWait = |why| why.clone_into(&mut TOLD.lock().unwrap());
     let options = Options { timeout: limit, on_wait: Some(tell), ..Options::default() };
-    let connected = join(&one, member(), &options, Instant::now() + limit, &never);
+    let connected = join_rendezvous(&one, member(), &options, Instant::now() + limit, &never);
     let Err(error) = connected else { panic!("there is nobody to meet") };
     let tried = format!("tried bench-0.bench:{port}: its name cannot be resolved: Name or service not known");
     assert!(error.to_string().contains(&tried), "{error}");

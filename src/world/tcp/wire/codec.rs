@@ -18,7 +18,7 @@ pub(crate) fn malformed<T>(description: impl Into<String>) -> Result<T, Malforme
 
 /// One rank, known to all others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Member {
+pub(crate) struct JobMember {
     pub(crate) host: Host,
     /// Local rank and local size, if the launcher gives them.
     pub(crate) local: Option<(u32, u32)>,
@@ -100,7 +100,7 @@ impl<T: Field> Field for Vec<T> {
     }
 }
 
-impl Field for Member {
+impl Field for JobMember {
     fn encode(&self, bytes: &mut Vec<u8>) {
         let (rank, size) = self.local.unwrap_or((u32::MAX, 0));
         rank.encode(bytes);

@@ -1,7 +1,7 @@
 //! Frames: messages between ranks. Each direction of a connection begins with a preamble.
 
 use super::MAX_FRAME;
-use super::codec::{Field, MAX_TEXT, Malformed, Member, malformed};
+use super::codec::{Field, JobMember, MAX_TEXT, Malformed, malformed};
 use crate::world::limits::MAX_NAME;
 use crate::world::{Called, Error, Reason, Wait};
 
@@ -65,7 +65,7 @@ frames! {
     /// The sender aborts the job: exit code, the failed rank if its process has several, and reason.
     8 => Abort(code: i32, rank: Option<u32>, reason: Reason);
     /// The rendezvous is complete; all ranks in order.
-    9 => Members(members: Vec<Member>);
+    9 => Members(members: Vec<JobMember>);
     /// The rendezvous has failed, for the given reason.
     10 => RendezvousFailed(reason: String);
     /// Activity of the sender, for messages about it, and data for the program.
@@ -73,7 +73,7 @@ frames! {
     /// Calls of one rank of the sender: rank, topic and calls.
     12 => Called(rank: u32, topic: u64, calls: Vec<Called>);
     /// First frame of a rank to rank 0: its rank, the number of ranks, and the key of its job.
-    13 => Hello(rank: u32, size: u32, key: String, member: Member);
+    13 => Hello(rank: u32, size: u32, key: String, member: JobMember);
     /// Reply to a hello: the rank has joined and waits for the others.
     14 => Accepted;
     /// Reply to a hello: the rank cannot join this job, for the given reason.
@@ -131,11 +131,11 @@ impl FrameDecoder {
         Self { begins: true, ..Self::default() }
     }
 
-    pub(crate) fn buffered(&self) -> usize {
+    pub(crate) fn buffered_len(&self) -> usize {
         self.bytes.len() - self.used
     }
 
-    pub(crate) fn push(&mut self, bytes: &[u8]) {
+    pub(crate) fn push_bytes(&mut self, bytes: &[u8]) {
         if self.used > 0 {
             self.bytes.drain(..self.used);
             self.used = 0;
@@ -144,7 +144,7 @@ impl FrameDecoder {
     }
 
     /// Decodes the next frame; `None` if more bytes are needed.
-    pub(crate) fn next(&mut self) -> Result<Option<Frame>, Malformed> {
+    pub(crate) fn next_frame(&mut self) -> Result<Option<Frame>, Malformed> {
         self.next_within(MAX_FRAME)
     }
 

@@ -8,7 +8,7 @@ mod frame;
 
 use std::time::Duration;
 
-pub(crate) use codec::{MAX_TEXT, Member};
+pub(crate) use codec::{JobMember, MAX_TEXT};
 pub(crate) use frame::{Frame, FrameDecoder};
 
 /// Time limit for each side's part of the handshake.

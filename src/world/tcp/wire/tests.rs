@@ -1,14 +1,14 @@
 use super::codec::{Field, Malformed, put_text};
 use super::frame::FRAME_HEADER;
 use super::*;
-use crate::world::call::{pack, unpack};
+use crate::world::call::{pack_messages, unpack_messages};
 use crate::world::host::Host;
 use crate::world::limits::{MAX_NAME, MAX_RANKS};
 use crate::world::{Awaited, Called, Error, Mismatch, Reason, Timeout, Wait};
 use proptest::prelude::*;
 
-fn member(local: Option<(u32, u32)>) -> Member {
-    Member { host: Host { name: "node1".to_owned(), id: "node1 5f0c".to_owned() }, local }
+fn member(local: Option<(u32, u32)>) -> JobMember {
+    JobMember { host: Host { name: "node1".to_owned(), id: "node1 5f0c".to_owned() }, local }
 }
 
 fn hello() -> Frame {
@@ -18,8 +18,8 @@ fn hello() -> Frame {
 /// Decodes the first frame of a connection.
 fn first_frame(bytes: &[u8]) -> Result<Option<Frame>, Malformed> {
     let mut stream = FrameDecoder::new();
-    stream.push(bytes);
-    stream.next()
+    stream.push_bytes(bytes);
+    stream.next_frame()
 }
 
 fn called(place: u64, number: u64, what: &str) -> Called {
@@ -56,10 +56,10 @@ fn frames() -> Vec<Frame> {
         Frame::Message(7, vec![1, 2, 3]),
         Frame::Message(8, Vec::new()),
         Frame::Released(9),
-        Frame::Gathered(1, pack([&b"ab"[..], b"", b"c"])),
+        Frame::Gathered(1, pack_messages([&b"ab"[..], b"", b"c"])),
         Frame::Failed(-1, failed(died)),
         Frame::Failed(1, failed(Reason::Aborted { code: -9, message: "the loss is NaN".to_owned() })),
-        Frame::Failed(1, failed(Reason::left())),
+        Frame::Failed(1, failed(Reason::left_early())),
         Frame::Failed(1, failed(Reason::Late("a barrier within 3 s".to_owned()))),
         Frame::Failed(1, failed(Reason::Other("sent a frame that is too long".to_owned()))),
         Frame::Failed(1, failed(late(&[0, 70_000]))),
@@ -95,10 +95,10 @@ fn first_frames_survive_encoding_and_need_all_bytes() {
             assert_eq!(first_frame(&bytes[..end]), Ok(None), "{end} bytes");
         }
         let mut stream = FrameDecoder::new();
-        stream.push(&[&bytes[..], b"more"].concat());
-        assert_eq!((stream.next(), stream.buffered()), (Ok(Some(frame)), 4));
-        stream.push(&Frame::Heartbeat.encode()[..1]);
-        assert_eq!(stream.buffered(), 5);
+        stream.push_bytes(&[&bytes[..], b"more"].concat());
+        assert_eq!((stream.next_frame(), stream.buffered_len()), (Ok(Some(frame)), 4));
+        stream.push_bytes(&Frame::Heartbeat.encode()[..1]);
+        assert_eq!(stream.buffered_len(), 5);
     }
 }
 
@@ -110,8 +110,8 @@ fn frames_survive_encoding_in_pieces_of_any_length() {
         let mut stream = FrameDecoder::default();
         let mut read = Vec::new();
         for piece in bytes.chunks(piece) {
-            stream.push(piece);
-            while let Some(frame) = stream.next().unwrap() {
+            stream.push_bytes(piece);
+            while let Some(frame) = stream.next_frame().unwrap() {
                 read.push(frame);
             }
         }
@@ -126,22 +126,22 @@ fn other_versions_and_protocols_are_refused_early() {
     assert!(first_frame(&bytes[..10]).unwrap_err().0.contains("version 9"));
     assert!(first_frame(b"GET").unwrap_err().0.contains("does not speak"));
     let mut stream = FrameDecoder::new();
-    stream.push(b"NCCLbnch\x03\x00\x0d\xff\xff\x00\x00");
+    stream.push_bytes(b"NCCLbnch\x03\x00\x0d\xff\xff\x00\x00");
     assert!(stream.next_within(MAX_HELLO).unwrap_err().0.contains("65535 bytes"));
 }
 
 #[test]
 fn a_frame_that_claims_too_many_bytes_is_refused_before_it_arrives() {
     let mut stream = FrameDecoder::default();
-    stream.push(&[4, 0xff, 0xff, 0xff, 0xff]);
-    assert!(stream.next().is_err());
+    stream.push_bytes(&[4, 0xff, 0xff, 0xff, 0xff]);
+    assert!(stream.next_frame().is_err());
 }
 
 #[test]
 fn the_longest_list_of_ranks_fits_into_a_frame() {
     assert!(Frame::max_members_len(MAX_RANKS) <= MAX_FRAME);
     // With names of any length: they are cut.
-    let long = Member { host: Host { name: "n".repeat(999), id: "i".repeat(999) }, local: Some((1, 2)) };
+    let long = JobMember { host: Host { name: "n".repeat(999), id: "i".repeat(999) }, local: Some((1, 2)) };
     let frame = Frame::Members(vec![long; 40]).encode();
     assert_eq!(frame.len() - FRAME_HEADER, Frame::max_members_len(40));
 }
@@ -153,8 +153,8 @@ fn control_characters_in_names_are_refused() {
     assert!(first_frame(&Frame::Hello(1, 2, String::new(), evil).encode_first()).is_err());
     let text = Frame::RendezvousFailed("a\x1b[2Jb".to_owned()).encode();
     let mut stream = FrameDecoder::default();
-    stream.push(&text);
-    assert_eq!(stream.next(), Ok(Some(Frame::RendezvousFailed("a [2Jb".to_owned()))));
+    stream.push_bytes(&text);
+    assert_eq!(stream.next_frame(), Ok(Some(Frame::RendezvousFailed("a [2Jb".to_owned()))));
 }
 
 #[test]
@@ -166,10 +166,13 @@ fn long_texts_are_truncated_between_characters() {
 
 #[test]
 fn packed_messages_survive_unpacking() {
-    assert_eq!(unpack(&pack([&b"ab"[..], b"", b"c"])), Some(vec![b"ab".to_vec(), Vec::new(), b"c".to_vec()]));
-    assert_eq!(unpack(&[]), Some(Vec::new()));
-    assert_eq!(unpack(&[1, 0, 0, 0, 0, 0, 0, 0]), None);
-    assert_eq!(unpack(&[0xff; 9]), None);
+    assert_eq!(
+        unpack_messages(&pack_messages([&b"ab"[..], b"", b"c"])),
+        Some(vec![b"ab".to_vec(), Vec::new(), b"c".to_vec()])
+    );
+    assert_eq!(unpack_messages(&[]), Some(Vec::new()));
+    assert_eq!(unpack_messages(&[1, 0, 0, 0, 0, 0, 0, 0]), None);
+    assert_eq!(unpack_messages(&[0xff; 9]), None);
 }
 
 proptest! {
@@ -192,8 +195,8 @@ proptest! {
         bytes.truncate(cut.index(bytes.len()) + 1);
         let _ = first_frame(&bytes);
         let mut stream = FrameDecoder::default();
-        stream.push(&bytes);
-        while let Ok(Some(frame)) = stream.next() {
+        stream.push_bytes(&bytes);
+        while let Ok(Some(frame)) = stream.next_frame() {
             // A frame is not longer than its input.
             prop_assert!(frame.encode().len() <= bytes.len() + 16);
         }

@@ -18,13 +18,13 @@ use collectives::DataType;
 use collectives::world::World;
 
 use super::host::{Carrier, HostBackend};
-use super::{Capabilities, Connections, Work};
+use super::{Capabilities, Connections, RankWork};
 use crate::collective::{Collective, Participant};
 use crate::data::Op;
 use crate::request::Request;
 use crate::supervision::Stop;
 use record::BackendLibrary;
-use unsupported::{find_unsupported, reduces};
+use unsupported::{find_unsupported, reduces_data};
 
 /// Types whose reductions over MPI can be verified. Elements of other types are moved as integers of their
 /// size. MPI has no 8- and 16-bit floating-point types, and does not define integer overflow: 8-bit integers
@@ -48,14 +48,14 @@ const MOST: usize = c_int::MAX as usize;
 /// # Errors
 /// [`Stop::Refused`], the same on every process, when MPI does not support the request, or the processes have
 /// not met through MPI.
-pub fn find(request: &Request, process: &dyn World, _: &Connections) -> Result<HostBackend, Stop> {
+pub fn find_mpi(request: &Request, process: &dyn World, _: &Connections) -> Result<HostBackend, Stop> {
     let refused = |problem: &str| Err(Stop::Refused(problem.to_owned()));
     if let Some(problem) = find_unsupported(request) {
         return refused(&problem);
     }
     // MPI is not initialised in a world of another kind.
     if !::mpi::environment::is_initialized() {
-        let world = request.names.of("world");
+        let world = request.names.field_name("world");
         return refused(&format!("MPI carries the data of MPI's own ranks only: omit {world}"));
     }
     let notes = request.collectives.contains(&Collective::AllToAllV).then(|| {
@@ -64,7 +64,7 @@ pub fn find(request: &Request, process: &dyn World, _: &Connections) -> Result<H
             .to_owned()
     });
     Ok(HostBackend {
-        connector: Arc::new(|_, _| connect()),
+        connector: Arc::new(|_, _| connect_rank()),
         library: BackendLibrary {
             backend: "mpi".to_owned(),
             // The description of a world of MPI is its library.
@@ -72,7 +72,7 @@ pub fn find(request: &Request, process: &dyn World, _: &Connections) -> Result<H
             library_path: library_path(),
         },
         capabilities: Capabilities {
-            data_types: if reduces(request) { NUMBERS.to_vec() } else { DataType::ALL.to_vec() },
+            data_types: if reduces_data(request) { NUMBERS.to_vec() } else { DataType::ALL.to_vec() },
             ops: OPS.to_vec(),
             out_of_place_only: vec![Collective::AllToAllV],
         },
@@ -98,11 +98,11 @@ fn library_path() -> String {
     unsafe { CStr::from_ptr(found.dli_fname) }.to_string_lossy().into_owned()
 }
 
-fn connect() -> anyhow::Result<Box<dyn Carrier>> {
+fn connect_rank() -> anyhow::Result<Box<dyn Carrier>> {
     let communicator = SimpleCommunicator::world().duplicate();
     // SAFETY: the communicator is live, and the handler is one of MPI's own.
     let code = unsafe { ffi::MPI_Comm_set_errhandler(communicator.as_raw(), ffi::RSMPI_ERRORS_RETURN) };
-    check("MPI_Comm_set_errhandler", code)?;
+    check_code("MPI_Comm_set_errhandler", code)?;
     Ok(Box::new(MpiRank { communicator, sent: VectorCounts::default(), received: VectorCounts::default() }))
 }
 
@@ -123,7 +123,7 @@ struct VectorCounts {
 }
 
 impl VectorCounts {
-    fn set(&mut self, parts: &[Range<usize>]) -> anyhow::Result<()> {
+    fn set_parts(&mut self, parts: &[Range<usize>]) -> anyhow::Result<()> {
         self.counts.clear();
         self.displacements.clear();
         for part in parts {
@@ -146,7 +146,7 @@ fn count_of(number: usize) -> anyhow::Result<c_int> {
         .with_context(|| format!("MPI supports at most {MOST} elements, but these are {number}"))
 }
 
-fn check(function: &str, code: c_int) -> anyhow::Result<()> {
+fn check_code(function: &str, code: c_int) -> anyhow::Result<()> {
     const ROOM: usize = ffi::MPI_MAX_ERROR_STRING as usize;
     if code == ffi::MPI_SUCCESS as c_int {
         return Ok(());
@@ -160,7 +160,7 @@ fn check(function: &str, code: c_int) -> anyhow::Result<()> {
 }
 
 /// MPI's type of the elements. Types that are only moved are replaced by integers of their size.
-fn element(work: &Work) -> anyhow::Result<ffi::MPI_Datatype> {
+fn element_type(work: &RankWork) -> anyhow::Result<ffi::MPI_Datatype> {
     // SAFETY: constants.
     let element = unsafe {
         match work.data_type {
@@ -172,7 +172,7 @@ fn element(work: &Work) -> anyhow::Result<ffi::MPI_Datatype> {
             DataType::Uint64 => ffi::RSMPI_UINT64_T,
             DataType::Float32 => ffi::RSMPI_FLOAT,
             DataType::Float64 => ffi::RSMPI_DOUBLE,
-            other if work.collective.reduces() => anyhow::bail!("MPI cannot reduce {other}"),
+            other if work.collective.is_reduction() => anyhow::bail!("MPI cannot reduce {other}"),
             other if other.size() == 2 => ffi::RSMPI_UINT16_T,
             other if other.size() == 1 => ffi::RSMPI_UINT8_T,
             other => anyhow::bail!("MPI has no type for {other}"),
@@ -182,7 +182,7 @@ fn element(work: &Work) -> anyhow::Result<ffi::MPI_Datatype> {
 }
 
 /// MPI's operator; arbitrary when nothing is reduced.
-fn operator(work: &Work) -> anyhow::Result<ffi::MPI_Op> {
+fn mpi_operator(work: &RankWork) -> anyhow::Result<ffi::MPI_Op> {
     // SAFETY: constants.
     unsafe {
         match work.op {
@@ -196,44 +196,44 @@ fn operator(work: &Work) -> anyhow::Result<ffi::MPI_Op> {
 }
 
 /// Checks that a buffer has the length of the operation's counts.
-fn require(work: &Work, buffer: &[u8], elements: usize) -> anyhow::Result<()> {
+fn require_bytes(work: &RankWork, buffer: &[u8], elements: usize) -> anyhow::Result<()> {
     let (found, expected) = (buffer.len(), elements * work.data_type.size());
     anyhow::ensure!(found == expected, "a buffer has {found} bytes, but MPI would use {expected}");
     Ok(())
 }
 
 impl Carrier for MpiRank {
-    fn out_of_place(&mut self, work: &Work, send: &[u8], receive: &mut [u8]) -> anyhow::Result<()> {
-        require(work, send, work.counts.send)?;
-        require(work, receive, work.counts.receive)?;
+    fn out_of_place(&mut self, work: &RankWork, send: &[u8], receive: &mut [u8]) -> anyhow::Result<()> {
+        require_bytes(work, send, work.counts.send)?;
+        require_bytes(work, receive, work.counts.receive)?;
         let (from, to) = (send.as_ptr().cast::<c_void>(), receive.as_mut_ptr().cast::<c_void>());
         match work.collective {
             // MPI_Bcast has one buffer, so the root copies its result to the other one.
             Collective::Broadcast if work.participant.is_root() => {
                 // SAFETY: the root's buffer is only read.
-                unsafe { self.call(work, ptr::null(), from.cast_mut()) }?;
+                unsafe { self.call_collective(work, ptr::null(), from.cast_mut()) }?;
                 receive.copy_from_slice(send);
                 Ok(())
             }
             Collective::Hypercube => {
                 receive[work.participant.rank * send.len()..][..send.len()].copy_from_slice(send);
-                self.hypercube(work, receive)
+                self.run_hypercube(work, receive)
             }
             // SAFETY: both buffers are as long as the counts say.
-            _ => unsafe { self.call(work, from, to) },
+            _ => unsafe { self.call_collective(work, from, to) },
         }
     }
 
-    fn in_place(&mut self, work: &Work, data: &mut [u8]) -> anyhow::Result<()> {
-        require(work, data, work.counts.send.max(work.counts.receive))?;
+    fn in_place(&mut self, work: &RankWork, data: &mut [u8]) -> anyhow::Result<()> {
+        require_bytes(work, data, work.counts.send.max(work.counts.receive))?;
         let is_root = work.participant.is_root();
         let part = |elements: usize| work.participant.rank * elements * work.data_type.size();
         let (mine, theirs) = (part(work.counts.send), part(work.counts.receive));
         let whole = data.as_mut_ptr();
         let at = |start: usize| whole.wrapping_add(start).cast::<c_void>();
         let (from, to) = match work.collective {
-            Collective::Hypercube => return self.hypercube(work, data),
-            Collective::SendRecv => return self.replace(work, data),
+            Collective::Hypercube => return self.run_hypercube(work, data),
+            Collective::SendRecv => return self.replace_data(work, data),
             Collective::AllToAllV => anyhow::bail!("MPI has no alltoallv in place"),
             Collective::Broadcast => (ptr::null_mut(), at(0)),
             Collective::Reduce if !is_root => (at(0), ptr::null_mut()),
@@ -249,10 +249,10 @@ impl Carrier for MpiRank {
         };
         // SAFETY: from each address on there are as many elements as the counts say, as the whole is as long
         // as the longer buffer; a buffer that is missing is one that MPI does not look at on this rank.
-        unsafe { self.call(work, from, to) }
+        unsafe { self.call_collective(work, from, to) }
     }
 
-    fn result_start(&self, work: &Work) -> usize {
+    fn result_start(&self, work: &RankWork) -> usize {
         // NCCL has it at the rank's own part when it runs in place.
         if work.collective == Collective::ReduceScatter { 0 } else { work.result_start() }
     }
@@ -264,16 +264,22 @@ impl MpiRank {
     /// # Safety
     /// `send` and `receive` are the addresses of as many elements as the operation's counts say, or what MPI
     /// takes in the place of a buffer on this rank; what is written overlaps nothing else.
-    unsafe fn call(&mut self, work: &Work, send: *const c_void, receive: *mut c_void) -> anyhow::Result<()> {
+    unsafe fn call_collective(
+        &mut self,
+        work: &RankWork,
+        send: *const c_void,
+        receive: *mut c_void,
+    ) -> anyhow::Result<()> {
         let root = work.participant.root;
-        let (element, operator, comm) = (element(work)?, operator(work)?, self.communicator.as_raw());
+        let (element, operator, comm) =
+            (element_type(work)?, mpi_operator(work)?, self.communicator.as_raw());
         let (sent, received) = (count_of(work.counts.send)?, count_of(work.counts.receive)?);
         // Elements from one rank to another.
         let part = count_of(work.counts.parameter)?;
         let root = count_of(root.unwrap_or(0))?;
-        let (send_parts, receive_parts) = work.parts();
-        self.sent.set(send_parts)?;
-        self.received.set(receive_parts)?;
+        let (send_parts, receive_parts) = work.traffic_parts();
+        self.sent.set_parts(send_parts)?;
+        self.received.set_parts(receive_parts)?;
         // SAFETY: the buffers are what the caller promises. Type, operator and communicator are live, MPI is
         // initialised, and no other thread of this process calls it now. MPI is done with the buffers when a
         // function returns.
@@ -319,7 +325,7 @@ impl MpiRank {
                     ("MPI_Scatter", ffi::MPI_Scatter(send, part, element, receive, part, element, root, comm))
                 }
                 Collective::SendRecv => {
-                    let (next, previous) = neighbours(work.participant)?;
+                    let (next, previous) = neighbour_ranks(work.participant)?;
                     let status = ffi::RSMPI_STATUS_IGNORE;
                     let code = ffi::MPI_Sendrecv(
                         send, sent, element, next, 0, receive, received, element, previous, 0, comm, status,
@@ -329,41 +335,41 @@ impl MpiRank {
                 Collective::Hypercube => anyhow::bail!("MPI has no hypercube of its own"),
             }
         };
-        check(function, code)
+        check_code(function, code)
     }
 
     /// Sends a buffer to the next rank, and receives the previous one's into it.
-    fn replace(&mut self, work: &Work, data: &mut [u8]) -> anyhow::Result<()> {
-        let (next, previous) = neighbours(work.participant)?;
-        let (count, element) = (count_of(work.counts.send)?, element(work)?);
+    fn replace_data(&mut self, work: &RankWork, data: &mut [u8]) -> anyhow::Result<()> {
+        let (next, previous) = neighbour_ranks(work.participant)?;
+        let (count, element) = (count_of(work.counts.send)?, element_type(work)?);
         let (data, comm) = (data.as_mut_ptr().cast::<c_void>(), self.communicator.as_raw());
-        // SAFETY: as in `call`; the buffer has `count` elements.
+        // SAFETY: as in `call_collective`; the buffer has `count` elements.
         let code = unsafe {
             let status = ffi::RSMPI_STATUS_IGNORE;
             ffi::MPI_Sendrecv_replace(data, count, element, next, 0, previous, 0, comm, status)
         };
-        check("MPI_Sendrecv_replace", code)
+        check_code("MPI_Sendrecv_replace", code)
     }
 
-    fn hypercube(&mut self, work: &Work, data: &mut [u8]) -> anyhow::Result<()> {
-        let (element, comm) = (element(work)?, self.communicator.as_raw());
+    fn run_hypercube(&mut self, work: &RankWork, data: &mut [u8]) -> anyhow::Result<()> {
+        let (element, comm) = (element_type(work)?, self.communicator.as_raw());
         let part = data.len() / work.participant.ranks;
-        for step in work.participant.hypercube() {
-            let (own, theirs) = step.split(data, part);
+        for step in work.participant.hypercube_steps() {
+            let (own, theirs) = step.split_parts(data, part);
             let count = count_of(own.len() / work.data_type.size())?;
             let peer = count_of(step.peer)?;
             let (own, theirs) = (own.as_ptr().cast::<c_void>(), theirs.as_mut_ptr().cast::<c_void>());
-            // SAFETY: as in `call`; both have `count` elements and do not overlap.
+            // SAFETY: as in `call_collective`; both have `count` elements and do not overlap.
             let code = unsafe {
                 let status = ffi::RSMPI_STATUS_IGNORE;
                 ffi::MPI_Sendrecv(own, count, element, peer, 0, theirs, count, element, peer, 0, comm, status)
             };
-            check("MPI_Sendrecv", code)?;
+            check_code("MPI_Sendrecv", code)?;
         }
         Ok(())
     }
 }
 
-fn neighbours(participant: Participant) -> anyhow::Result<(c_int, c_int)> {
-    Ok((count_of(participant.next())?, count_of(participant.previous())?))
+fn neighbour_ranks(participant: Participant) -> anyhow::Result<(c_int, c_int)> {
+    Ok((count_of(participant.next_rank())?, count_of(participant.previous_rank())?))
 }

@@ -13,33 +13,33 @@ pub(super) fn find_unsupported(request: &Request) -> Option<String> {
         return Some(format!(
             "{}: with MPI, every rank is a process; start this number of processes with MPI's launcher \
              instead (mpirun -np)",
-            names.with("threads", threads)
+            names.with_value("threads", threads)
         ));
     }
     let alone = request.backend == BackendChoice::Mpi && request.versus.is_none();
     if alone && request.provider != "auto" {
         return Some(format!(
             "{}: the option selects a provider of libfabric; an MPI library has its own variables",
-            names.with("provider", &request.provider)
+            names.with_value("provider", &request.provider)
         ));
     }
-    if let Some(given) = request.tuning.given().filter(|_| alone) {
+    if let Some(given) = request.tuning.first_given().filter(|_| alone) {
         return Some(format!(
             "{}: the option is for collectives over libfabric; an MPI library has its own variables",
-            names.of(given)
+            names.field_name(given)
         ));
     }
     if let Some(op) = request.ops.iter().find(|&&op| !OPS.contains(&op) && requests_operator(request, op)) {
-        let asked = names.with("ops", op);
+        let asked = names.with_value("ops", op);
         return Some(format!("{asked}: MPI does not have this operator; it has sum, prod, max and min"));
     }
-    let reduced = |data_type: &&DataType| reduces(request) && !NUMBERS.contains(data_type);
+    let reduced = |data_type: &&DataType| reduces_data(request) && !NUMBERS.contains(data_type);
     if let Some(data_type) = request.data_types.iter().find(reduced).filter(|_| !request.all.data_types) {
         let known = NUMBERS.map(DataType::name).join(", ");
         return Some(format!(
             "{}: MPI reduces {known}. It has no 8- and 16-bit floating-point types, and does not define \
              whether sums of 8-bit integers wrap or saturate. Collectives without a reduction take all types",
-            names.with("data_types", data_type)
+            names.with_value("data_types", data_type)
         ));
     }
     let smallest = request.data_types.iter().map(|data_type| data_type.size()).min().unwrap_or(1);
@@ -48,12 +48,12 @@ pub(super) fn find_unsupported(request: &Request) -> Option<String> {
     Some(format!(
         "{}: MPI supports at most {MOST} elements, or {most} bytes of the smallest type; choose a smaller \
          size",
-        names.with("max_bytes", Size(max))
+        names.with_value("max_bytes", Size(max))
     ))
 }
 
-pub(super) fn reduces(request: &Request) -> bool {
-    request.collectives.iter().any(|collective| collective.reduces())
+pub(super) fn reduces_data(request: &Request) -> bool {
+    request.collectives.iter().any(|collective| collective.is_reduction())
 }
 
 #[cfg(test)]

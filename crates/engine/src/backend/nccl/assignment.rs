@@ -43,7 +43,7 @@ impl GpuAssignment {
 
 /// Assigns GPUs of its host to a process. Each process has `threads` threads with `gpus` GPUs each, or
 /// with its share of all.
-pub(super) fn assignment(
+pub(super) fn assign_gpus(
     processes: &[ProcessGpus<'_>],
     process: usize,
     (threads, gpus): (usize, Option<usize>),
@@ -72,7 +72,8 @@ pub(super) fn assignment(
     let needed = sharers.saturating_mul(threads).saturating_mul(wanted);
     let possible = if multi_rank && loaded >= MULTI_RANK_NCCL { usable * MOST_PER_GPU } else { usable };
     if needed > possible {
-        let (per_process, per_thread) = (names.with("threads", threads), names.with("gpus", wanted));
+        let (per_process, per_thread) =
+            (names.with_value("threads", threads), names.with_value("gpus", wanted));
         let asked = match (sharers, threads) {
             (1, 1) => format!("{wanted} GPUs ({per_thread})"),
             (1, _) => format!("{needed} GPUs ({per_process} times {per_thread})"),
@@ -87,8 +88,8 @@ pub(super) fn assignment(
             (true, false) => format!("{MULTI_RANK} needs NCCL {MULTI_RANK_NCCL}, and {loaded} is loaded"),
             (false, _) => format!(
                 "With mpirun, -np counts processes and {} the GPUs of each: a process per GPU is {}",
-                names.of("gpus"),
-                names.with("gpus", 1)
+                names.field_name("gpus"),
+                names.with_value("gpus", 1)
             ),
         };
         return Err(format!("{asked} are asked for on {host}, but it has {}. {hint}", mine.len()));
@@ -136,14 +137,14 @@ mod tests {
         ProcessGpus { multi_rank: true, ..process("boot 1", addresses) }
     }
 
-    /// [`assignment`] with messages that name fields.
+    /// [`assign_gpus`] with messages that name fields.
     fn assign(
         processes: &[ProcessGpus<'_>],
         process: usize,
         asked: (usize, Option<usize>),
         loaded: Version,
     ) -> Result<GpuAssignment, String> {
-        assignment(processes, process, asked, loaded, Names::default())
+        assign_gpus(processes, process, asked, loaded, Names::default())
     }
 
     fn all(processes: &[ProcessGpus<'_>], threads: usize, gpus: Option<usize>) -> Vec<GpuAssignment> {

@@ -11,7 +11,7 @@ use collectives::nccl::{
 
 use super::operation::{OperationBuffers, PeerExchange};
 use crate::backend::operands::Operands;
-use crate::backend::{BufferSizes, Work};
+use crate::backend::{BufferSizes, RankWork};
 use crate::collective::Collective;
 use crate::request::Names;
 use record::Placement;
@@ -36,13 +36,13 @@ pub(super) struct RankMemory {
 
 /// Returns true when buffers of an operation overlap: the exchanges of a hypercube use one buffer, and
 /// collectives without an in-place form are measured in one buffer as well.
-pub(super) fn overlaps(work: &Work) -> bool {
+pub(super) fn has_overlap(work: &RankWork) -> bool {
     work.collective == Collective::Hypercube
         || work.placement == Placement::InPlace && !work.collective.has_in_place()
 }
 
 impl RankMemory {
-    pub(super) fn alloc(
+    pub(super) fn alloc_buffers(
         communicator: &Communicator,
         sizes: BufferSizes,
         unaligned: usize,
@@ -62,7 +62,7 @@ impl RankMemory {
         })
     }
 
-    pub(super) fn register(
+    pub(super) fn register_buffers(
         &mut self,
         communicator: &Communicator,
         how: record::Registration,
@@ -78,14 +78,14 @@ impl RankMemory {
                     self.windows.push(communicator.window(memory, WindowKind::Symmetric)?);
                 }
                 if !self.windows.iter().all(Window::is_active) {
-                    let asked = names.with("registration", how as u8);
+                    let asked = names.with_value("registration", how as u8);
                     self.note = Some(format!("NCCL makes no symmetric windows here: {asked} has no effect"));
                 }
             }
             asked => {
                 if asked == record::Registration::Symmetric {
                     let [asked, instead] = [asked, record::Registration::Local]
-                        .map(|each| names.with("registration", each as u8));
+                        .map(|each| names.with_value("registration", each as u8));
                     self.note = Some(format!(
                         "{asked} needs NCCL 2.27, and {loaded} is loaded: the buffers are registered as with \
                          {instead}"
@@ -97,13 +97,13 @@ impl RankMemory {
         Ok(())
     }
 
-    pub(super) fn operands(&self, work: &Work, index: usize) -> Operands {
+    pub(super) fn operation_operands(&self, work: &RankWork, index: usize) -> Operands {
         Operands::new(work, index, &self.sizes, self.unaligned)
     }
 
-    /// Views of the operands. For operations that do not [overlap](overlaps).
+    /// Views of the operands. For operations that do not [overlap](has_overlap).
     #[inline]
-    pub(super) fn views<T: Element>(
+    pub(super) fn operand_views<T: Element>(
         &mut self,
         operands: &Operands,
     ) -> Result<OperationBuffers<MemoryView<'_, T>, MemoryViewMut<'_, T>>, nccl::Error> {
@@ -112,35 +112,44 @@ impl RankMemory {
                 self.send.slice(operands.input.clone())?,
                 self.receive.slice_mut(operands.result.clone())?,
             ),
-            Placement::InPlace => OperationBuffers::InPlace(self.receive.slice_mut(operands.whole())?),
+            Placement::InPlace => OperationBuffers::InPlace(self.receive.slice_mut(operands.whole_range())?),
         })
     }
 
     /// The operands as separate memory: for operations that are queued together, or whose buffers overlap.
-    pub(super) fn apart(
+    pub(super) fn separate_operands(
         &self,
-        work: &Work,
+        work: &RankWork,
         operands: &Operands,
     ) -> Result<OperationBuffers<Memory, Memory>, nccl::Error> {
         let (input, result) = (operands.input.clone(), operands.result.clone());
         let from = if operands.placement == Placement::InPlace { &self.receive } else { &self.send };
         Ok(match (work.collective, operands.placement) {
-            (Collective::Hypercube, _) => OperationBuffers::Steps(self.steps(work, result.start)?),
-            (_, Placement::InPlace) if !overlaps(work) => {
-                OperationBuffers::InPlace(part(&self.receive, work, operands.whole())?)
+            (Collective::Hypercube, _) => {
+                OperationBuffers::Steps(self.hypercube_exchanges(work, result.start)?)
             }
-            _ => OperationBuffers::Two(part(from, work, input)?, part(&self.receive, work, result)?),
+            (_, Placement::InPlace) if !has_overlap(work) => {
+                OperationBuffers::InPlace(part_memory(&self.receive, work, operands.whole_range())?)
+            }
+            _ => OperationBuffers::Two(
+                part_memory(from, work, input)?,
+                part_memory(&self.receive, work, result)?,
+            ),
         })
     }
 
     /// The exchanges of a hypercube, in the receive buffer from element `start` on.
-    fn steps(&self, work: &Work, start: usize) -> Result<Vec<PeerExchange<Memory>>, nccl::Error> {
+    fn hypercube_exchanges(
+        &self,
+        work: &RankWork,
+        start: usize,
+    ) -> Result<Vec<PeerExchange<Memory>>, nccl::Error> {
         let count = work.counts.send;
         let of = |parts: &Range<usize>| {
-            part(&self.receive, work, start + parts.start * count..start + parts.end * count)
+            part_memory(&self.receive, work, start + parts.start * count..start + parts.end * count)
         };
         work.participant
-            .hypercube()
+            .hypercube_steps()
             .map(|step| {
                 Ok(PeerExchange { send: of(&step.own)?, receive: of(&step.theirs)?, peer: step.peer })
             })
@@ -149,37 +158,40 @@ impl RankMemory {
 
     /// Source and target address of a hypercube's own part, which is copied before the exchanges; `None` when
     /// no copy is needed, as for all other operations.
-    pub(super) fn own_part(&self, work: &Work, operands: &Operands) -> Option<(u64, u64)> {
+    pub(super) fn own_part(&self, work: &RankWork, operands: &Operands) -> Option<(u64, u64)> {
         let copied = work.collective == Collective::Hypercube && operands.placement == Placement::OutOfPlace;
         copied.then(|| {
             let target = operands.result.start + work.participant.rank * work.counts.send;
-            (element(&self.send, work, operands.input.start), element(&self.receive, work, target))
+            (
+                element_address(&self.send, work, operands.input.start),
+                element_address(&self.receive, work, target),
+            )
         })
     }
 
     /// Address of the first used element of the receive buffer.
-    pub(super) fn receive_address(&self, work: &Work) -> u64 {
-        element(&self.receive, work, self.unaligned)
+    pub(super) fn receive_address(&self, work: &RankWork) -> u64 {
+        element_address(&self.receive, work, self.unaligned)
     }
 
     /// Address of this rank's input; `None` when it has none.
-    pub(super) fn input_address(&self, work: &Work) -> Option<u64> {
-        let start = self.operands(work, 0).input.start;
+    pub(super) fn input_address(&self, work: &RankWork) -> Option<u64> {
+        let start = self.operation_operands(work, 0).input.start;
         let memory = if work.placement == Placement::InPlace { &self.receive } else { &self.send };
-        work.has_input().then(|| element(memory, work, start))
+        work.has_input().then(|| element_address(memory, work, start))
     }
 
-    pub(super) fn result_address(&self, work: &Work) -> u64 {
-        element(&self.receive, work, self.operands(work, 0).result.start)
+    pub(super) fn result_address(&self, work: &RankWork) -> u64 {
+        element_address(&self.receive, work, self.operation_operands(work, 0).result.start)
     }
 }
 
-fn element(memory: &Memory, work: &Work, index: usize) -> u64 {
+fn element_address(memory: &Memory, work: &RankWork, index: usize) -> u64 {
     memory.read(memory.stream()).address() + (index * work.data_type.size()) as u64
 }
 
 /// Elements of a buffer as separate memory, for operations whose operands may overlap.
-fn part(memory: &Memory, work: &Work, elements: Range<usize>) -> Result<Memory, nccl::Error> {
+fn part_memory(memory: &Memory, work: &RankWork, elements: Range<usize>) -> Result<Memory, nccl::Error> {
     let size = work.data_type.size();
     let view = memory.slice::<u8>(elements.start * size..elements.end * size)?;
     // SAFETY: the part lies within initialised memory, which is used on its one stream and outlives this

@@ -22,11 +22,11 @@ use super::{BufferSizes, Capabilities, MemoryUse, Node, RankBody, RankDevice};
 use crate::agreement::Discovery;
 use crate::collective::Collective;
 use crate::data::{DeviceData, Op};
-use crate::gather::gather;
+use crate::gather::gather_json;
 use crate::groups::Groups;
 use crate::request::{Names, Request};
 use crate::supervision::{Stop, explain_missing_thread};
-use assignment::{Address, GpuAssignment, MULTI_RANK, ProcessGpus, assignment, ranks_on_gpus};
+use assignment::{Address, GpuAssignment, MULTI_RANK, ProcessGpus, assign_gpus, ranks_on_gpus};
 use memory::RankMemory;
 use rank::GpuRank;
 use record::{Provenance, Rank};
@@ -55,11 +55,11 @@ const FP8_NCCL: nccl::Version = nccl::Version::new(2, 24, 0);
 
 impl Gpus {
     /// Looks for a CUDA driver, GPUs and libnccl. The error says what is missing.
-    pub(super) fn find() -> Result<Self, String> {
+    pub(super) fn find_gpus() -> Result<Self, String> {
         let count = nccl::device_count().map_err(|error| error.to_string())?;
         let library = Library::load().map_err(|error| error.to_string())?;
         let addresses: Result<_, _> = (0..count).map(pci_address).collect();
-        let capabilities: Result<_, _> = (0..count).map(capability).collect();
+        let capabilities: Result<_, _> = (0..count).map(read_capability).collect();
         let undescribed = |error| format!("the CUDA driver does not describe its GPUs: {error}");
         Ok(Self {
             nccl_version: library.version().to_string(),
@@ -71,7 +71,7 @@ impl Gpus {
         })
     }
 
-    fn provenance(&self) -> Provenance {
+    fn describe_provenance(&self) -> Provenance {
         Provenance {
             backend: "nccl".to_owned(),
             library_version: self.nccl_version.clone(),
@@ -84,20 +84,20 @@ impl Gpus {
 
 fn pci_address(ordinal: usize) -> Result<Address, result::DriverError> {
     Ok((
-        attribute(ordinal, Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
-        attribute(ordinal, Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?,
-        attribute(ordinal, Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?,
+        read_attribute(ordinal, Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
+        read_attribute(ordinal, Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?,
+        read_attribute(ordinal, Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?,
     ))
 }
 
-fn capability(ordinal: usize) -> Result<(u32, u32), result::DriverError> {
+fn read_capability(ordinal: usize) -> Result<(u32, u32), result::DriverError> {
     Ok((
-        attribute(ordinal, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
-        attribute(ordinal, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        read_attribute(ordinal, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+        read_attribute(ordinal, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
     ))
 }
 
-fn attribute(ordinal: usize, attribute: Attribute) -> Result<u32, result::DriverError> {
+fn read_attribute(ordinal: usize, attribute: Attribute) -> Result<u32, result::DriverError> {
     let device = result::device::get(ordinal as i32)?;
     // SAFETY: the device handle was just returned by the driver.
     unsafe { result::device::get_attribute(device, attribute) }.map(|value| value as u32)
@@ -119,7 +119,7 @@ struct Opening {
 }
 
 /// Prepares NCCL between GPUs: assigns the GPUs of all processes.
-pub(super) fn prepare(
+pub(super) fn prepare_nccl_node(
     request: &Request,
     process: &dyn World,
     processes: &[Discovery<Gpus>],
@@ -130,7 +130,7 @@ pub(super) fn prepare(
     let threads = request.threads.unwrap_or(1);
     let library = Library::load().map_err(|error| Stop::Refused(error.to_string()))?;
     // The only option that may differ between processes: with a process per GPU it selects each one's.
-    let bases = gather(process, &request.variables.device)?;
+    let bases = gather_json(process, &request.variables.device)?;
     let processes_of_host: Vec<ProcessGpus<'_>> = processes
         .iter()
         .zip(&found)
@@ -143,16 +143,16 @@ pub(super) fn prepare(
             multi_rank: gpus.multi_rank,
         })
         .collect();
-    let (mut shares, mut ranks_on_gpus) = divide(&processes_of_host, request, library.version())?;
+    let (mut shares, mut ranks_on_gpus) = divide_gpus(&processes_of_host, request, library.version())?;
     let most_on_a_gpu = ranks_on_gpus.iter().flatten().copied().max().unwrap_or(1);
-    let config = config(library, request)?;
+    let config = build_config(library, request)?;
     let assignment = shares.swap_remove(process.rank());
     let groups = Groups::new(request, process.size(), assignment.ordinals.len())?;
-    let ranks = groups.smallest();
+    let ranks = groups.smallest_size();
     let capabilities = found.iter().flat_map(|(_, gpus)| &gpus.capabilities);
     let capability = capabilities.min().copied().unwrap_or_default();
     let fp8 = can_fp8(request, library.version(), capability, ranks)?;
-    let notes = notes::notes(request, library.version(), capability, ranks, most_on_a_gpu);
+    let notes = notes::list_request_notes(request, library.version(), capability, ranks, most_on_a_gpu);
     let mut capabilities = Capabilities::default();
     capabilities.data_types.retain(|data_type| fp8 || !is_fp8(data_type));
     let opening = Arc::new(Opening {
@@ -174,10 +174,10 @@ pub(super) fn prepare(
         connects_over_world: false,
         capabilities,
         versus: None,
-        provenance: first.provenance(),
+        provenance: first.describe_provenance(),
         notes,
         default_max_bytes: DEFAULT_MAX_BYTES,
-        open: Box::new(move |index| opening.open(index)),
+        open: Box::new(move |index| opening.open_device(index)),
     })
 }
 
@@ -196,18 +196,18 @@ fn one_version<'a>(found: &[(&str, &'a Gpus)]) -> Result<&'a Gpus, Stop> {
 }
 
 /// Returns each process's GPUs, and the number of ranks on the GPU of each of its ranks.
-fn divide(
+fn divide_gpus(
     processes_of_host: &[ProcessGpus<'_>],
     request: &Request,
     loaded: nccl::Version,
 ) -> Result<(Vec<GpuAssignment>, Vec<Vec<usize>>), Stop> {
     let threads = request.threads.unwrap_or(1);
     let shares: Vec<GpuAssignment> = (0..processes_of_host.len())
-        .map(|index| assignment(processes_of_host, index, (threads, request.gpus), loaded, request.names))
+        .map(|index| assign_gpus(processes_of_host, index, (threads, request.gpus), loaded, request.names))
         .collect::<Result<_, _>>()
         .map_err(Stop::Refused)?;
     if let Some(index) = shares.iter().position(|assignment| assignment.gpus != shares[0].gpus) {
-        let option = request.names.of("gpus");
+        let option = request.names.field_name("gpus");
         return Err(Stop::Refused(format!(
             "process 0 on {} would use {} GPUs, but process {index} on {} {}: set the number of each \
              process with {option}",
@@ -218,8 +218,8 @@ fn divide(
         return Err(Stop::Refused(format!(
             "{}: ranks of one process that share a GPU have one default stream, so they would wait for each \
              other. Omit it, or start a process per rank ({})",
-            request.names.of("default_stream"),
-            request.names.with("gpus", 1),
+            request.names.field_name("default_stream"),
+            request.names.with_value("gpus", 1),
         )));
     }
     let ranks = (0..shares.len()).map(|index| ranks_on_gpus(processes_of_host, &shares, index)).collect();
@@ -239,7 +239,7 @@ fn can_fp8(
     if !request.all.data_types && request.data_types.iter().any(is_fp8) {
         return Err(Stop::Refused(format!(
             "{}: NCCL does not scale 8-bit floating-point numbers for a single rank",
-            request.names.with("ops", Op::MulSum),
+            request.names.with_value("ops", Op::MulSum),
         )));
     }
     Ok(false)
@@ -247,7 +247,7 @@ fn can_fp8(
 
 /// The communicator's configuration: the requested one, with the settings of nccl-tests, so that results are
 /// comparable (scheduling for NVLink from NCCL 2.28 on; two peers from 2.30 on if only sendrecv is measured).
-fn config(library: Library, request: &Request) -> Result<nccl::Config, Stop> {
+fn build_config(library: Library, request: &Request) -> Result<nccl::Config, Stop> {
     let loaded = library.version();
     // Without the fence, the check on the stream detects the race: see `notes`.
     let mut config = nccl::Config::new().symmetric_fence(!request.variables.without_symmetric_fence);
@@ -260,7 +260,7 @@ fn config(library: Library, request: &Request) -> Result<nccl::Config, Stop> {
     if let Some(policy) = request.settings.cta_policy {
         let needed = if policy == 2 { nccl::Version::new(2, 28, 0) } else { nccl::Version::new(2, 27, 0) };
         if loaded < needed {
-            let asked = request.names.with("cta_policy", policy);
+            let asked = request.names.with_value("cta_policy", policy);
             return Err(Stop::Refused(format!("{asked} needs NCCL {needed}, and {loaded} is loaded")));
         }
         config = config.cta_policy(policy as i32);
@@ -282,7 +282,7 @@ fn exchange_id(library: Library, world: &dyn World) -> anyhow::Result<UniqueId> 
 }
 
 impl Opening {
-    fn open(self: &Arc<Self>, index: usize) -> anyhow::Result<RankDevice> {
+    fn open_device(self: &Arc<Self>, index: usize) -> anyhow::Result<RankDevice> {
         let ordinal = self.ordinals[index];
         let context = CudaContext::new(ordinal).with_context(|| format!("opening GPU {ordinal}"))?;
         let stream = if self.default_stream { Ok(context.default_stream()) } else { context.new_stream() };
@@ -300,13 +300,13 @@ impl Opening {
             capacity: (free / self.ranks_on_gpus[index] as u64).saturating_sub(RESERVE),
             memory: format!("GPU {ordinal}"),
             connect: Box::new(move |world, buffer_sizes, body| {
-                opening.connect(&**world, &stream, free, buffer_sizes, body)
+                opening.connect_rank(&**world, &stream, free, buffer_sizes, body)
             }),
         })
     }
 
     /// Connects a rank with the others of `world`. `free` is the GPU's free memory before, in bytes.
-    fn connect(
+    fn connect_rank(
         &self,
         world: &dyn World,
         stream: &Arc<CudaStream>,
@@ -324,7 +324,7 @@ impl Opening {
                 .name(name.clone())
                 .spawn_scoped(scope, || {
                     let mut data = DeviceData::new(context)?;
-                    data.load(self.first_type)?;
+                    data.load_kernels(self.first_type)?;
                     tracing::debug!(rank, "kernels of the test data loaded");
                     anyhow::Ok(data)
                 })
@@ -339,13 +339,13 @@ impl Opening {
             anyhow::Ok((communicator, data))
         })?;
         let connected = context.mem_get_info()?.0 as u64;
-        let mut memory = RankMemory::alloc(&communicator, buffer_sizes, self.unaligned)?;
+        let mut memory = RankMemory::alloc_buffers(&communicator, buffer_sizes, self.unaligned)?;
         let used = MemoryUse {
             initialization: free.saturating_sub(connected),
             buffers: connected.saturating_sub(context.mem_get_info()?.0 as u64),
             operations: 0,
         };
-        memory.register(&communicator, self.registration, self.names)?;
+        memory.register_buffers(&communicator, self.registration, self.names)?;
         body(&mut GpuRank::new(&communicator, data, memory, used))
     }
 }

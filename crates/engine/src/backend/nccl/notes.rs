@@ -16,7 +16,7 @@ const SYMMETRIC_FAULT: &str = "symmetric-without-grid-sync";
 
 /// Notes on the request. `capability` is the least of all GPUs, `ranks` their number in the
 /// communicator, and `ranks_on_gpu` the most on one GPU.
-pub(super) fn notes(
+pub(super) fn list_request_notes(
     request: &Request,
     loaded: Version,
     capability: (u32, u32),
@@ -26,7 +26,7 @@ pub(super) fn notes(
     let is_set = |name: &str| std::env::var_os(name).is_some();
     let mut notes = known_faults(request, loaded, ranks, &is_set);
     if request.settings.stream_checks.is_some() && capability < EARLY_CAPABILITY {
-        let (option, (major, minor)) = (request.names.of("stream_checks"), capability);
+        let (option, (major, minor)) = (request.names.field_name("stream_checks"), capability);
         notes.push(format!(
             "{option}: an early trigger of programmatic launch needs compute capability {}.{}, but the GPU \
              has {major}.{minor}. A plain kernel writes its inputs, and an operation that starts too early \
@@ -52,7 +52,7 @@ fn known_faults(
     is_set: &dyn Fn(&str) -> bool,
 ) -> Vec<String> {
     let Ok(version) = parse_version(&loaded.to_string()) else { return Vec::new() };
-    let touched = touched(request, ranks);
+    let touched = touched_names(request, ranks);
     Faults::built_in()
         .of_component(Component::Nccl, &version)
         .into_iter()
@@ -63,7 +63,7 @@ fn known_faults(
                 none if none.is_empty() => String::new(),
                 conditions => format!(", with {conditions}"),
             };
-            let prevented = if fault.id == SYMMETRIC_FAULT { fence(request) } else { "" };
+            let prevented = if fault.id == SYMMETRIC_FAULT { describe_fence(request) } else { "" };
             format!(
                 "Known fault of NCCL {loaded} [{}]{condition}: {} {}{prevented}",
                 fault.id, fault.effect, fault.remedy
@@ -73,7 +73,7 @@ fn known_faults(
 }
 
 /// The library's protection against [`SYMMETRIC_FAULT`].
-fn fence(request: &Request) -> &'static str {
+fn describe_fence(request: &Request) -> &'static str {
     if request.variables.without_symmetric_fence {
         " The library does not order the kernels (NCCL_BENCH_SYMMETRIC_FENCE=0), so results can be wrong"
     } else {
@@ -82,9 +82,10 @@ fn fence(request: &Request) -> &'static str {
 }
 
 /// The names in [`diagnosis::knowledge::faults::TOUCHES`] that a request touches.
-fn touched(request: &Request, ranks: usize) -> Vec<&'static str> {
+fn touched_names(request: &Request, ranks: usize) -> Vec<&'static str> {
     let has = |wanted: &[Collective]| request.collectives.iter().any(|each| wanted.contains(each));
-    let averages = request.ops.contains(&Op::Avg) && request.collectives.iter().any(|each| each.reduces());
+    let averages =
+        request.ops.contains(&Op::Avg) && request.collectives.iter().any(|each| each.is_reduction());
     let with_fp8 = request.data_types.iter().any(is_fp8) && has(&[Collective::AllReduce]);
     let all = [
         ("symmetric", request.settings.registration == Registration::Symmetric),
@@ -132,7 +133,7 @@ mod tests {
 
     #[test]
     fn gpus_of_several_ranks_are_noted() {
-        let note = &notes(&request(), Version::new(2, 28, 9), (9, 0), 4, 2)[0];
+        let note = &list_request_notes(&request(), Version::new(2, 28, 9), (9, 0), 4, 2)[0];
         assert!(note.starts_with("up to 2 ranks share a GPU (NCCL_MULTI_RANK_GPU_ENABLE)"), "{note}");
     }
 
@@ -183,10 +184,10 @@ mod tests {
     fn a_check_on_the_stream_that_cannot_trigger_early_says_so() {
         let version = Version::new(2, 27, 0);
         let checked = with(Settings { stream_checks: Some(200), ..Settings::of_collectives() });
-        assert_eq!(notes(&checked, version, (9, 0), 2, 1), [""; 0]);
-        assert_eq!(notes(&checked, version, (10, 0), 2, 1), [""; 0]);
-        let found = notes(&checked, version, (8, 9), 2, 1);
+        assert_eq!(list_request_notes(&checked, version, (9, 0), 2, 1), [""; 0]);
+        assert_eq!(list_request_notes(&checked, version, (10, 0), 2, 1), [""; 0]);
+        let found = list_request_notes(&checked, version, (8, 9), 2, 1);
         assert!(found.len() == 1 && found[0].contains("the GPU has 8.9"), "{found:?}");
-        assert_eq!(notes(&request(), version, (8, 9), 2, 1), [""; 0]);
+        assert_eq!(list_request_notes(&request(), version, (8, 9), 2, 1), [""; 0]);
     }
 }

@@ -8,7 +8,7 @@ use collectives::{Element, ReduceOp};
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
-use crate::backend::Work;
+use crate::backend::RankWork;
 use crate::collective::Collective;
 
 /// An element type that a sum can be scaled by.
@@ -54,13 +54,13 @@ pub(super) enum OperationBuffers<S, R> {
 pub(super) type Views<'m, T> = OperationBuffers<MemoryView<'m, T>, MemoryViewMut<'m, T>>;
 
 impl OperationBuffers<Memory, Memory> {
-    pub(super) fn views<T: Element>(&mut self) -> Result<Views<'_, T>, nccl::Error> {
+    pub(super) fn buffer_views<T: Element>(&mut self) -> Result<Views<'_, T>, nccl::Error> {
         Ok(match self {
             Self::Two(send, receive) => OperationBuffers::Two(send.slice(..)?, receive.slice_mut(..)?),
             Self::InPlace(buffer) => OperationBuffers::InPlace(buffer.slice_mut(..)?),
-            Self::Steps(steps) => {
-                OperationBuffers::Steps(steps.iter_mut().map(PeerExchange::views).collect::<Result<_, _>>()?)
-            }
+            Self::Steps(steps) => OperationBuffers::Steps(
+                steps.iter_mut().map(PeerExchange::exchange_views).collect::<Result<_, _>>()?,
+            ),
         })
     }
 }
@@ -86,35 +86,35 @@ pub(super) enum LaunchMode<'w> {
     Captured,
 }
 
-pub(super) fn queue<T: Scalar, S: DeviceBuffer<Element = T>, R: DeviceBufferMut<Element = T>>(
+pub(super) fn queue_operation<T: Scalar, S: DeviceBuffer<Element = T>, R: DeviceBufferMut<Element = T>>(
     mode: LaunchMode<'_>,
     communicator: &Communicator,
-    work: &Work,
+    work: &RankWork,
     scaled: &LoopOp<'_, T>,
     buffers: &mut OperationBuffers<S, R>,
 ) -> anyhow::Result<()> {
     match (work.collective, buffers) {
         (Collective::SendRecv, OperationBuffers::Two(send, receive)) => {
-            let (to, from) = (work.participant.next(), work.participant.previous());
-            exchange(mode, communicator, (send, to), (receive, from))?;
+            let (to, from) = (work.participant.next_rank(), work.participant.previous_rank());
+            queue_exchange(mode, communicator, (send, to), (receive, from))?;
         }
         (Collective::Hypercube, OperationBuffers::Steps(steps)) => {
             for PeerExchange { send, receive, peer } in steps {
-                exchange(mode, communicator, (send, *peer), (receive, *peer))?;
+                queue_exchange(mode, communicator, (send, *peer), (receive, *peer))?;
             }
         }
         (_, buffers) => match mode {
-            LaunchMode::Immediate => single(communicator.call(), work, scaled, buffers)?,
-            LaunchMode::Prepare(preparation) => single(preparation.call(), work, scaled, buffers)?,
-            LaunchMode::Capture(capture) => single(capture.on(communicator), work, scaled, buffers)?,
-            LaunchMode::Captured => single(captured(communicator), work, scaled, buffers)?,
+            LaunchMode::Immediate => queue_single(communicator.call(), work, scaled, buffers)?,
+            LaunchMode::Prepare(preparation) => queue_single(preparation.call(), work, scaled, buffers)?,
+            LaunchMode::Capture(capture) => queue_single(capture.on(communicator), work, scaled, buffers)?,
+            LaunchMode::Captured => queue_single(captured_call(communicator), work, scaled, buffers)?,
         },
     }
     Ok(())
 }
 
 /// Calls within a capture of [`LaunchMode::Captured`].
-fn captured(communicator: &Communicator) -> Call<'_> {
+fn captured_call(communicator: &Communicator) -> Call<'_> {
     // SAFETY: the graph ends before the communicator and the buffers, by the contract of
     // `LaunchMode::Captured`; nothing else uses the buffers while it runs, because all that uses them is on
     // this one stream. Views wait for no events.
@@ -122,14 +122,14 @@ fn captured(communicator: &Communicator) -> Call<'_> {
 }
 
 impl PeerExchange<Memory> {
-    fn views<T: Element>(&mut self) -> Result<PeerExchange<MemoryViewMut<'_, T>>, nccl::Error> {
+    fn exchange_views<T: Element>(&mut self) -> Result<PeerExchange<MemoryViewMut<'_, T>>, nccl::Error> {
         let Self { send, receive, peer } = self;
         Ok(PeerExchange { send: send.slice_mut(..)?, receive: receive.slice_mut(..)?, peer: *peer })
     }
 }
 
 /// Queues a send and a receive at the same time, each with its peer.
-fn exchange<T: Element, S: DeviceBuffer<Element = T>, R: DeviceBufferMut<Element = T>>(
+fn queue_exchange<T: Element, S: DeviceBuffer<Element = T>, R: DeviceBufferMut<Element = T>>(
     mode: LaunchMode<'_>,
     communicator: &Communicator,
     (send, to): (&S, usize),
@@ -151,7 +151,7 @@ fn exchange<T: Element, S: DeviceBuffer<Element = T>, R: DeviceBufferMut<Element
             let mut received = sent.clone();
             sent[to] = 0..send.len();
             received[from] = 0..receive.len();
-            captured(communicator).all_to_all_v(send, &sent, receive, &received)
+            captured_call(communicator).all_to_all_v(send, &sent, receive, &received)
         }
     }
 }
@@ -166,9 +166,9 @@ fn send_and_receive<'b, S: DeviceBuffer, R: DeviceBufferMut, L: Launch<'b>>(
 }
 
 /// Queues a collective that is a single call.
-fn single<'env, 'c: 'env, T, S, R, L>(
+fn queue_single<'env, 'c: 'env, T, S, R, L>(
     call: Call<'env, L>,
-    work: &Work,
+    work: &RankWork,
     scaled: &'env LoopOp<'c, T>,
     buffers: &'env mut OperationBuffers<S, R>,
 ) -> anyhow::Result<()>
@@ -186,8 +186,8 @@ where
         (Collective::AllReduce | Collective::Reduce | Collective::ReduceScatter, buffers) => {
             let own = work.op.and_then(|op| op.built_in()).unwrap_or(ReduceOp::Sum);
             return match scaled {
-                None => reduction(call, work, own, buffers),
-                Some(op) => reduction(call, work, op, buffers),
+                None => queue_reduction(call, work, own, buffers),
+                Some(op) => queue_reduction(call, work, op, buffers),
             };
         }
         (Collective::AllGather, Two(send, receive)) => call.all_gather(send, receive),
@@ -200,7 +200,7 @@ where
         (Collective::Scatter, InPlace(buffer)) => call.scatter_in_place(buffer, root),
         (Collective::AllToAll, Two(send, receive)) => call.all_to_all(send, receive),
         (Collective::AllToAllV, Two(send, receive)) => {
-            let (sent, received) = work.parts();
+            let (sent, received) = work.traffic_parts();
             call.all_to_all_v(send, sent, receive, received)
         }
         (collective, _) => anyhow::bail!("{collective} has no operation on such buffers"),
@@ -209,9 +209,9 @@ where
 }
 
 /// Queues a collective that reduces.
-fn reduction<'env, T, O, S, R, L>(
+fn queue_reduction<'env, T, O, S, R, L>(
     call: Call<'env, L>,
-    work: &Work,
+    work: &RankWork,
     op: O,
     buffers: &'env mut OperationBuffers<S, R>,
 ) -> anyhow::Result<()>

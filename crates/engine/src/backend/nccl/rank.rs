@@ -9,10 +9,10 @@ use collectives::nccl::{self, Capture, Communicator, Graph, Preparation, Prepare
 use cudarc::driver::sys::{self, CUevent_flags, CUresult};
 use cudarc::driver::{CudaEvent, CudaStream, result};
 
-use super::memory::{RankMemory, overlaps};
+use super::memory::{RankMemory, has_overlap};
 use super::operation::{self, LaunchMode, LoopOp, Scalar};
 use crate::backend::operands::Operands;
-use crate::backend::{Backend, Barrier, MemoryUse, StreamRounds, TimedLoop, Times, Work};
+use crate::backend::{Backend, Barrier, MemoryUse, RankWork, StreamRounds, TimedLoop, Times};
 use crate::data::{DeviceData, Mismatches, Op, Tally};
 use record::Blocking;
 
@@ -52,82 +52,82 @@ impl<'a> GpuRank<'a> {
         Self { communicator, data, memory, used, free, events: Vec::new() }
     }
 
-    pub(super) fn stream(&self) -> &'a std::sync::Arc<CudaStream> {
+    pub(super) fn communicator_stream(&self) -> &'a std::sync::Arc<CudaStream> {
         self.communicator.stream()
     }
 
     /// Address of the copy of the input, for a rank whose receive buffer must stay unchanged.
-    pub(super) fn kept_address(&self, work: &Work) -> Option<u64> {
+    pub(super) fn kept_address(&self, work: &RankWork) -> Option<u64> {
         work.keeps_receive().then(|| self.memory.receive_address(work))
     }
 
-    pub(super) fn scaled<T: Scalar>(&self, work: &Work) -> Result<LoopOp<'a, T>, nccl::Error> {
-        let is_scaled = work.op == Some(Op::MulSum) && work.collective.reduces();
+    pub(super) fn loop_operator<T: Scalar>(&self, work: &RankWork) -> Result<LoopOp<'a, T>, nccl::Error> {
+        let is_scaled = work.op == Some(Op::MulSum) && work.collective.is_reduction();
         let scale = || T::of(Op::scale_of(work.participant.rank as u32));
         is_scaled.then(|| self.communicator.scaled_sum(scale())).transpose()
     }
 
     /// Copies a hypercube's own part to its position before the exchanges.
-    pub(super) fn copy_own_part(&self, work: &Work, operands: &Operands) -> anyhow::Result<()> {
-        self.memory.own_part(work, operands).map_or(Ok(()), |addresses| self.copy(work, addresses))
+    pub(super) fn copy_own_part(&self, work: &RankWork, operands: &Operands) -> anyhow::Result<()> {
+        self.memory.own_part(work, operands).map_or(Ok(()), |addresses| self.copy_part(work, addresses))
     }
 
     /// Copies a rank's part.
-    fn copy(&self, work: &Work, (source, target): (u64, u64)) -> anyhow::Result<()> {
+    fn copy_part(&self, work: &RankWork, (source, target): (u64, u64)) -> anyhow::Result<()> {
         let bytes = work.counts.send * work.data_type.size();
         // SAFETY: both are within this rank's memory, and its stream is alive.
-        unsafe { result::memcpy_dtod_async(target, source, bytes, self.stream().cu_stream()) }
+        unsafe { result::memcpy_dtod_async(target, source, bytes, self.communicator_stream().cu_stream()) }
             .context("copying the own part")
     }
 
     /// Queues one operation with buffers that are made for it: separate memory if operands overlap, also with
     /// those of concurrent operations.
-    pub(super) fn queue<T: Scalar>(
+    pub(super) fn queue_operands<T: Scalar>(
         &mut self,
         mode: LaunchMode<'_>,
-        work: &Work,
+        work: &RankWork,
         scaled: &LoopOp<'_, T>,
         operands: &Operands,
         at_once: bool,
     ) -> anyhow::Result<()> {
-        if at_once || overlaps(work) {
-            let mut apart = self.memory.apart(work, operands)?;
-            operation::queue(mode, self.communicator, work, scaled, &mut apart.views::<T>()?)
+        if at_once || has_overlap(work) {
+            let mut apart = self.memory.separate_operands(work, operands)?;
+            operation::queue_operation(mode, self.communicator, work, scaled, &mut apart.buffer_views::<T>()?)
         } else {
-            let mut buffers = self.memory.views::<T>(operands)?;
-            operation::queue(mode, self.communicator, work, scaled, &mut buffers)
+            let mut buffers = self.memory.operand_views::<T>(operands)?;
+            operation::queue_operation(mode, self.communicator, work, scaled, &mut buffers)
         }
     }
 
-    fn start_typed<T: Scalar>(&mut self, work: &Work, index: usize, graph: bool) -> anyhow::Result<()> {
+    fn start_typed<T: Scalar>(&mut self, work: &RankWork, index: usize, graph: bool) -> anyhow::Result<()> {
         if !graph {
-            let prepared = self.prepare::<T>(work, index..index + 1, 1)?;
+            let prepared = self.prepare_iterations::<T>(work, index..index + 1, 1)?;
             return self.queue_iterations(work, &prepared, 0..1);
         }
-        let scaled = self.scaled::<T>(work)?;
-        let operands = self.memory.operands(work, index);
+        let scaled = self.loop_operator::<T>(work)?;
+        let operands = self.memory.operation_operands(work, index);
         self.copy_own_part(work, &operands)?;
         let graph = Graph::capture(|capture| {
-            self.queue(LaunchMode::Capture(capture), work, &scaled, &operands, false)
+            self.queue_operands(LaunchMode::Capture(capture), work, &scaled, &operands, false)
         })?;
         graph.launch()?;
         // The graph must not be dropped before it has run.
-        self.wait()
+        self.await_stream()
     }
 
     /// Prepares iterations of one operation, or of several in a group.
-    fn prepare<T: Scalar>(
+    fn prepare_iterations<T: Scalar>(
         &mut self,
-        work: &Work,
+        work: &RankWork,
         iterations: Range<usize>,
         aggregated: usize,
     ) -> anyhow::Result<PreparedLoop> {
-        let scaled = self.scaled::<T>(work)?;
+        let scaled = self.loop_operator::<T>(work)?;
         let (count, communicator, mut copies) = (iterations.len(), self.communicator, Vec::new());
         let mut add = |preparation: &Preparation<'_>, index: usize| {
-            let operands = self.memory.operands(work, index);
+            let operands = self.memory.operation_operands(work, index);
             copies.extend(self.memory.own_part(work, &operands));
-            self.queue(LaunchMode::Prepare(preparation), work, &scaled, &operands, aggregated > 1)
+            self.queue_operands(LaunchMode::Prepare(preparation), work, &scaled, &operands, aggregated > 1)
         };
         let operations = communicator.prepare(|preparation| {
             iterations.map(|iteration| iteration * aggregated).try_for_each(|first| {
@@ -143,7 +143,7 @@ impl<'a> GpuRank<'a> {
     /// Queues prepared iterations.
     fn queue_iterations(
         &self,
-        work: &Work,
+        work: &RankWork,
         prepared: &PreparedLoop,
         iterations: Range<usize>,
     ) -> anyhow::Result<()> {
@@ -158,7 +158,7 @@ impl<'a> GpuRank<'a> {
         }
         for iteration in iterations {
             let copies = &copies[iteration * copied..(iteration + 1) * copied];
-            copies.iter().try_for_each(|&addresses| self.copy(work, addresses))?;
+            copies.iter().try_for_each(|&addresses| self.copy_part(work, addresses))?;
             queue(iteration..iteration + 1)?;
         }
         Ok(())
@@ -166,7 +166,7 @@ impl<'a> GpuRank<'a> {
 
     fn time_typed<T: Scalar>(
         &mut self,
-        work: &Work,
+        work: &RankWork,
         timed_loop: &TimedLoop,
         barrier: &Barrier<'_>,
     ) -> anyhow::Result<Times> {
@@ -175,30 +175,30 @@ impl<'a> GpuRank<'a> {
             self.make_events(2 * iterations)?;
         }
         let prepared =
-            self.prepare::<T>(work, 0..iterations.min(PREPARED.div_ceil(aggregated)), aggregated)?;
+            self.prepare_iterations::<T>(work, 0..iterations.min(PREPARED.div_ceil(aggregated)), aggregated)?;
         let at_once = if each || blocking != Blocking::No { 1 } else { prepared.iterations };
         barrier()?;
         let mut counted = Duration::ZERO;
         let mut start = Instant::now();
         for iteration in (0..iterations).step_by(at_once) {
             if each {
-                self.events[2 * iteration].record(self.stream())?;
+                self.events[2 * iteration].record(self.communicator_stream())?;
             }
             let first = iteration % prepared.iterations;
             let end = first + at_once.min(iterations - iteration);
             self.queue_iterations(work, &prepared, first..end)?;
             if each {
-                self.events[2 * iteration + 1].record(self.stream())?;
+                self.events[2 * iteration + 1].record(self.communicator_stream())?;
             }
             match blocking {
                 Blocking::No => {}
-                Blocking::Wait => self.wait()?,
+                Blocking::Wait => self.await_stream()?,
                 Blocking::WaitAndBarrier => {
-                    self.wait()?;
+                    self.await_stream()?;
                     barrier()?;
                 }
                 Blocking::Outer => {
-                    self.wait()?;
+                    self.await_stream()?;
                     counted += start.elapsed();
                     barrier()?;
                     start = Instant::now();
@@ -206,7 +206,7 @@ impl<'a> GpuRank<'a> {
             }
         }
         let enqueue = counted + start.elapsed();
-        self.wait()?;
+        self.await_stream()?;
         let total = counted + start.elapsed();
         let each_us = if each { self.each_us(iterations, aggregated)? } else { Vec::new() };
         Ok(Times { total, enqueue, each_us })
@@ -214,15 +214,15 @@ impl<'a> GpuRank<'a> {
 
     fn time_graph<T: Scalar>(
         &mut self,
-        work: &Work,
+        work: &RankWork,
         timed_loop: &TimedLoop,
         barrier: &Barrier<'_>,
     ) -> anyhow::Result<Times> {
         let TimedLoop { iterations, aggregated, graph_launches, .. } = *timed_loop;
-        let scaled = self.scaled::<T>(work)?;
+        let scaled = self.loop_operator::<T>(work)?;
         let mut queue = |capture: &Capture, index: usize| {
-            let operands = self.memory.operands(work, index);
-            self.queue(LaunchMode::Capture(capture), work, &scaled, &operands, aggregated > 1)
+            let operands = self.memory.operation_operands(work, index);
+            self.queue_operands(LaunchMode::Capture(capture), work, &scaled, &operands, aggregated > 1)
         };
         let graph = Graph::capture(|capture| {
             (0..iterations).map(|iteration| iteration * aggregated).try_for_each(|first| {
@@ -239,13 +239,14 @@ impl<'a> GpuRank<'a> {
             graph.launch()?;
         }
         let enqueue = start.elapsed();
-        self.wait()?;
+        self.await_stream()?;
         Ok(Times { total: start.elapsed(), enqueue, each_us: Vec::new() })
     }
 
     fn make_events(&mut self, count: usize) -> anyhow::Result<()> {
         while self.events.len() < count {
-            let event = self.stream().context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?;
+            let event =
+                self.communicator_stream().context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?;
             self.events.push(event);
         }
         Ok(())
@@ -261,11 +262,11 @@ impl<'a> GpuRank<'a> {
     }
 
     /// Waits for the stream by polling, as nccl-tests does, so that an asynchronous error ends the wait.
-    pub(super) fn wait(&self) -> anyhow::Result<()> {
+    pub(super) fn await_stream(&self) -> anyhow::Result<()> {
         loop {
             // SAFETY: the stream is alive, and its context is current: every rank's thread has opened its own
             // GPU.
-            let state = unsafe { sys::cuStreamQuery(self.stream().cu_stream()) };
+            let state = unsafe { sys::cuStreamQuery(self.communicator_stream().cu_stream()) };
             match state {
                 CUresult::CUDA_SUCCESS => return Ok(()),
                 CUresult::CUDA_ERROR_NOT_READY => self.communicator.async_error()?,
@@ -275,48 +276,53 @@ impl<'a> GpuRank<'a> {
         }
     }
 
-    pub(super) fn fill_at(&mut self, work: &Work, seed: u64, address: u64) -> anyhow::Result<()> {
+    pub(super) fn fill_at(&mut self, work: &RankWork, seed: u64, address: u64) -> anyhow::Result<()> {
         let bytes = (work.counts.send * work.data_type.size()) as u64;
-        let (stream, spec) = (self.stream(), work.data_spec(seed));
+        let (stream, spec) = (self.communicator_stream(), work.data_spec(seed));
         // SAFETY: the address has room for a rank's input, all work on this memory is on this one stream.
-        unsafe { self.data.fill(stream, &spec, work.participant.rank as u32, 0, address, bytes) }
+        unsafe { self.data.fill_buffer(stream, &spec, work.participant.rank as u32, 0, address, bytes) }
     }
 }
 
 impl Backend for GpuRank<'_> {
-    fn notes(&self) -> Vec<String> {
+    fn list_notes(&self) -> Vec<String> {
         self.memory.note.iter().cloned().collect()
     }
 
     fn memory_use(&self) -> Option<MemoryUse> {
-        let (free, _) = self.stream().context().mem_get_info().ok()?;
+        let (free, _) = self.communicator_stream().context().mem_get_info().ok()?;
         Some(MemoryUse { operations: self.free.saturating_sub(free as u64), ..self.used })
     }
 
-    fn fill(&mut self, work: &Work, seed: u64) -> anyhow::Result<()> {
-        let cleared = self.memory.operands(work, 0).cleared().len() * work.data_type.size();
+    fn fill_buffers(&mut self, work: &RankWork, seed: u64) -> anyhow::Result<()> {
+        let cleared = self.memory.operation_operands(work, 0).cleared_range().len() * work.data_type.size();
         let receive = self.memory.receive_address(work);
         // SAFETY: the receive buffer has room for the largest size, and its stream is alive.
-        unsafe { result::memset_d8_async(receive, 0, cleared, self.stream().cu_stream()) }
+        unsafe { result::memset_d8_async(receive, 0, cleared, self.communicator_stream().cu_stream()) }
             .context("clearing the result")?;
         let addresses = [self.memory.input_address(work), self.kept_address(work)];
         for address in addresses.into_iter().flatten() {
             self.fill_at(work, seed, address)?;
         }
         #[expect(clippy::disallowed_methods, reason = "an error ends the measurement")]
-        self.stream().synchronize()?;
+        self.communicator_stream().synchronize()?;
         Ok(())
     }
 
-    fn start(&mut self, work: &Work, index: usize, graph: bool) -> anyhow::Result<()> {
+    fn start_operation(&mut self, work: &RankWork, index: usize, graph: bool) -> anyhow::Result<()> {
         with_element!(work.data_type, T => self.start_typed::<T>(work, index, graph))
     }
 
-    fn complete(&mut self) -> anyhow::Result<()> {
-        self.wait()
+    fn await_completion(&mut self) -> anyhow::Result<()> {
+        self.await_stream()
     }
 
-    fn time(&mut self, work: &Work, timed_loop: &TimedLoop, barrier: &Barrier<'_>) -> anyhow::Result<Times> {
+    fn time_loop(
+        &mut self,
+        work: &RankWork,
+        timed_loop: &TimedLoop,
+        barrier: &Barrier<'_>,
+    ) -> anyhow::Result<Times> {
         with_element!(work.data_type, T => if timed_loop.graph_launches > 0 {
             self.time_graph::<T>(work, timed_loop, barrier)
         } else {
@@ -324,28 +330,28 @@ impl Backend for GpuRank<'_> {
         })
     }
 
-    fn corrupt(&mut self, work: &Work, seed: u64, index: usize) -> anyhow::Result<()> {
+    fn corrupt_result(&mut self, work: &RankWork, seed: u64, index: usize) -> anyhow::Result<()> {
         self.corrupt_on_stream(work, seed, index)?;
-        self.wait()
+        self.await_stream()
     }
 
-    fn check(&mut self, work: &Work, seed: u64) -> anyhow::Result<Mismatches> {
-        let expected = work.result();
+    fn check_result(&mut self, work: &RankWork, seed: u64) -> anyhow::Result<Mismatches> {
+        let expected = work.expected_result();
         let elements: u64 = expected.iter().map(|segment| segment.count).sum();
         if elements == 0 {
             return Ok(Mismatches::default());
         }
         let size = work.data_type.size();
         let address = self.memory.result_address(work);
-        let (stream, spec) = (self.stream(), work.data_spec(seed));
-        // SAFETY: the result is in this rank's memory, initialised by `fill`; all work on it is on this
-        // stream.
-        unsafe { self.data.check(stream, &spec, &expected, address, elements * size as u64) }
+        let (stream, spec) = (self.communicator_stream(), work.data_spec(seed));
+        // SAFETY: the result is in this rank's memory, initialised by `fill_buffers`; all work on it is on
+        // this stream.
+        unsafe { self.data.check_buffer(stream, &spec, &expected, address, elements * size as u64) }
     }
 
     fn check_on_stream(
         &mut self,
-        work: &Work,
+        work: &RankWork,
         rounds: &StreamRounds,
         barrier: &Barrier<'_>,
     ) -> anyhow::Result<Option<Tally>> {

@@ -101,19 +101,19 @@ const RING: &str = "vm:1:1 [0] NCCL INFO AllReduce: 8 Bytes -> Algo RING proto L
 const TREE: &str = "vm:1:1 [0] NCCL INFO AllReduce: 8 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..0}\n";
 
 fn names(log: &mut Log) -> Vec<(String, u64)> {
-    let choices = log.choices().unwrap();
+    let choices = log.read_choices().unwrap();
     choices.into_iter().map(|(choice, times)| (choice.algorithm.algorithm, times)).collect()
 }
 
 #[test]
 fn a_log_of_its_own_is_read_as_it_grows() {
-    let (mut log, variables) = Log::prepare(&|_| None).unwrap();
+    let (mut log, variables) = Log::prepare_log(&|_| None).unwrap();
     let names_set: Vec<_> = variables.iter().map(|(name, _)| *name).collect();
     assert_eq!(names_set, VARIABLES);
     assert_eq!((variables[0].1.as_str(), variables[1].1.as_str()), ("INFO", "TUNING"));
     let mut nccl = fs::OpenOptions::new().write(true).truncate(true).open(&variables[2].1).unwrap();
     nccl.write_all(RING.as_bytes()).unwrap();
-    log.clear().unwrap();
+    log.skip_lines().unwrap();
     assert_eq!(names(&mut log), []);
     nccl.write_all([TREE, RING, TREE].concat().as_bytes()).unwrap();
     let (begin, end) = RING.split_at(30);
@@ -144,15 +144,15 @@ fn the_users_log_is_left_alone_and_read_where_it_can_be() {
         "NCCL_DEBUG_FILE" => Some(pattern.clone()),
         _ => None,
     };
-    let (mut log, variables) = Log::prepare(&settings).unwrap();
+    let (mut log, variables) = Log::prepare_log(&settings).unwrap();
     assert_eq!(variables, []);
     assert_eq!(names(&mut log), [], "nobody has made it yet");
     write(&real, "w", &RING.repeat(9));
-    log.clear().unwrap();
+    log.skip_lines().unwrap();
     // It was from another run, and NCCL starts its own.
     write(&real, "w", RING);
     assert_eq!(names(&mut log), [("ring".to_owned(), 1)]);
-    log.clear().unwrap();
+    log.skip_lines().unwrap();
     write(&real, "a", TREE);
     assert_eq!(names(&mut log), [("tree".to_owned(), 1)]);
     assert_eq!(fs::read_to_string(&real).unwrap(), [RING, TREE].concat());
@@ -163,7 +163,7 @@ fn a_log_that_cannot_be_read_says_why() {
     let refused = |settings: &[(&str, &str)]| {
         let found =
             |name: &str| settings.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-        Log::prepare(&found).unwrap_err().to_string()
+        Log::prepare_log(&found).unwrap_err().to_string()
     };
     let info = ("NCCL_DEBUG", "INFO");
     assert!(refused(&[("NCCL_DEBUG", "WARN")]).contains("NCCL_DEBUG=WARN is set"));
@@ -186,5 +186,5 @@ fn settings_are_read_as_nccl_reads_them() {
     ] {
         assert_eq!(has_tuning(subsystems), has, "{subsystems}");
     }
-    assert_eq!(expanded("/a/%h.%p%%%x%", "node1.cluster", 77), "/a/node1.77%%x%");
+    assert_eq!(expand_path("/a/%h.%p%%%x%", "node1.cluster", 77), "/a/node1.77%%x%");
 }

@@ -5,7 +5,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{self, NonNull};
 
-use crate::nccl_choice::{Bytes, Choice, copies};
+use crate::nccl_choice::{Bytes, Choice, copies_algorithm};
 use record::Algorithm;
 
 type DescriptorV2 = Descriptor<u8, 2, 1, 0>;
@@ -77,20 +77,20 @@ pub(super) struct Descriptor<K, const NAMES: usize, const TRAFFIC: usize, const 
     details: Details<NAMES, TRAFFIC, CHANNELS>,
 }
 
-/// `Call::names` holds a pointer to the name and the 8 bytes of the hash.
+/// `CallDetails::names` holds a pointer to the name and the 8 bytes of the hash.
 const _: () = assert!(size_of::<*const c_char>() == size_of::<u64>());
 
 #[repr(C)]
 union Details<const NAMES: usize, const TRAFFIC: usize, const CHANNELS: usize> {
-    collective: Collective<NAMES, TRAFFIC>,
+    collective: CollectiveDetails<NAMES, TRAFFIC>,
     send_or_receive: SendOrReceive<NAMES, CHANNELS>,
     /// Copies by copy engines, from v6 on.
-    copies: Call<NAMES>,
+    copies: CallDetails<NAMES>,
 }
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Call<const NAMES: usize> {
+struct CallDetails<const NAMES: usize> {
     names: [u64; NAMES],
     sequence: u64,
     function: *const c_char,
@@ -103,8 +103,8 @@ struct Call<const NAMES: usize> {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Collective<const NAMES: usize, const TRAFFIC: usize> {
-    call: Call<NAMES>,
+struct CollectiveDetails<const NAMES: usize, const TRAFFIC: usize> {
+    call: CallDetails<NAMES>,
     traffic: [usize; TRAFFIC],
     channels: u8,
     warps: u8,
@@ -134,7 +134,7 @@ impl<I, K: Copy + Into<u64>, const NAMES: usize, const TRAFFIC: usize, const CHA
             start_event: start_event::<K, NAMES, TRAFFIC, CHANNELS>,
             stop_event,
             record_event_state,
-            finalize,
+            finalize: finalize_plugin,
         }
     }
 }
@@ -145,53 +145,53 @@ impl<const NAMES: usize, const TRAFFIC: usize, const CHANNELS: usize> Details<NA
     ///
     /// # Safety
     /// The details must be of this kind, and their texts C strings or null.
-    unsafe fn choice(&self, kind: u64) -> Option<Choice> {
+    unsafe fn operation_choice(&self, kind: u64) -> Option<Choice> {
         let kind = c_int::try_from(kind).ok()?;
         // SAFETY: the caller's promise.
         unsafe {
             match kind {
                 COLLECTIVE => {
-                    let Collective { call, channels, algorithm, protocol, .. } = self.collective;
+                    let CollectiveDetails { call, channels, algorithm, protocol, .. } = self.collective;
                     let channels = if CHANNELS == 0 { 0 } else { channels };
-                    call.choice(Algorithm {
-                        algorithm: name(algorithm)?,
-                        protocol: name(protocol),
-                        channels: known(channels),
+                    call.call_choice(Algorithm {
+                        algorithm: lower_name(algorithm)?,
+                        protocol: lower_name(protocol),
+                        channels: known_channels(channels),
                     })
                 }
-                SEND_OR_RECEIVE => self.send_or_receive.choice(),
-                COPIES => self.copies.choice(copies("copy_engine")),
+                SEND_OR_RECEIVE => self.send_or_receive.transfer_choice(),
+                COPIES => self.copies.call_choice(copies_algorithm("copy_engine")),
                 _ => None,
             }
         }
     }
 }
 
-impl<const NAMES: usize> Call<NAMES> {
+impl<const NAMES: usize> CallDetails<NAMES> {
     /// # Safety
     /// The texts must be C strings, or null.
-    unsafe fn choice(self, algorithm: Algorithm) -> Option<Choice> {
+    unsafe fn call_choice(self, algorithm: Algorithm) -> Option<Choice> {
         // SAFETY: the caller's promise.
-        let (function, data_type) = unsafe { (name(self.function)?, name(self.data_type)?) };
-        let bytes = Bytes::Count(bytes(self.count, &data_type)?);
+        let (function, data_type) = unsafe { (lower_name(self.function)?, lower_name(self.data_type)?) };
+        let bytes = Bytes::Count(element_bytes(self.count, &data_type)?);
         Some(Choice { collective: Some(function), bytes, algorithm })
     }
 }
 
 impl<const NAMES: usize, const CHANNELS: usize> SendOrReceive<NAMES, CHANNELS> {
-    fn choice(self) -> Option<Choice> {
+    fn transfer_choice(self) -> Option<Choice> {
         // A rank's own part is copied, and an empty part is not sent.
         if self.peer == 0 || self.count == 0 {
             return None;
         }
-        let channels = self.channels.first().copied().and_then(known);
+        let channels = self.channels.first().copied().and_then(known_channels);
         let algorithm = Algorithm { algorithm: "p2p".to_owned(), protocol: None, channels };
         Some(Choice { collective: None, bytes: Bytes::Part, algorithm })
     }
 }
 
 /// Returns a number of channels; `None` for 0, which means unknown.
-fn known(channels: u8) -> Option<u32> {
+fn known_channels(channels: u8) -> Option<u32> {
     (channels > 0).then(|| channels.into())
 }
 
@@ -199,7 +199,7 @@ fn known(channels: u8) -> Option<u32> {
 ///
 /// # Safety
 /// The text must be a C string, or null.
-unsafe fn name(text: *const c_char) -> Option<String> {
+unsafe fn lower_name(text: *const c_char) -> Option<String> {
     if text.is_null() {
         return None;
     }
@@ -210,7 +210,7 @@ unsafe fn name(text: *const c_char) -> Option<String> {
 
 /// Returns the number of bytes of `count` elements. The name of the type contains the bits of one element:
 /// `ncclfloat32`, `ncclfloat8e4m3`.
-pub(super) fn bytes(count: usize, data_type: &str) -> Option<u64> {
+pub(super) fn element_bytes(count: usize, data_type: &str) -> Option<u64> {
     let digits = data_type.trim_start_matches(|letter: char| !letter.is_ascii_digit());
     let end = digits.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(digits.len());
     let bits: u64 = digits[..end].parse().ok()?;
@@ -218,7 +218,7 @@ pub(super) fn bytes(count: usize, data_type: &str) -> Option<u64> {
 }
 
 /// Returns a non-null handle. NCCL takes it for a context or an event, and it is never read.
-pub(super) fn handle() -> *mut c_void {
+pub(super) fn event_handle() -> *mut c_void {
     NonNull::dangling().as_ptr()
 }
 
@@ -250,7 +250,7 @@ type InitV5 = unsafe extern "C" fn(
 /// static mask.
 unsafe extern "C" fn init_v2(context: *mut *mut c_void, mask: *mut c_int) -> c_int {
     // SAFETY: NCCL passes an address that is valid for writes.
-    unsafe { *context = handle() };
+    unsafe { *context = event_handle() };
     super::set_mask_address(mask);
     SUCCESS
 }
@@ -298,16 +298,16 @@ unsafe extern "C" fn start_event<
     let Descriptor { kind, rank, details, .. } = unsafe { &*descriptor };
     let kind = (*kind).into();
     // Up to 2.27 NCCL reports the operations of a group only when the group has a handle.
-    let group = if kind == GROUP as u64 { handle() } else { ptr::null_mut() };
+    let group = if kind == GROUP as u64 { event_handle() } else { ptr::null_mut() };
     // SAFETY: NCCL passes an address that is valid for writes.
     unsafe { *event = group };
     // Other ranks are skipped, as in NCCL's log. A graph captured during recording reports later.
     if *rank == 0
         && super::is_enabled()
         // SAFETY: the type selects the valid details. NCCL's names are C strings.
-        && let Some(choice) = unsafe { details.choice(kind) }
+        && let Some(choice) = unsafe { details.operation_choice(kind) }
     {
-        super::record(choice);
+        super::record_choice(choice);
     }
     SUCCESS
 }
@@ -324,6 +324,6 @@ unsafe extern "C" fn record_event_state(
     SUCCESS
 }
 
-unsafe extern "C" fn finalize(_context: *mut c_void) -> c_int {
+unsafe extern "C" fn finalize_plugin(_context: *mut c_void) -> c_int {
     SUCCESS
 }

@@ -1,6 +1,6 @@
 use std::ffi::{CString, c_void};
 
-use super::abi::{GROUP, Plugin, SUCCESS, V2, V3, V4, V5, V6, bytes, handle};
+use super::abi::{GROUP, Plugin, SUCCESS, V2, V3, V4, V5, V6, element_bytes, event_handle};
 use super::*;
 use crate::nccl_choice::Bytes;
 use record::Algorithm;
@@ -10,7 +10,7 @@ pub(in super::super) fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     set_enabled(false);
-    clear();
+    clear_choices();
     turn
 }
 
@@ -114,9 +114,9 @@ impl Layout {
 
 /// Calls the plugin as NCCL does, and returns the event's handle.
 fn start<I, D>(plugin: &Plugin<I, D>, raw: &Raw) -> *mut c_void {
-    let mut event = handle().wrapping_byte_add(64);
+    let mut event = event_handle().wrapping_byte_add(64);
     // SAFETY: the bytes are a descriptor of this version, whose texts live.
-    let result = unsafe { (plugin.start_event)(handle(), &mut event, ptr::from_ref(raw).cast()) };
+    let result = unsafe { (plugin.start_event)(event_handle(), &mut event, ptr::from_ref(raw).cast()) };
     assert_eq!(result, SUCCESS);
     event
 }
@@ -161,7 +161,7 @@ fn version<I, D>(plugin: &Plugin<I, D>, layout: &Layout, mask: &AtomicI32, has_c
     assert_eq!(mask.load(Ordering::Relaxed), 0, "nothing is recorded unless it is asked for");
     let collective = layout.collective(0, &RING);
     start(plugin, &collective);
-    assert_eq!(choices(), [], "a graph's late events");
+    assert_eq!(recorded_choices(), [], "a graph's late events");
 
     set_enabled(true);
     assert_eq!(mask.load(Ordering::Relaxed), 1 << 1 | 1 << 2 | 1 << 12);
@@ -185,9 +185,9 @@ fn version<I, D>(plugin: &Plugin<I, D>, layout: &Layout, mask: &AtomicI32, has_c
     let known = |channels: u32| has_channels.then_some(channels);
     let ring = choice(Some("allreduce"), Bytes::Count(2000), ("ring", Some("ll128"), known(24)));
     let part = choice(None, Bytes::Part, ("p2p", None, known(8)));
-    assert_eq!(choices(), [(ring, 3), (part, 1)]);
-    clear();
-    assert_eq!(choices(), []);
+    assert_eq!(recorded_choices(), [(ring, 3), (part, 1)]);
+    clear_choices();
+    assert_eq!(recorded_choices(), []);
 
     // SAFETY: as NCCL calls them.
     unsafe {
@@ -195,7 +195,7 @@ fn version<I, D>(plugin: &Plugin<I, D>, layout: &Layout, mask: &AtomicI32, has_c
         assert_eq!((plugin.stop_event)(group), SUCCESS);
         // 2.24 also stops events without a handle.
         assert_eq!((plugin.stop_event)(ptr::null_mut()), SUCCESS);
-        assert_eq!((plugin.finalize)(handle()), SUCCESS);
+        assert_eq!((plugin.finalize)(event_handle()), SUCCESS);
     }
 }
 
@@ -245,7 +245,7 @@ fn copies_by_copy_engines_are_told_by_the_newest_version() {
     start(&V6, &raw);
     set_enabled(false);
     let copied = choice(Some("alltoall"), Bytes::Count(4096), ("copy_engine", None, None));
-    assert_eq!(choices(), [(copied, 1)]);
+    assert_eq!(recorded_choices(), [(copied, 1)]);
 }
 
 #[test]
@@ -256,10 +256,13 @@ fn what_nccl_has_no_name_for_is_not_known() {
     let mut without = LAYOUT_V5.collective(0, &RING);
     without.put(LAYOUT_V5.function, &[0; 8]);
     start(&V6, &without);
-    assert_eq!(choices(), []);
+    assert_eq!(recorded_choices(), []);
     start(&V6, &LAYOUT_V5.collective(0, &Collective { protocol: c"Unknown", channels: 0, ..RING }));
     set_enabled(false);
-    assert_eq!(choices(), [(choice(Some("allreduce"), Bytes::Count(2000), ("ring", None, None)), 1)]);
+    assert_eq!(
+        recorded_choices(),
+        [(choice(Some("allreduce"), Bytes::Count(2000), ("ring", None, None)), 1)]
+    );
 }
 
 #[test]
@@ -270,14 +273,14 @@ fn what_is_told_takes_no_more_memory_than_it_needs() {
         start(&V6, &LAYOUT_V5.collective(0, &Collective { count: count + 1, ..RING }));
     }
     set_enabled(false);
-    assert_eq!(choices().len(), MOST_CHOICES);
+    assert_eq!(recorded_choices().len(), MOST_CHOICES);
 }
 
 #[test]
 fn the_size_of_an_element_is_in_the_name_of_its_type() {
     let sizes = ["int8", "uint8", "int32", "uint64", "float16", "float64", "bfloat16", "float8e5m2"]
-        .map(|name| bytes(3, &format!("nccl{name}")));
+        .map(|name| element_bytes(3, &format!("nccl{name}")));
     assert_eq!(sizes, [3, 3, 12, 24, 6, 24, 6, 3].map(Some));
-    assert_eq!(bytes(3, "unknown"), None);
-    assert_eq!(bytes(usize::MAX, "ncclint64"), None);
+    assert_eq!(element_bytes(3, "unknown"), None);
+    assert_eq!(element_bytes(usize::MAX, "ncclint64"), None);
 }

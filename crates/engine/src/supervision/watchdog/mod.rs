@@ -20,11 +20,11 @@ use std::time::{Duration, Instant};
 use collectives::world;
 
 use super::{Salvage, TIMED_OUT};
-use record::Outcome;
-pub use status::ranges;
-use status::{RankStatus, WatchedName, explain};
+use record::RunOutcome;
+pub use status::number_ranges;
+use status::{RankStatus, WatchedName, explain_lateness};
 pub use time_limit::TimeLimit;
-use worker::{Owner, Worker};
+use worker::{Worker, WorkerOwner};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval at which a process sends the status of its ranks to rank 0's process.
@@ -76,9 +76,13 @@ struct CurrentStep {
 impl Watchdog {
     /// Starts the watchdog of this process, which calls `salvage` before it ends the job. Without a `limit`
     /// no thread runs. Drop it before the last handle of `process`.
-    pub fn start(process: &world::Handle, limit: Option<Duration>, salvage: &Salvage) -> io::Result<Self> {
+    pub fn start_watchdog(
+        process: &world::Handle,
+        limit: Option<Duration>,
+        salvage: &Salvage,
+    ) -> io::Result<Self> {
         let mut watchdog = Self { worker: None, ranks: Arc::default(), process: None };
-        watchdog.process = Some(watchdog.add(WatchedName::Process(process.rank()), 0));
+        watchdog.process = Some(watchdog.add_rank(WatchedName::Process(process.rank()), 0));
         if let Some(limit) = limit {
             let watcher = Watcher {
                 process: process.clone(),
@@ -87,7 +91,7 @@ impl Watchdog {
                 salvage: salvage.clone(),
                 ranks: Arc::clone(&watchdog.ranks),
             };
-            watchdog.worker = Some(Worker::start("watch", move |owner| watcher.run(owner))?);
+            watchdog.worker = Some(Worker::start_worker("watch", move |owner| watcher.watch_steps(owner))?);
         }
         Ok(watchdog)
     }
@@ -101,14 +105,14 @@ impl Watchdog {
 
     /// Watches these ranks of the job instead of the process. Each rank's thread takes its own progress, and
     /// drops it when the rank has ended.
-    pub fn ranks(&mut self, ranks: impl IntoIterator<Item = usize>) -> Vec<RankProgress> {
+    pub fn watch_ranks(&mut self, ranks: impl IntoIterator<Item = usize>) -> Vec<RankProgress> {
         let progress =
-            ranks.into_iter().map(|rank| self.add(WatchedName::Rank(rank), BEFORE_RANKS)).collect();
+            ranks.into_iter().map(|rank| self.add_rank(WatchedName::Rank(rank), BEFORE_RANKS)).collect();
         self.process = None;
         progress
     }
 
-    fn add(&self, name: WatchedName, number: u64) -> RankProgress {
+    fn add_rank(&self, name: WatchedName, number: u64) -> RankProgress {
         let step = CurrentStep {
             number,
             name: Cow::Borrowed("starting"),
@@ -117,7 +121,7 @@ impl Watchdog {
             device: String::new(),
         };
         let rank = Arc::new(WatchedRank { name, current: Mutex::new(step) });
-        lock(&self.ranks).push(Arc::clone(&rank));
+        lock_mutex(&self.ranks).push(Arc::clone(&rank));
         RankProgress { rank, all: Arc::clone(&self.ranks) }
     }
 }
@@ -126,23 +130,23 @@ impl RankProgress {
     /// Begins a step that must end within the limit: `allreduce float sum, 1048576 bytes, in place`. All
     /// ranks begin the same steps in the same order.
     pub fn begin_step(&self, name: impl Into<Cow<'static, str>>) {
-        self.begin(name.into(), true);
+        self.record_step(name.into(), true);
     }
 
     /// Begins a step without a time limit, such as writing a report. Ranks that wait for it can still be
     /// late; the message then names this step.
     pub fn begin_unlimited_step(&self, name: impl Into<Cow<'static, str>>) {
-        self.begin(name.into(), false);
+        self.record_step(name.into(), false);
     }
 
     /// Sets the rank's device for messages: `GPU 3`.
     pub fn set_device(&self, device: impl Into<String>) {
-        lock(&self.rank.current).device = device.into();
+        lock_mutex(&self.rank.current).device = device.into();
     }
 
-    fn begin(&self, name: Cow<'static, str>, limited: bool) {
+    fn record_step(&self, name: Cow<'static, str>, limited: bool) {
         tracing::debug!("{}: {name}", self.rank.name);
-        let mut step = lock(&self.rank.current);
+        let mut step = lock_mutex(&self.rank.current);
         step.number += 1;
         (step.name, step.limited, step.since) = (name, limited, Instant::now());
     }
@@ -152,7 +156,7 @@ impl Drop for RankProgress {
     fn drop(&mut self) {
         // The last step of a thread that panics stays known.
         if !thread::panicking() {
-            lock(&self.all).retain(|rank| !Arc::ptr_eq(rank, &self.rank));
+            lock_mutex(&self.all).retain(|rank| !Arc::ptr_eq(rank, &self.rank));
         }
     }
 }
@@ -166,19 +170,19 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn run(self, owner: &Owner) {
+    fn watch_steps(self, owner: &WorkerOwner) {
         let several = self.process.size() > 1;
         let mut is_heard = false;
         let mut next_note = Instant::now();
         // With the steps of the own ranks at that time.
         let mut late_since: Option<(Instant, Vec<u64>)> = None;
         loop {
-            let mut ranks = self.own();
+            let mut ranks = self.own_ranks();
             let steps: Vec<u64> = ranks.iter().map(|rank| rank.number).collect();
             let now = Instant::now();
             let sends_note = several && now >= next_note;
             if sends_note {
-                let lines: String = ranks.iter().map(RankStatus::line).collect();
+                let lines: String = ranks.iter().map(RankStatus::note_line).collect();
                 let data = serde_json::to_vec(&ranks).unwrap_or_default();
                 is_heard = self.process.note_with(&lines, &data);
                 next_note = now + NOTE_INTERVAL;
@@ -204,11 +208,11 @@ impl Watcher {
                 _ if !is_late => None,
                 Some((since, before)) if before == steps => {
                     if now - since >= patience {
-                        self.end(&ranks);
+                        self.end_late_job(&ranks);
                     }
                     Some((since, before))
                 }
-                _ if patience.is_zero() => self.end(&ranks),
+                _ if patience.is_zero() => self.end_late_job(&ranks),
                 // If own ranks have gone on since, so has the job, and older notes of others say otherwise.
                 _ => Some((now, steps)),
             };
@@ -223,10 +227,10 @@ impl Watcher {
         }
     }
 
-    fn own(&self) -> Vec<RankStatus> {
-        let ranks = lock(&self.ranks).clone();
+    fn own_ranks(&self) -> Vec<RankStatus> {
+        let ranks = lock_mutex(&self.ranks).clone();
         let status = |rank: &Arc<WatchedRank>| {
-            let step = lock(&rank.current).clone();
+            let step = lock_mutex(&rank.current).clone();
             let device = if step.device.is_empty() { String::new() } else { format!(" ({})", step.device) };
             RankStatus {
                 name: rank.name,
@@ -246,19 +250,19 @@ impl Watcher {
         let ranks = |(data, heard): (Vec<u8>, Duration)| {
             // The last note of a process has none.
             let ranks: Vec<RankStatus> = serde_json::from_slice(&data).unwrap_or_default();
-            ranks.into_iter().map(move |rank| RankStatus { heard, ..rank.printable() })
+            ranks.into_iter().map(move |rank| RankStatus { heard, ..rank.into_printable() })
         };
         notes.into_iter().flat_map(ranks).collect()
     }
 
-    fn end(&self, ranks: &[RankStatus]) -> ! {
-        let message = explain(ranks, self.limit);
-        let outcome = Outcome::Failed { message: message.clone() };
+    fn end_late_job(&self, ranks: &[RankStatus]) -> ! {
+        let message = explain_lateness(ranks, self.limit);
+        let outcome = RunOutcome::Failed { message: message.clone() };
         self.salvage.end_job(&*self.process, outcome, TIMED_OUT, &message)
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -269,7 +273,7 @@ mod tests {
     #[test]
     fn ranks_are_watched_until_they_end() {
         let process = world::single();
-        let mut watchdog = Watchdog::start(&process, None, &Salvage::default()).unwrap();
+        let mut watchdog = Watchdog::start_watchdog(&process, None, &Salvage::default()).unwrap();
         let watcher = Watcher {
             process,
             host: "here".to_owned(),
@@ -279,7 +283,7 @@ mod tests {
         };
         let known = || {
             watcher
-                .own()
+                .own_ranks()
                 .into_iter()
                 .map(|rank| (rank.name, rank.location, rank.number, rank.step, rank.age.is_some()))
                 .collect::<Vec<_>>()
@@ -289,7 +293,7 @@ mod tests {
         };
         watchdog.begin_step("loading");
         assert_eq!(known(), [status(WatchedName::Process(0), "here", 1, "loading", true)]);
-        let mut ranks = watchdog.ranks(4..6);
+        let mut ranks = watchdog.watch_ranks(4..6);
         watchdog.begin_step("nothing any more");
         ranks[0].set_device("GPU 0");
         ranks[0].begin_step("filling");

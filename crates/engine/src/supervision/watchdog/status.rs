@@ -20,14 +20,14 @@ pub(super) enum WatchedName {
 }
 
 impl WatchedName {
-    fn kind(self) -> &'static str {
+    fn kind_name(self) -> &'static str {
         match self {
             Self::Process(_) => "process",
             Self::Rank(_) => "rank",
         }
     }
 
-    fn number(self) -> usize {
+    fn watched_number(self) -> usize {
         let (Self::Process(number) | Self::Rank(number)) = self;
         number
     }
@@ -35,7 +35,7 @@ impl WatchedName {
 
 impl fmt::Display for WatchedName {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} {}", self.kind(), self.number())
+        write!(formatter, "{} {}", self.kind_name(), self.watched_number())
     }
 }
 
@@ -57,13 +57,13 @@ pub(super) struct RankStatus {
 impl RankStatus {
     /// Returns a line for [`World::note`](collectives::world::World::note). The world prints it unchanged
     /// when one of its own barriers is late.
-    pub(super) fn line(&self) -> String {
+    pub(super) fn note_line(&self) -> String {
         let age = self.age.map_or_else(|| "-".to_owned(), |age| format!("{} ms", age.as_millis()));
         format!("{} on {} | step {} | {age} | {}\n", self.name, self.location, self.number, self.step)
     }
 
     /// Replaces control characters, because texts from other processes are printed.
-    pub(super) fn printable(self) -> Self {
+    pub(super) fn into_printable(self) -> Self {
         let clean = |text: String| text.replace(char::is_control, " ");
         Self { location: clean(self.location), step: clean(self.step), ..self }
     }
@@ -81,7 +81,7 @@ impl RankStatus {
 
 /// Describes the stuck ranks, and the ranks that wait for them. The ranks in the earliest step are stuck; the
 /// others cannot continue without them. A silent rank may be in a later step than its last known one.
-pub(super) fn explain(ranks: &[RankStatus], limit: Duration) -> String {
+pub(super) fn explain_lateness(ranks: &[RankStatus], limit: Duration) -> String {
     let mut ranks: Vec<&RankStatus> = ranks.iter().collect();
     ranks.sort_by_key(|rank| (rank.number, rank.heard.as_secs()));
     let limit = limit.as_secs_f64();
@@ -98,8 +98,12 @@ pub(super) fn explain(ranks: &[RankStatus], limit: Duration) -> String {
         let step = &stuck[0].step;
         parts.push(match (stuck, is_all) {
             ([one], _) => format!("{} on {} did not finish {step} within {limit} s", one.name, one.location),
-            (several, true) => format!("no rank has finished {step} within {limit} s: {}", named(several)),
-            (several, false) => format!("these did not finish {step} within {limit} s: {}", named(several)),
+            (several, true) => {
+                format!("no rank has finished {step} within {limit} s: {}", list_with_locations(several))
+            }
+            (several, false) => {
+                format!("these did not finish {step} within {limit} s: {}", list_with_locations(several))
+            }
         });
         if !silent.is_empty() {
             parts.push(last_heard(&silent));
@@ -107,7 +111,7 @@ pub(super) fn explain(ranks: &[RankStatus], limit: Duration) -> String {
     }
     for group in heard {
         let verb = if group.len() == 1 { "waits" } else { "wait" };
-        parts.push(format!("{} {verb} in {}", counted(group), group[0].step));
+        parts.push(format!("{} {verb} in {}", list_as_ranges(group), group[0].step));
     }
     parts.join("; ")
 }
@@ -123,7 +127,7 @@ fn last_heard(silent: &[&RankStatus]) -> String {
     for group in silent.chunk_by(alike).take(MOST_NAMED) {
         let verb = if group.len() == 1 { "was" } else { "were" };
         let (age, step) = (group[0].heard.as_secs(), &group[0].step);
-        parts.push(format!("{} {verb} last heard {age} s ago, in {step}", named(group)));
+        parts.push(format!("{} {verb} last heard {age} s ago, in {step}", list_with_locations(group)));
         left -= group.len();
     }
     if left > 0 {
@@ -133,7 +137,7 @@ fn last_heard(silent: &[&RankStatus]) -> String {
 }
 
 /// Returns ranks with their locations: `rank 1 on a (GPU 1), rank 2 on a (GPU 2), and 14 more`.
-fn named(group: &[&RankStatus]) -> String {
+fn list_with_locations(group: &[&RankStatus]) -> String {
     let mut names: Vec<String> =
         group.iter().take(MOST_NAMED).map(|rank| format!("{} on {}", rank.name, rank.location)).collect();
     if group.len() > MOST_NAMED {
@@ -143,18 +147,18 @@ fn named(group: &[&RankStatus]) -> String {
 }
 
 /// Returns ranks as ranges of numbers: `rank 0-2, 5`.
-fn counted(group: &[&RankStatus]) -> String {
+fn list_as_ranges(group: &[&RankStatus]) -> String {
     let mut names: Vec<WatchedName> = group.iter().map(|rank| rank.name).collect();
     names.sort_unstable();
-    let kinds = names.chunk_by(|one, other| one.kind() == other.kind()).map(|same| {
-        let numbers: Vec<usize> = same.iter().map(|name| name.number()).collect();
-        format!("{} {}", same[0].kind(), ranges(&numbers))
+    let kinds = names.chunk_by(|one, other| one.kind_name() == other.kind_name()).map(|same| {
+        let numbers: Vec<usize> = same.iter().map(|name| name.watched_number()).collect();
+        format!("{} {}", same[0].kind_name(), number_ranges(&numbers))
     });
     kinds.collect::<Vec<_>>().join(", ")
 }
 
 /// Returns ascending numbers as ranges: `0, 2-5`.
-pub fn ranges(numbers: &[usize]) -> String {
+pub fn number_ranges(numbers: &[usize]) -> String {
     let runs = numbers.chunk_by(|one, other| one + 1 == *other);
     let ranges = runs.map(|run| match run {
         [only] => only.to_string(),
@@ -179,7 +183,7 @@ mod tests {
     }
 
     fn explained(ranks: &[RankStatus]) -> String {
-        explain(ranks, Duration::from_secs(30))
+        explain_lateness(ranks, Duration::from_secs(30))
     }
 
     #[test]

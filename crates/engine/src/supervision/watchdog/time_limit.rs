@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use collectives::world;
 
-use super::worker::{Owner, Worker};
+use super::worker::{Worker, WorkerOwner};
 use crate::supervision::{TIMED_OUT, print_message};
 
 /// Time after which a waiting process reports what it waits for.
@@ -21,12 +21,14 @@ impl TimeLimit {
     /// Limits the time of `step`, such as `starting MPI`. After `limit` the process prints a message and ends
     /// with exit code 4, upon which its launcher ends the others. Before that, the first two ranks report
     /// what they wait for, and `source`: the option and the variable that set the limit.
-    pub fn start(limit: Duration, step: &'static str, source: &'static str) -> io::Result<Self> {
-        Ok(Self { _worker: Worker::start("limit", move |owner| enforce(limit, step, source, owner))? })
+    pub fn start_limit(limit: Duration, step: &'static str, source: &'static str) -> io::Result<Self> {
+        Ok(Self {
+            _worker: Worker::start_worker("limit", move |owner| enforce_limit(limit, step, source, owner))?,
+        })
     }
 }
 
-fn enforce(limit: Duration, step: &str, source: &str, owner: &Owner) {
+fn enforce_limit(limit: Duration, step: &str, source: &str, owner: &WorkerOwner) {
     let rank = world::Started::detect().rank;
     let name = rank.map_or_else(|| "this process".to_owned(), |rank| format!("rank {rank}"));
     let host = world::host().name;

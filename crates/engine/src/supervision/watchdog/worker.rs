@@ -15,12 +15,15 @@ pub(super) struct Worker {
 }
 
 /// The thread's view of its [`Worker`].
-pub(super) struct Owner(Receiver<()>);
+pub(super) struct WorkerOwner(Receiver<()>);
 
 impl Worker {
-    pub(super) fn start(name: &str, body: impl FnOnce(&Owner) + Send + 'static) -> io::Result<Self> {
+    pub(super) fn start_worker(
+        name: &str,
+        body: impl FnOnce(&WorkerOwner) + Send + 'static,
+    ) -> io::Result<Self> {
         let (owner, receiver) = mpsc::channel();
-        let thread = start_thread(name, move || body(&Owner(receiver)))?;
+        let thread = start_thread(name, move || body(&WorkerOwner(receiver)))?;
         Ok(Self { owner: Some(owner), thread: Some(thread) })
     }
 }
@@ -35,7 +38,7 @@ impl Drop for Worker {
     }
 }
 
-impl Owner {
+impl WorkerOwner {
     /// Waits for the drop of the [`Worker`], at most for `time`. Returns true after the drop.
     pub(super) fn dropped_within(&self, time: Duration) -> bool {
         self.0.recv_timeout(time) != Err(RecvTimeoutError::Timeout)

@@ -12,10 +12,10 @@ fn document(run: &Run) -> Value {
 }
 
 fn run(collectives: &[&str]) -> Run {
-    let mut run = sample::run();
+    let mut run = sample::bare_run();
     for collective in collectives {
         for placement in [Placement::OutOfPlace, Placement::InPlace] {
-            run.measurements.push(sample::measurement(collective, placement));
+            run.measurements.push(sample::bare_measurement(collective, placement));
         }
     }
     run
@@ -48,10 +48,10 @@ fn a_number_that_is_none_is_null() {
 #[test]
 fn a_run_that_did_not_end_well_says_so_and_is_not_okay() {
     for (outcome, error) in [
-        (Outcome::Running, "the run has not ended"),
-        (Outcome::Interrupted { signal: "SIGINT".to_owned() }, "interrupted by SIGINT"),
+        (RunOutcome::Running, "the run has not ended"),
+        (RunOutcome::Interrupted { signal: "SIGINT".to_owned() }, "interrupted by SIGINT"),
         (
-            Outcome::Failed { message: "rank 3 on node02 \"died\"\n".to_owned() },
+            RunOutcome::Failed { message: "rank 3 on node02 \"died\"\n".to_owned() },
             "rank 3 on node02 \"died\"\n",
         ),
     ] {
@@ -100,7 +100,7 @@ fn skipped_iterations_are_in_the_times_and_not_in_the_summary() {
     run.settings.per_iteration = true;
     run.settings.cpu_time = true;
     run.measurements[0].cpu_time_us = Some(2.5);
-    run.measurements[0].statistics = Statistics::of(&[4.0, 1.0]);
+    run.measurements[0].statistics = Statistics::from_times(&[4.0, 1.0]);
     run.measurements[0].per_iteration = Some(crate::run::PerIteration {
         skipped: 1,
         times_us: vec![9.0, 4.0, 1.0],
@@ -121,7 +121,7 @@ fn skipped_iterations_are_in_the_times_and_not_in_the_summary() {
 #[test]
 fn only_json_can_be_asked_for() {
     for name in ["results.csv", "results", "json"] {
-        let error = target(Path::new(name)).unwrap_err();
+        let error = create_target(Path::new(name)).unwrap_err();
         assert!(matches!(error, TargetError::Suffix { .. }), "{error}");
         assert!(error.to_string().contains(name), "{error}");
     }
@@ -132,14 +132,14 @@ fn a_file_that_is_there_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("results.JSON");
     fs::write(&path, "precious").unwrap();
-    let names: Vec<PathBuf> = (0..2).map(|_| target(&path).unwrap()).collect();
+    let names: Vec<PathBuf> = (0..2).map(|_| create_target(&path).unwrap()).collect();
     assert_eq!(names, ["results.JSON.0", "results.JSON.1"].map(|name| folder.path().join(name)));
     let mut files = Files::default();
     files.add_nccl_tests(names[0].clone());
-    let run = crate::sample::full();
-    files.finish(&run).unwrap();
+    let run = crate::sample::full_run();
+    files.finish_run(&run).unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
-    assert_eq!(fs::read_to_string(&names[0]).unwrap(), render(&run));
+    assert_eq!(fs::read_to_string(&names[0]).unwrap(), render_json(&run));
     // And nothing else is left.
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
 }
@@ -148,7 +148,7 @@ fn a_file_that_is_there_is_kept() {
 fn a_file_that_cannot_be_written_is_said_and_what_it_held_stays() {
     let folder = tempfile::tempdir().unwrap();
     let nowhere = folder.path().join("missing").join("results.json");
-    let error = target(&nowhere).unwrap_err();
+    let error = create_target(&nowhere).unwrap_err();
     assert!(matches!(error, TargetError::Create { .. }), "{error}");
     assert!(error.to_string().contains("missing"), "{error}");
     // A folder of that name: the new text cannot take its place.
@@ -157,7 +157,7 @@ fn a_file_that_cannot_be_written_is_said_and_what_it_held_stays() {
     fs::write(taken.join("inside"), "precious").unwrap();
     let mut files = Files::default();
     files.add_nccl_tests(taken.clone());
-    assert!(files.finish(&crate::sample::full()).is_err());
+    assert!(files.finish_run(&crate::sample::full_run()).is_err());
     assert_eq!(fs::read_to_string(taken.join("inside")).unwrap(), "precious");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }

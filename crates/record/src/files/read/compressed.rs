@@ -18,7 +18,7 @@ pub(super) enum Compression {
 
 impl Compression {
     /// Returns the format of a file from its first bytes; `None` for an uncompressed file.
-    pub(super) fn of(start: &[u8]) -> Option<Self> {
+    pub(super) fn from_start(start: &[u8]) -> Option<Self> {
         match start {
             [0x1f, 0x8b, ..] => Some(Self::Gzip),
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Self::Zstd),
@@ -27,19 +27,19 @@ impl Compression {
     }
 
     /// Returns the content of the file `from`.
-    pub(super) fn decoded<'a>(self, from: impl Read + 'a) -> Box<dyn Read + 'a> {
+    pub(super) fn decode_file<'a>(self, from: impl Read + 'a) -> Box<dyn Read + 'a> {
         let from = BufReader::new(from);
         match self {
-            Self::Gzip => Box::new(Described("gzip", MultiGzDecoder::new(from))),
-            Self::Zstd => Box::new(Described("zstd", Frames::new(from))),
+            Self::Gzip => Box::new(NamedDecoder("gzip", MultiGzDecoder::new(from))),
+            Self::Zstd => Box::new(NamedDecoder("zstd", Frames::new(from))),
         }
     }
 }
 
 /// A decoder with the format's name in its errors.
-struct Described<R>(&'static str, R);
+struct NamedDecoder<R>(&'static str, R);
 
-impl<R: Read> Read for Described<R> {
+impl<R: Read> Read for NamedDecoder<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let Self(format, decoder) = self;
         decoder.read(buffer).map_err(|error| match error.kind() {
@@ -65,7 +65,7 @@ impl<R: BufRead> Frames<R> {
     }
 
     /// Starts the next frame; returns false at the end of the file.
-    fn open(&mut self) -> io::Result<bool> {
+    fn open_frame(&mut self) -> io::Result<bool> {
         while !self.source.fill_buf()?.is_empty() {
             match self.decoder.reset(&mut self.source) {
                 Ok(()) => return Ok(true),
@@ -79,14 +79,14 @@ impl<R: BufRead> Frames<R> {
                     let way_out = "pipe it: zstd -dc --long=31 FILE | nccl-bench compare - OTHER";
                     return Err(io::Error::other(format!("{error}; {way_out}")));
                 }
-                Err(error) => return Err(self.broken(error)),
+                Err(error) => return Err(self.broken_error(error)),
             }
         }
         Ok(false)
     }
 
     /// Returns the error; at the end of the file it means incomplete data.
-    fn broken(&mut self, error: FrameDecoderError) -> io::Error {
+    fn broken_error(&mut self, error: FrameDecoderError) -> io::Error {
         match self.source.fill_buf() {
             Ok([]) => io::ErrorKind::UnexpectedEof.into(),
             _ => io::Error::other(error),
@@ -98,7 +98,7 @@ impl<R: BufRead> Read for Frames<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             if !self.is_open {
-                self.is_open = self.open()?;
+                self.is_open = self.open_frame()?;
                 if !self.is_open {
                     return Ok(0);
                 }
@@ -106,7 +106,7 @@ impl<R: BufRead> Read for Frames<R> {
             while self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
                 let one = BlockDecodingStrategy::UptoBlocks(1);
                 if let Err(error) = self.decoder.decode_blocks(&mut self.source, one) {
-                    return Err(self.broken(error));
+                    return Err(self.broken_error(error));
                 }
             }
             let count = self.decoder.read(buffer)?;
@@ -129,7 +129,7 @@ mod tests {
     use flate2::write::GzEncoder;
     use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
-    use super::super::parse;
+    use super::super::parse_text;
     use crate::files::json_lines::tests::whole;
     use crate::sample;
 
@@ -149,16 +149,16 @@ mod tests {
 
     #[test]
     fn compressed_files_are_read_also_in_several_parts() {
-        let run = sample::full();
+        let run = sample::full_run();
         let lines = whole(&run);
         for (format, compress) in BOTH {
             let json = compress(include_bytes!("../../../tests/data/run.json"));
-            assert_eq!(parse(&json).unwrap(), run, "{format}");
+            assert_eq!(parse_text(&json).unwrap(), run, "{format}");
             let (one, other) = lines.split_at(lines.len() / 2);
             let parts = [compress(one.as_bytes()), compress(other.as_bytes())].concat();
-            assert_eq!(parse(&parts).unwrap(), run, "{format}");
+            assert_eq!(parse_text(&parts).unwrap(), run, "{format}");
             let nccl_tests = compress(include_bytes!("../../../tests/data/all_reduce.json"));
-            assert_eq!(parse(&nccl_tests).unwrap().measurements.len(), 62, "{format}");
+            assert_eq!(parse_text(&nccl_tests).unwrap().measurements.len(), 62, "{format}");
         }
     }
 
@@ -168,9 +168,9 @@ mod tests {
         for (format, compress) in BOTH {
             let mut cut = compress(json);
             cut.truncate(cut.len() * 9 / 10);
-            let said = parse(&cut).unwrap_err().to_string();
+            let said = parse_text(&cut).unwrap_err().to_string();
             assert!(said.contains(&format!("it cannot be read: the {format} data is cut")), "{said}");
-            let said = parse(&compress(&compress(json))).unwrap_err().to_string();
+            let said = parse_text(&compress(&compress(json))).unwrap_err().to_string();
             assert_eq!(said, "it is compressed twice: decompress it once");
         }
     }

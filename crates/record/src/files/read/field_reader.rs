@@ -70,14 +70,14 @@ impl<'a> FieldReader<'a> {
         self.fields.get("version").is_some_and(Value::is_u64) && self.list == Some("results")
     }
 
-    pub(super) fn take(&mut self, measurement: Measurement) {
+    pub(super) fn take_measurement(&mut self, measurement: Measurement) {
         self.taken += 1;
         self.has_uncounted_mismatch |= measurement.has_uncounted_mismatch();
         (self.take)(measurement);
     }
 
     /// Notes the beginning of a list of measurements. Fails for a second list, or an unknown version.
-    fn begin<E: serde::de::Error>(&mut self, list: &'static str) -> Result<(), E> {
+    fn begin_list<E: serde::de::Error>(&mut self, list: &'static str) -> Result<(), E> {
         if self.list.replace(list).is_some() {
             return Err(E::custom("it has two lists of measurements"));
         }
@@ -91,17 +91,18 @@ impl<'a> FieldReader<'a> {
         })
     }
 
-    fn field<'de, A: MapAccess<'de>>(&mut self, name: String, map: &mut A) -> Result<(), A::Error> {
+    fn read_field<'de, A: MapAccess<'de>>(&mut self, name: String, map: &mut A) -> Result<(), A::Error> {
         match name.as_str() {
             "measurements" => {
-                self.begin("measurements")?;
-                map.next_value_seed(Each::new(|measurement| self.take(measurement)))
+                self.begin_list("measurements")?;
+                map.next_value_seed(Each::new(|measurement| self.take_measurement(measurement)))
             }
             "results" if nccl_tests::has_head(&self.fields) => {
-                self.begin("results")?;
-                let head = nccl_tests::head(&self.fields).map_err(A::Error::custom)?;
+                self.begin_list("results")?;
+                let head = nccl_tests::read_head(&self.fields).map_err(A::Error::custom)?;
                 map.next_value_seed(Each::new(|row| {
-                    head.measurements(self.rows, &row).for_each(|measurement| self.take(measurement));
+                    head.row_measurements(self.rows, &row)
+                        .for_each(|measurement| self.take_measurement(measurement));
                     self.rows += 1;
                 }))
             }
@@ -132,7 +133,7 @@ impl<'de> Visitor<'de> for &mut FieldReader<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(name) = map.next_key::<String>()? {
-            self.field(name, &mut map)?;
+            self.read_field(name, &mut map)?;
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ use serde_json::error::Category;
 use serde_json::{Map, Value};
 
 use super::json_lines::{ConnectedLine, EndLine};
-use crate::run::{Measurement, Outcome, Run};
+use crate::run::{Measurement, Run, RunOutcome};
 pub use error::{ReadError, ReadProblem};
 use field_reader::{FieldReader, known_version};
 use source::FileReader;
@@ -50,32 +50,33 @@ pub fn check_names<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Result<(
 /// Reads a run from native JSON, JSON Lines or the JSON of nccl-tests, also compressed (gzip, zstd). The
 /// format is detected by the content. The path `-` is standard input.
 ///
-/// If JSON Lines end in the middle of a line, the whole lines count, and the outcome is [`Outcome::Running`].
-/// Files of nccl-tests lack parts of a [`Run`]. These are absent or empty, and `notes` names the source.
+/// If JSON Lines end in the middle of a line, the whole lines count, and the outcome is
+/// [`RunOutcome::Running`]. Files of nccl-tests lack parts of a [`Run`]. These are absent or empty, and
+/// `notes` names the source.
 ///
 /// # Errors
 /// When the file cannot be read, is none of the three, a newer program wrote it, or has no measurement.
-pub fn read(path: &Path) -> Result<Run, ReadError> {
-    let run = source::open(path).and_then(whole).and_then(|run| match run.measurements.len() {
+pub fn read_run(path: &Path) -> Result<Run, ReadError> {
+    let run = source::open_source(path).and_then(read_whole).and_then(|run| match run.measurements.len() {
         0 => Err(no_measurement(&run)),
         _ => Ok(run),
     });
     run.map_err(|problem| ReadError { path: path.to_owned(), problem })
 }
 
-/// Reads a run like [`read`], but passes each measurement to `take` instead of keeping it: the returned run
-/// has none. For JSON of nccl-tests, each row counts as a cycle. With `partial`, JSON may end in the middle:
-/// then the measurements before are read, and the outcome is [`Outcome::Running`].
+/// Reads a run like [`read_run`], but passes each measurement to `take` instead of keeping it: the returned
+/// run has none. For JSON of nccl-tests, each row counts as a cycle. With `partial`, JSON may end in the
+/// middle: then the measurements before are read, and the outcome is [`RunOutcome::Running`].
 ///
 /// # Errors
-/// Like [`read`]; measurements passed to `take` before the error are not valid results.
+/// Like [`read_run`]; measurements passed to `take` before the error are not valid results.
 pub(crate) fn read_each(
     path: &Path,
     partial: bool,
     take: &mut dyn FnMut(Measurement),
 ) -> Result<Run, ReadError> {
-    let content = source::open(path).and_then(|source| content(source, partial, take));
-    let run = content.and_then(|Content { run, measurements, .. }| match measurements {
+    let content = source::open_source(path).and_then(|source| read_content(source, partial, take));
+    let run = content.and_then(|ReadContent { run, measurements, .. }| match measurements {
         0 => Err(no_measurement(&run)),
         _ => Ok(run),
     });
@@ -84,22 +85,22 @@ pub(crate) fn read_each(
 
 fn no_measurement(run: &Run) -> ReadProblem {
     ReadProblem::NoMeasurement(match &run.outcome {
-        Outcome::Running => "the run has not reached its first measurement, or was killed".to_owned(),
-        Outcome::Complete => "nothing was to be measured".to_owned(),
-        Outcome::Interrupted { signal } => format!("the run was ended by {signal}"),
-        Outcome::Failed { message } => format!("the run failed: {message}"),
+        RunOutcome::Running => "the run has not reached its first measurement, or was killed".to_owned(),
+        RunOutcome::Complete => "nothing was to be measured".to_owned(),
+        RunOutcome::Interrupted { signal } => format!("the run was ended by {signal}"),
+        RunOutcome::Failed { message } => format!("the run failed: {message}"),
     })
 }
 
 #[cfg(test)]
-pub(super) fn parse(text: &[u8]) -> Result<Run, ReadProblem> {
-    source::source(text).and_then(whole)
+pub(super) fn parse_text(text: &[u8]) -> Result<Run, ReadProblem> {
+    source::decompress_source(text).and_then(read_whole)
 }
 
-fn whole(source: FileReader<'_>) -> Result<Run, ReadProblem> {
+fn read_whole(source: FileReader<'_>) -> Result<Run, ReadProblem> {
     let mut measurements = Vec::new();
-    let Content { mut run, rows, .. } =
-        content(source, false, &mut |measurement| measurements.push(measurement))?;
+    let ReadContent { mut run, rows, .. } =
+        read_content(source, false, &mut |measurement| measurements.push(measurement))?;
     if let Some(rows) = rows {
         nccl_tests::number_cycles(&mut measurements, rows, run.settings.cycles);
     }
@@ -108,31 +109,31 @@ fn whole(source: FileReader<'_>) -> Result<Run, ReadProblem> {
 }
 
 /// The content of a file, with the number of its measurements in place of the measurements.
-struct Content {
+struct ReadContent {
     run: Run,
     measurements: usize,
     /// Number of rows in a file of nccl-tests; `None` for native files.
     rows: Option<usize>,
 }
 
-fn content(
+fn read_content(
     mut source: FileReader<'_>,
     partial: bool,
     take: &mut dyn FnMut(Measurement),
-) -> Result<Content, ReadProblem> {
+) -> Result<ReadContent, ReadProblem> {
     let mut document = FieldReader::new(take);
     let mut deserializer = serde_json::Deserializer::from_reader(&mut source);
     let read = (&mut document).deserialize(&mut deserializer);
     if read.is_ok() && document.fields.get("kind").is_some_and(|kind| kind == "run") {
         drop(deserializer);
-        return lines(&mut source, document);
+        return read_lines(&mut source, document);
     }
     match read.and_then(|()| deserializer.end()) {
-        Ok(()) => finished(&mut document),
-        Err(error) => match problem(&error, &mut document) {
+        Ok(()) => finish_content(&mut document),
+        Err(error) => match convert_error(&error, &mut document) {
             ReadProblem::EndMissing(_) if partial && document.taken > 0 => {
-                let mut content = finished(&mut document)?;
-                content.run.outcome = Outcome::Running;
+                let mut content = finish_content(&mut document)?;
+                content.run.outcome = RunOutcome::Running;
                 Ok(content)
             }
             problem => Err(problem),
@@ -140,23 +141,27 @@ fn content(
     }
 }
 
-fn finished(document: &mut FieldReader<'_>) -> Result<Content, ReadProblem> {
+fn finish_content(document: &mut FieldReader<'_>) -> Result<ReadContent, ReadProblem> {
     let from_nccl_tests = document.is_from_nccl_tests();
     let fields = std::mem::take(&mut document.fields);
     let measurements = document.taken;
     if from_nccl_tests {
-        return Ok(Content { run: nccl_tests::run(fields)?, measurements, rows: Some(document.rows) });
+        return Ok(ReadContent {
+            run: nccl_tests::make_run(fields)?,
+            measurements,
+            rows: Some(document.rows),
+        });
     }
-    let run = run(fields)?;
+    let run = make_run(fields)?;
     if document.list.is_none() {
         return Err(ReadProblem::Damaged("it is damaged: missing field `measurements`".to_owned()));
     }
     refuse_contradiction(&run, document.has_uncounted_mismatch)?;
-    Ok(Content { run, measurements, rows: None })
+    Ok(ReadContent { run, measurements, rows: None })
 }
 
 /// Makes a run, without measurements, from the fields of a native file.
-fn run(mut fields: Map<String, Value>) -> Result<Run, ReadProblem> {
+fn make_run(mut fields: Map<String, Value>) -> Result<Run, ReadProblem> {
     if !fields.get("schema_version").is_some_and(Value::is_u64) {
         return Err(ReadProblem::NotOurs("it is JSON of another kind".to_owned()));
     }
@@ -173,7 +178,7 @@ fn run(mut fields: Map<String, Value>) -> Result<Run, ReadProblem> {
 
 /// Refuses a native file with a contradiction: it was changed after the program wrote it.
 fn refuse_contradiction(run: &Run, has_uncounted_mismatch: bool) -> Result<(), ReadProblem> {
-    let is_complete = run.outcome == Outcome::Complete;
+    let is_complete = run.outcome == RunOutcome::Complete;
     let mut ranks: Vec<usize> = run.ranks.iter().map(|rank| rank.rank).collect();
     ranks.sort_unstable();
     let found = if run.ranks.is_empty() {
@@ -199,10 +204,13 @@ struct LineKind {
 }
 
 /// Reads the lines after the header.
-fn lines(source: &mut FileReader<'_>, mut document: FieldReader<'_>) -> Result<Content, ReadProblem> {
-    let mut run = run(std::mem::take(&mut document.fields))?;
+fn read_lines(
+    source: &mut FileReader<'_>,
+    mut document: FieldReader<'_>,
+) -> Result<ReadContent, ReadProblem> {
+    let mut run = make_run(std::mem::take(&mut document.fields))?;
     // The last line, if present, replaces the header's outcome.
-    run.outcome = Outcome::Running;
+    run.outcome = RunOutcome::Running;
     let mut has_ended = false;
     let mut wrong = 0;
     let mut line = Vec::new();
@@ -231,7 +239,7 @@ fn lines(source: &mut FileReader<'_>, mut document: FieldReader<'_>) -> Result<C
                     let measurement: Measurement =
                         serde_json::from_slice(&line).map_err(|error| damaged(&error))?;
                     wrong += usize::from(measurement.is_wrong());
-                    document.take(measurement);
+                    document.take_measurement(measurement);
                 }
                 Some("connected") => {
                     let found: ConnectedLine =
@@ -266,11 +274,11 @@ fn lines(source: &mut FileReader<'_>, mut document: FieldReader<'_>) -> Result<C
         }
     }
     refuse_contradiction(&run, document.has_uncounted_mismatch)?;
-    Ok(Content { run, measurements: document.taken, rows: None })
+    Ok(ReadContent { run, measurements: document.taken, rows: None })
 }
 
 /// Converts the error of reading a JSON object into the reported problem.
-fn problem(error: &serde_json::Error, document: &mut FieldReader<'_>) -> ReadProblem {
+fn convert_error(error: &serde_json::Error, document: &mut FieldReader<'_>) -> ReadProblem {
     let fields = &document.fields;
     match error.classify() {
         Category::Io => ReadProblem::Unreadable(io::Error::new(

@@ -9,15 +9,15 @@ use serde_json::{Map, Value};
 use super::NCCL_TESTS;
 use super::error::ReadProblem;
 use crate::collective::Collective;
-use crate::files::nccl_tests::{Config, Device, Document, Half, Row, Times, VERSION};
-use crate::nccl_tests::collective;
+use crate::files::nccl_tests::{Config, Document, Half, Row, TestsDevice, Times, VERSION};
+use crate::nccl_tests::command_collective;
 use crate::provenance;
-use crate::run::{Measurement, Outcome, PerIteration, Placement, Provenance, Rank, Run, SCHEMA_VERSION};
+use crate::run::{Measurement, PerIteration, Placement, Provenance, Rank, Run, RunOutcome, SCHEMA_VERSION};
 use crate::settings::{Average, Blocking, Registration, Settings};
 use crate::statistics::Statistics;
 
 /// Returns true when a text begins like a file of nccl-tests.
-pub(super) fn began(text: &[u8]) -> bool {
+pub(super) fn is_nccl_tests(text: &[u8]) -> bool {
     text.trim_ascii_start().starts_with(b"{\"version\":")
 }
 
@@ -43,21 +43,21 @@ pub(super) fn has_head(fields: &Map<String, Value>) -> bool {
 }
 
 /// Reads the fields that rows depend on.
-pub(super) fn head(fields: &Map<String, Value>) -> Result<Head, serde_json::Error> {
+pub(super) fn read_head(fields: &Map<String, Value>) -> Result<Head, serde_json::Error> {
     let args = Vec::<String>::deserialize(&fields["args"])?;
     let config = Config::deserialize(&fields["config"])?;
-    Ok(Head { collective: collective(&args), aggregated: config.aggregated_iterations })
+    Ok(Head { collective: command_collective(&args), aggregated: config.aggregated_iterations })
 }
 
 impl Head {
     /// The measurements of a row. Their cycle is the row's number, until [`number_cycles`].
-    pub(super) fn measurements(&self, number: usize, row: &Row) -> impl Iterator<Item = Measurement> {
+    pub(super) fn row_measurements(&self, number: usize, row: &Row) -> impl Iterator<Item = Measurement> {
         let halves = [
             (Placement::OutOfPlace, &row.out_of_place, &row.out_of_place_per_iter),
             (Placement::InPlace, &row.in_place, &row.in_place_per_iter),
         ];
         let collective = match row.experiment_name.parse::<Collective>() {
-            Ok(named) => named.name(),
+            Ok(named) => named.collective_name(),
             Err(_) => &self.collective,
         };
         halves.into_iter().filter_map(move |(placement, half, times)| {
@@ -65,7 +65,7 @@ impl Head {
                 collective: collective.to_owned(),
                 cycle: number,
                 operations: row.actual_iterations * self.aggregated,
-                ..measurement(row, placement, half.as_ref()?, times.as_ref())
+                ..half_measurement(row, placement, half.as_ref()?, times.as_ref())
             })
         })
     }
@@ -81,7 +81,7 @@ pub(super) fn number_cycles(measurements: &mut [Measurement], rows: usize, cycle
 }
 
 /// Makes a run, without measurements, from the other fields.
-pub(super) fn run(fields: Map<String, Value>) -> Result<Run, ReadProblem> {
+pub(super) fn make_run(fields: Map<String, Value>) -> Result<Run, ReadProblem> {
     known_version(&fields)?;
     let file: Document = serde_json::from_value(Value::Object(fields))
         .map_err(|error| ReadProblem::Damaged(format!("it is not as nccl-tests writes it: {error}")))?;
@@ -89,7 +89,7 @@ pub(super) fn run(fields: Map<String, Value>) -> Result<Run, ReadProblem> {
     let config = &file.config;
     let messages: Vec<&str> =
         file.errors.iter().map(|error| error.trim()).filter(|error| !error.is_empty()).collect();
-    let ended_at = file.end_time.as_deref().map(time);
+    let ended_at = file.end_time.as_deref().map(convert_time);
     let mut notes =
         vec!["read from the JSON of nccl-tests: times of day are local, without their zone".to_owned()];
     notes.extend(messages.iter().map(|message| format!("NCCL's last error: {message}")));
@@ -101,12 +101,12 @@ pub(super) fn run(fields: Map<String, Value>) -> Result<Run, ReadProblem> {
              not known"
         ));
     }
-    if command.number("-C", "--report_cputime").is_some_and(|value| value > 0) {
+    if command.option_number("-C", "--report_cputime").is_some_and(|value| value > 0) {
         notes.push(
             "-C: times were computed from the bandwidths, which have few digits for small sizes".to_owned(),
         );
     }
-    let cycles = command.number("-N", "--run_cycles").unwrap_or(1);
+    let cycles = command.option_number("-N", "--run_cycles").unwrap_or(1);
     let cycles = usize::try_from(cycles).unwrap_or(0);
     let variables = file.env.iter().filter_map(|variable| variable.split_once('='));
     let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -114,22 +114,22 @@ pub(super) fn run(fields: Map<String, Value>) -> Result<Run, ReadProblem> {
         schema_version: SCHEMA_VERSION,
         program: NCCL_TESTS.to_owned(),
         command: file.args.clone(),
-        started_at: time(&file.start_time),
+        started_at: convert_time(&file.start_time),
         outcome: match &ended_at {
-            Some(_) if is_wrong => Outcome::Failed { message: "it counts wrong values".to_owned() },
-            Some(_) => Outcome::Complete,
-            None if messages.is_empty() => Outcome::Failed { message: "it has no end time".to_owned() },
-            None => Outcome::Failed { message: messages.join("; ") },
+            Some(_) if is_wrong => RunOutcome::Failed { message: "it counts wrong values".to_owned() },
+            Some(_) => RunOutcome::Complete,
+            None if messages.is_empty() => RunOutcome::Failed { message: "it has no end time".to_owned() },
+            None => RunOutcome::Failed { message: messages.join("; ") },
         },
         ended_at,
         provenance: Provenance {
             backend: if file.nccl_version.is_some() { "nccl" } else { "fabric" }.to_owned(),
             library_version: file.nccl_version.map(library_version).unwrap_or_default(),
-            environment: provenance::chosen(variables),
+            environment: provenance::choose_variables(variables),
             ..Provenance::default()
         },
-        settings: settings(config, &command, cycles),
-        ranks: config.devices.iter().map(rank).collect(),
+        settings: make_settings(config, &command, cycles),
+        ranks: config.devices.iter().map(make_rank).collect(),
         measurements: Vec::new(),
         notes,
         left_out: None,
@@ -137,7 +137,7 @@ pub(super) fn run(fields: Map<String, Value>) -> Result<Run, ReadProblem> {
 }
 
 /// The measurement of one placement of a row, without the properties of [`Head`].
-fn measurement(row: &Row, placement: Placement, half: &Half, times: Option<&Times>) -> Measurement {
+fn half_measurement(row: &Row, placement: Placement, half: &Half, times: Option<&Times>) -> Measurement {
     let per_iteration = times.map(|times| PerIteration {
         skipped: times.skipped_iterations,
         times_us: times.times_us.clone(),
@@ -163,14 +163,14 @@ fn measurement(row: &Row, placement: Placement, half: &Half, times: Option<&Time
         algbw_gbps: half.alg_bw,
         busbw_gbps: half.bus_bw,
         wrong: half.nwrong.map(|wrong| wrong as u64),
-        statistics: counted.and_then(Statistics::of),
+        statistics: counted.and_then(Statistics::from_times),
         per_iteration,
         ..Measurement::default()
     }
 }
 
-fn settings(config: &Config, command: &CommandLine<'_>, cycles: usize) -> Settings {
-    let flag = |short, long| command.number(short, long).is_some_and(|value| value != 0);
+fn make_settings(config: &Config, command: &CommandLine<'_>, cycles: usize) -> Settings {
+    let flag = |short, long| command.option_number(short, long).is_some_and(|value| value != 0);
     Settings {
         threads: config.nthreads,
         gpus: config.ngpus,
@@ -183,37 +183,40 @@ fn settings(config: &Config, command: &CommandLine<'_>, cycles: usize) -> Settin
         warm_up: config.warmup_iters,
         cycles,
         checks: config.validation,
-        average: match command.number("-a", "--average") {
+        average: match command.option_number("-a", "--average") {
             Some(0) => Average::Rank0,
             Some(2) => Average::Min,
             Some(3) => Average::Max,
             _ => Average::Mean,
         },
-        blocking: match command.number("-z", "--blocking") {
+        blocking: match command.option_number("-z", "--blocking") {
             Some(1) => Blocking::WaitAndBarrier,
             Some(2) => Blocking::Wait,
             Some(3) => Blocking::Outer,
             _ => Blocking::No,
         },
         graph_launches: config.graph,
-        registration: match command.number("-R", "--local_register") {
+        registration: match command.option_number("-R", "--local_register") {
             None | Some(0) => Registration::None,
             Some(2) => Registration::Symmetric,
             Some(_) => Registration::Local,
         },
-        unaligned: command.number("-u", "--unalign").and_then(|by| usize::try_from(by).ok()).unwrap_or(0),
+        unaligned: command
+            .option_number("-u", "--unalign")
+            .and_then(|by| usize::try_from(by).ok())
+            .unwrap_or(0),
         per_iteration: config.per_iter_timing == "true",
         per_iteration_skip: config.per_iter_skip,
         parallel_init: config.parallel_init == "true",
         cpu_time: flag("-C", "--report_cputime"),
         time_stamps: flag("-S", "--report_timestamps"),
-        cta_policy: command.number("-x", "--cta_policy").and_then(|policy| u32::try_from(policy).ok()),
+        cta_policy: command.option_number("-x", "--cta_policy").and_then(|policy| u32::try_from(policy).ok()),
         default_stream: flag("-y", "--stream_null"),
         ..Settings::default()
     }
 }
 
-fn rank(device: &Device) -> Rank {
+fn make_rank(device: &TestsDevice) -> Rank {
     Rank {
         rank: device.rank,
         group: device.group,
@@ -232,7 +235,7 @@ struct CommandLine<'a>(&'a [String]);
 impl CommandLine<'_> {
     /// The value of an option in any of the forms of getopt: `-R 2`, `-R2`, `--local_register 2`,
     /// `--local_register=2`. The last one counts.
-    fn number(&self, short: &str, long: &str) -> Option<i64> {
+    fn option_number(&self, short: &str, long: &str) -> Option<i64> {
         let value = |index: usize| {
             let argument = self.0[index].as_str();
             if argument == short || argument == long {
@@ -248,7 +251,7 @@ impl CommandLine<'_> {
 }
 
 /// Converts `2026-11-20 14:57:55` to RFC 3339 without a zone, which is not known.
-fn time(text: &str) -> String {
+fn convert_time(text: &str) -> String {
     text.trim().replacen(' ', "T", 1)
 }
 

@@ -38,12 +38,12 @@ impl<R: Read> FiniteNumbers<R> {
     }
 
     /// Reads and converts the next piece. Leaves `ready` empty at the end of the text.
-    fn refill(&mut self) -> io::Result<()> {
+    fn refill_piece(&mut self) -> io::Result<()> {
         self.ready.clear();
         self.taken = 0;
         let length = self.from.read(&mut self.piece)?;
         for &byte in &self.piece[..length] {
-            self.state = next(self.state, byte, &mut self.ready);
+            self.state = convert_byte(self.state, byte, &mut self.ready);
         }
         if length == 0 {
             // The text ends after a held-back byte.
@@ -53,14 +53,14 @@ impl<R: Read> FiniteNumbers<R> {
                 _ => {}
             }
         } else if self.ready.is_empty() {
-            return self.refill();
+            return self.refill_piece();
         }
         Ok(())
     }
 }
 
 /// Converts a byte: returns the next state, and appends the output to `out` as far as it is certain.
-fn next(state: ScanState, byte: u8, out: &mut Vec<u8>) -> ScanState {
+fn convert_byte(state: ScanState, byte: u8, out: &mut Vec<u8>) -> ScanState {
     match (state, byte) {
         (ScanState::String, b'\\') => {
             out.push(byte);
@@ -104,7 +104,7 @@ fn next(state: ScanState, byte: u8, out: &mut Vec<u8>) -> ScanState {
 impl<R: Read> Read for FiniteNumbers<R> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         if self.taken == self.ready.len() {
-            self.refill()?;
+            self.refill_piece()?;
         }
         let ready = &self.ready[self.taken..];
         let length = ready.len().min(to.len());

@@ -24,38 +24,42 @@ const PIECE: usize = 1 << 16;
 pub(super) type FileReader<'a> = BufReader<Box<dyn Read + 'a>>;
 
 /// Opens a regular file or a pipe; `-` is standard input. Devices are refused: some have no end.
-pub(super) fn open(path: &Path) -> Result<FileReader<'static>, ReadProblem> {
+pub(super) fn open_source(path: &Path) -> Result<FileReader<'static>, ReadProblem> {
     if path == Path::new(STANDARD_INPUT) {
         let input = io::stdin();
-        return if input.is_terminal() { Err(ReadProblem::Terminal) } else { source(input.lock()) };
+        return if input.is_terminal() {
+            Err(ReadProblem::Terminal)
+        } else {
+            decompress_source(input.lock())
+        };
     }
     let kind = fs::metadata(path)?.file_type();
     if kind.is_char_device() || kind.is_block_device() || kind.is_socket() {
         return Err(ReadProblem::Device);
     }
-    source(File::open(path)?)
+    decompress_source(File::open(path)?)
 }
 
 /// Decompresses a compressed file, and skips a byte order mark and white space up to the first character.
-pub(super) fn source<'a>(mut from: impl Read + 'a) -> Result<FileReader<'a>, ReadProblem> {
-    let start = start(&mut from)?;
-    let Some(compression) = Compression::of(&start) else { return text(start, from) };
-    let mut decoded = compression.decoded(Cursor::new(start).chain(from));
-    let start = self::start(&mut decoded)?;
-    match Compression::of(&start) {
+pub(super) fn decompress_source<'a>(mut from: impl Read + 'a) -> Result<FileReader<'a>, ReadProblem> {
+    let start = read_start(&mut from)?;
+    let Some(compression) = Compression::from_start(&start) else { return text_reader(start, from) };
+    let mut decoded = compression.decode_file(Cursor::new(start).chain(from));
+    let start = self::read_start(&mut decoded)?;
+    match Compression::from_start(&start) {
         Some(_) => Err(ReadProblem::Encoded("it is compressed twice: decompress it once")),
-        None => text(start, decoded),
+        None => text_reader(start, decoded),
     }
 }
 
-fn start(from: &mut impl Read) -> io::Result<Vec<u8>> {
+fn read_start(from: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut start = Vec::new();
     from.take(START).read_to_end(&mut start)?;
     Ok(start)
 }
 
 /// Returns a reader of a text. `start` is its beginning, and `rest` the remainder.
-fn text<'a>(mut start: Vec<u8>, rest: impl Read + 'a) -> Result<FileReader<'a>, ReadProblem> {
+fn text_reader<'a>(mut start: Vec<u8>, rest: impl Read + 'a) -> Result<FileReader<'a>, ReadProblem> {
     if is_utf_16(&start) {
         return Err(ReadProblem::Encoded(
             "it is UTF-16, as PowerShell's > writes it: convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)",
@@ -64,11 +68,11 @@ fn text<'a>(mut start: Vec<u8>, rest: impl Read + 'a) -> Result<FileReader<'a>, 
     if start.starts_with(b"\xef\xbb\xbf") {
         start.drain(..3);
     }
-    let words = nccl_tests::began(&start);
+    let words = nccl_tests::is_nccl_tests(&start);
     let whole = Cursor::new(start).chain(rest);
     let whole: Box<dyn Read + 'a> = if words { Box::new(FiniteNumbers::new(whole)) } else { Box::new(whole) };
     let mut source = BufReader::with_capacity(PIECE, whole);
-    match first(&mut source)? {
+    match first_character(&mut source)? {
         None => Err(ReadProblem::NotOurs("it is empty".to_owned())),
         Some(b'{') => Ok(source),
         Some(b'[') => Err(ReadProblem::NotOurs("it is JSON of another kind".to_owned())),
@@ -81,7 +85,7 @@ fn is_utf_16(start: &[u8]) -> bool {
 }
 
 /// Skips white space, and returns the next character without consuming it.
-fn first(source: &mut impl BufRead) -> Result<Option<u8>, ReadProblem> {
+fn first_character(source: &mut impl BufRead) -> Result<Option<u8>, ReadProblem> {
     let mut blank = 0;
     loop {
         let piece = source.fill_buf()?;
@@ -97,23 +101,23 @@ fn first(source: &mut impl BufRead) -> Result<Option<u8>, ReadProblem> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::parse;
+    use super::super::parse_text;
     use crate::files::json_lines::tests::whole;
     use crate::sample;
 
     #[test]
     fn a_byte_order_mark_and_white_space_are_passed_over() {
-        let run = sample::full();
+        let run = sample::full_run();
         let json = include_str!("../../../tests/data/run.json");
         for text in [json, &whole(&run), &json.replace('\n', "\r\n")] {
             for before in ["\u{feff}", "\u{feff}\n \n", "\n"] {
-                assert_eq!(parse(format!("{before}{text}").as_bytes()).unwrap(), run, "{before:?}");
+                assert_eq!(parse_text(format!("{before}{text}").as_bytes()).unwrap(), run, "{before:?}");
             }
         }
         let nccl_tests = include_str!("../../../tests/data/all_reduce.json").replacen("12.936469", "nan", 1);
-        let marked = parse(format!("\u{feff}{nccl_tests}").as_bytes()).unwrap();
+        let marked = parse_text(format!("\u{feff}{nccl_tests}").as_bytes()).unwrap();
         assert!(marked.measurements[0].time_us.is_nan() && marked.measurements.len() == 62);
-        let blank = parse(&b" ".repeat(super::BLANK + super::PIECE)).unwrap_err().to_string();
+        let blank = parse_text(&b" ".repeat(super::BLANK + super::PIECE)).unwrap_err().to_string();
         assert!(blank.ends_with("it is empty"), "{blank}");
     }
 
@@ -124,23 +128,26 @@ mod tests {
         let (little, big) = (wide(u16::to_le_bytes), wide(u16::to_be_bytes));
         for text in [&little, &big, &[&b"\xff\xfe"[..], &little].concat(), &[&b"\xfe\xff"[..], &big].concat()]
         {
-            let said = parse(text).unwrap_err().to_string();
+            let said = parse_text(text).unwrap_err().to_string();
             assert!(said.contains("UTF-16") && said.contains("iconv -f UTF-16 -t UTF-8"), "{said}");
         }
     }
 
     #[test]
     fn fields_in_any_order_are_read() {
-        let run = sample::full();
+        let run = sample::full_run();
         let value: serde_json::Value =
             serde_json::from_str(include_str!("../../../tests/data/run.json")).unwrap();
         // `serde_json::Value` sorts fields by name; printed on one line.
-        assert_eq!(parse(value.to_string().as_bytes()).unwrap(), run);
+        assert_eq!(parse_text(value.to_string().as_bytes()).unwrap(), run);
         let twice = value.to_string().replacen('{', "{\"measurements\":[],", 1);
-        let said = parse(twice.as_bytes()).unwrap_err().to_string();
+        let said = parse_text(twice.as_bytes()).unwrap_err().to_string();
         assert!(said.contains("two lists"), "{said}");
         let nccl_tests = include_str!("../../../tests/data/all_reduce.json");
         let value: serde_json::Value = serde_json::from_str(nccl_tests).unwrap();
-        assert_eq!(parse(value.to_string().as_bytes()).unwrap(), parse(nccl_tests.as_bytes()).unwrap());
+        assert_eq!(
+            parse_text(value.to_string().as_bytes()).unwrap(),
+            parse_text(nccl_tests.as_bytes()).unwrap()
+        );
     }
 }

@@ -116,10 +116,12 @@ fn a_closed_pipe_is_an_error_and_no_verdict() {
     fs::write(&path, ALL_REDUCE).unwrap();
     let other = folder.path().join("b.json");
     fs::write(&other, super::begun_later(ALL_REDUCE)).unwrap();
-    for format in [Format::Text, Format::Markdown, Format::Csv, Format::Json] {
+    for format in
+        [ComparisonFormat::Text, ComparisonFormat::Markdown, ComparisonFormat::Csv, ComparisonFormat::Json]
+    {
         let files = vec![path.clone(), other.clone()];
         let threshold = Threshold(0.05);
-        let arguments = Arguments {
+        let arguments = CompareArguments {
             before: Vec::new(),
             after: Vec::new(),
             files,
@@ -130,9 +132,9 @@ fn a_closed_pipe_is_an_error_and_no_verdict() {
             require_verified: false,
             format,
         };
-        let error = run(&arguments, &mut Closed).unwrap_err();
+        let error = compare_files(&arguments, &mut Closed).unwrap_err();
         assert!(
-            matches!(&error, Error::Output(inner) if inner.kind() == io::ErrorKind::BrokenPipe),
+            matches!(&error, CompareError::Output(inner) if inner.kind() == io::ErrorKind::BrokenPipe),
             "{error:?}"
         );
     }

@@ -3,7 +3,11 @@
 use super::*;
 
 /// Compares several runs on each side, each with one time.
-pub(super) fn sides_compared(before: &[Run], after: &[Run], more: &[&str]) -> (Result<bool, Error>, String) {
+pub(super) fn sides_compared(
+    before: &[Run],
+    after: &[Run],
+    more: &[&str],
+) -> (Result<bool, CompareError>, String) {
     let folder = tempfile::tempdir().unwrap();
     let mut line = vec!["compare".to_owned()];
     for (side, runs) in [("before", before), ("after", after)] {
@@ -18,7 +22,7 @@ pub(super) fn sides_compared(before: &[Run], after: &[Run], more: &[&str]) -> (R
     line.extend(more.iter().map(|&each| each.to_owned()));
     let arguments = CommandLine::try_parse_from(line).unwrap().arguments;
     let mut out = Vec::new();
-    let verdict = run(&arguments, &mut out);
+    let verdict = compare_files(&arguments, &mut out);
     let text = String::from_utf8(out).unwrap();
     (verdict, text.replace(&format!("{}/", folder.path().display()), ""))
 }
@@ -83,7 +87,7 @@ fn too_few_runs_cannot_tell() {
 fn each_of_several_runs_has_to_be_whole_and_right() {
     let before = runs_of(&[10.0, 10.0, 10.0, 10.0]);
     let mut after = before.clone();
-    after[2].outcome = Outcome::Interrupted { signal: "SIGTERM".to_owned() };
+    after[2].outcome = RunOutcome::Interrupted { signal: "SIGTERM".to_owned() };
     after[3].measurements.truncate(1);
     let (found, text) = sides_compared(&before, &after, &[]);
     assert!(!found.unwrap(), "{text}");
@@ -123,7 +127,7 @@ fn sides_that_cannot_be_tested_are_refused() {
         (&many, "at most 20 runs can be on each side"),
         (&["--before", path, "--after", path, "--side", "both"], "--side own or --side other"),
     ] {
-        let error = run(&parsed(line).unwrap().arguments, &mut Vec::new()).unwrap_err();
+        let error = compare_files(&parsed(line).unwrap().arguments, &mut Vec::new()).unwrap_err();
         assert!(error.to_string().contains(told), "{error}");
         assert_eq!(code(error), 2);
     }

@@ -14,11 +14,11 @@ struct Report<'a> {
     program: &'static str,
     health: Health,
     verdict: String,
-    examinations: Vec<Part<'a>>,
+    examinations: Vec<JudgedExamination<'a>>,
 }
 
 #[derive(Serialize)]
-struct Part<'a> {
+struct JudgedExamination<'a> {
     health: Health,
     #[serde(flatten)]
     examination: &'a Examination,
@@ -28,16 +28,16 @@ struct Part<'a> {
 ///
 /// # Errors
 /// Never in practice: all keys are texts.
-pub(super) fn write(examinations: &[Examination]) -> Result<String, ExitError> {
-    let part = |examination| Part { health: Examination::health(examination), examination };
+pub(super) fn render_json(examinations: &[Examination]) -> Result<String, ExitError> {
+    let part = |examination| JudgedExamination { health: Examination::health(examination), examination };
     let report = Report {
         schema_version: SCHEMA_VERSION,
         program: concat!("nccl-bench ", env!("CARGO_PKG_VERSION")),
-        health: super::health(examinations),
-        verdict: super::verdict(examinations),
+        health: super::overall_health(examinations),
+        verdict: super::verdict_line(examinations),
         examinations: examinations.iter().map(part).collect(),
     };
     let text = serde_json::to_string_pretty(&report);
     text.map(|text| text + "\n")
-        .map_err(|error| ExitError::refused(format!("the report cannot be written as JSON: {error}")))
+        .map_err(|error| ExitError::refuse_with(format!("the report cannot be written as JSON: {error}")))
 }

@@ -4,9 +4,9 @@
 const GAP: &str = "  ";
 
 /// Returns texts in columns, without space at the ends of lines.
-pub(in crate::command) fn columns(rows: &[Vec<String>]) -> Vec<String> {
+pub(in crate::command) fn align_columns(rows: &[Vec<String>]) -> Vec<String> {
     let rows: Vec<Vec<String>> =
-        rows.iter().map(|row| row.iter().map(|cell| plain(cell)).collect()).collect();
+        rows.iter().map(|row| row.iter().map(|cell| plain_line(cell)).collect()).collect();
     let mut widths: Vec<usize> = Vec::new();
     for row in &rows {
         // A single cell is a remark across all columns.
@@ -20,21 +20,21 @@ pub(in crate::command) fn columns(rows: &[Vec<String>]) -> Vec<String> {
     }
     let line = |row: &Vec<String>| {
         let cells = row.iter().enumerate();
-        let cells = cells.map(|(index, cell)| padded(cell, widths.get(index).copied().unwrap_or(0)));
+        let cells = cells.map(|(index, cell)| pad_text(cell, widths.get(index).copied().unwrap_or(0)));
         cells.collect::<Vec<_>>().join(GAP).trim_end().to_owned()
     };
     rows.iter().map(line).collect()
 }
 
 /// Pads a text to the width of a column.
-pub(super) fn padded(text: &str, width: usize) -> String {
+pub(super) fn pad_text(text: &str, width: usize) -> String {
     let missing = width.saturating_sub(textwrap::core::display_width(text));
     format!("{text}{}", " ".repeat(missing))
 }
 
 /// Returns a text in one line, with escapes for characters with an effect on a terminal or on the order of
 /// text.
-pub(in crate::command) fn plain(text: &str) -> String {
+pub(in crate::command) fn plain_line(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for character in text.chars() {
         match character {

@@ -18,7 +18,7 @@ use diagnosis::words::{capitalize, ranges_text};
 use engine::supervision::print_message;
 
 use crate::command::output_file::Maker;
-use crate::exit::{ExitError, print};
+use crate::exit::{ExitError, print_text};
 
 /// Mark near the start of each written file. A later run may replace a file with this mark.
 const MARK: &str = "<!-- made by nccl-bench doctor -->\n";
@@ -67,8 +67,8 @@ impl Output {
     ///
     /// # Errors
     /// When a file must not be replaced.
-    pub(super) fn check(&self, inputs: &[PathBuf]) -> Result<(), ExitError> {
-        self.check_files(inputs).map_err(|error| ExitError::refused(format!("{error:#}")))
+    pub(super) fn check_outputs(&self, inputs: &[PathBuf]) -> Result<(), ExitError> {
+        self.check_files(inputs).map_err(|error| ExitError::refuse_with(format!("{error:#}")))
     }
 
     fn check_files(&self, inputs: &[PathBuf]) -> anyhow::Result<()> {
@@ -87,27 +87,31 @@ impl Output {
 ///
 /// # Errors
 /// When a file must not be replaced, or nobody reads standard output.
-pub(super) fn write(output: &Output, examinations: &[Examination]) -> Result<u8, ExitError> {
-    output.check(&[])?;
+pub(super) fn write_reports(output: &Output, examinations: &[Examination]) -> Result<u8, ExitError> {
+    output.check_outputs(&[])?;
     let mut files = Vec::new();
     if let Some(path) = &output.html {
-        files.push((path.clone(), html::write(examinations)));
+        files.push((path.clone(), html::render_page(examinations)));
     }
     if let Some(path) = &output.junit {
-        files.push((path.clone(), junit::write(examinations)));
+        files.push((path.clone(), junit::render_junit(examinations)));
     }
     if let Err(error) = MAKER.write_all(&files, output.force, &[]) {
         print_message(format_args!("error: {error:#}"));
         return Ok(Health::CannotTell.exit_code());
     }
-    let text = if output.json { json::write(examinations)? } else { text::write(examinations, &style()) };
-    match print(&text) {
+    let text = if output.json {
+        json::render_json(examinations)?
+    } else {
+        text::render_text(examinations, &output_style())
+    };
+    match print_text(&text) {
         Err(ExitError::Output(error)) if error.kind() != io::ErrorKind::BrokenPipe => {
             print_message(format_args!("error: writing to standard output: {error}"));
             // An unprinted report says nothing about the health.
             Ok(Health::CannotTell.exit_code())
         }
-        printed => printed.map(|_| health(examinations).exit_code()),
+        printed => printed.map(|_| overall_health(examinations).exit_code()),
     }
 }
 
@@ -136,7 +140,7 @@ pub(in crate::command) fn is_left_to_rank_0() -> bool {
 
 /// Returns the style of standard output: colours and width of a terminal. Neither in a pipe nor under a
 /// launcher, because a launcher may give rank 0 a terminal and write the text from there to a file.
-pub(in crate::command) fn style() -> text::Style {
+pub(in crate::command) fn output_style() -> text::Style {
     if Started::detect().launcher != Launcher::None {
         return text::Style::default();
     }
@@ -147,14 +151,14 @@ pub(in crate::command) fn style() -> text::Style {
 }
 
 /// Returns the signal that interrupted one of the examinations.
-fn interrupted(examinations: &[Examination]) -> Option<&str> {
+fn interrupting_signal(examinations: &[Examination]) -> Option<&str> {
     examinations.iter().find_map(|examination| examination.interrupted.as_deref())
 }
 
 /// Returns the health of all examinations: broken if one is, healthy only if all are. Cannot tell if a signal
 /// has interrupted one, because failures in the logs can follow from the signal.
-fn health(examinations: &[Examination]) -> Health {
-    if interrupted(examinations).is_some() {
+fn overall_health(examinations: &[Examination]) -> Health {
+    if interrupting_signal(examinations).is_some() {
         return Health::CannotTell;
     }
     let order = [Health::Broken, Health::Degraded, Health::CannotTell, Health::Healthy];
@@ -163,26 +167,26 @@ fn health(examinations: &[Examination]) -> Health {
 }
 
 /// Returns the verdict in one line.
-fn verdict(examinations: &[Examination]) -> String {
-    format!("{}: {}", health(examinations).to_string().to_uppercase(), reason(examinations))
+fn verdict_line(examinations: &[Examination]) -> String {
+    format!("{}: {}", overall_health(examinations).to_string().to_uppercase(), verdict_reason(examinations))
 }
 
 /// Returns the reason of the verdict.
-fn reason(examinations: &[Examination]) -> String {
-    let reason = match health(examinations) {
-        Health::Broken => worst(examinations, Severity::Broken),
-        Health::Degraded => worst(examinations, Severity::Degraded),
-        Health::CannotTell if interrupted(examinations).is_some() => {
-            let found =
-                worst(examinations, Severity::Broken).or_else(|| worst(examinations, Severity::Degraded));
-            let doubt = doubt(examinations).unwrap_or_default();
+fn verdict_reason(examinations: &[Examination]) -> String {
+    let reason = match overall_health(examinations) {
+        Health::Broken => first_diagnosis(examinations, Severity::Broken),
+        Health::Degraded => first_diagnosis(examinations, Severity::Degraded),
+        Health::CannotTell if interrupting_signal(examinations).is_some() => {
+            let found = first_diagnosis(examinations, Severity::Broken)
+                .or_else(|| first_diagnosis(examinations, Severity::Degraded));
+            let doubt = find_doubt(examinations).unwrap_or_default();
             Some(
                 found.map_or_else(|| doubt.to_owned(), |found| format!("{doubt}; found until then: {found}")),
             )
         }
         Health::CannotTell => {
-            let doubt = doubt(examinations).unwrap_or("nothing is proven");
-            Some(match measured(examinations) {
+            let doubt = find_doubt(examinations).unwrap_or("nothing is proven");
+            Some(match measurement_proof(examinations) {
                 Some(proof) => format!("{proof}; not seen: {doubt}"),
                 None => doubt.to_owned(),
             })
@@ -196,7 +200,7 @@ fn reason(examinations: &[Examination]) -> String {
 }
 
 /// Returns the diagnosis of the first finding of this severity.
-fn worst(examinations: &[Examination], severity: Severity) -> Option<String> {
+fn first_diagnosis(examinations: &[Examination], severity: Severity) -> Option<String> {
     let mut found = examinations.iter().flat_map(|examination| &examination.findings);
     found
         .find(|finding| finding.severity == severity)
@@ -204,13 +208,13 @@ fn worst(examinations: &[Examination], severity: Severity) -> Option<String> {
 }
 
 /// Returns the proof of a successful measurement. It was requested, so it comes before unseen facts.
-fn measured(examinations: &[Examination]) -> Option<&str> {
+fn measurement_proof(examinations: &[Examination]) -> Option<&str> {
     let measurement = examinations.iter().find(|examination| examination.subject == "measurement")?;
     (measurement.health() == Health::Healthy).then(|| measurement.proof.first().map(String::as_str))?
 }
 
 /// Returns the reason of [`Health::CannotTell`].
-fn doubt(examinations: &[Examination]) -> Option<&str> {
+fn find_doubt(examinations: &[Examination]) -> Option<&str> {
     let interrupted = examinations.iter().find(|examination| examination.interrupted.is_some());
     interrupted.and_then(doubt_of).or_else(|| examinations.iter().find_map(doubt_of))
 }
@@ -225,7 +229,7 @@ fn doubt_of(examination: &Examination) -> Option<&str> {
 }
 
 /// Returns the findings of all examinations, worst first.
-fn sorted(examinations: &[Examination]) -> Vec<&Finding> {
+fn sort_findings(examinations: &[Examination]) -> Vec<&Finding> {
     let mut findings: Vec<&Finding> =
         examinations.iter().flat_map(|examination| &examination.findings).collect();
     findings.sort_by_key(|finding| finding.severity);
@@ -233,12 +237,12 @@ fn sorted(examinations: &[Examination]) -> Vec<&Finding> {
 }
 
 /// Returns the heading of an examination.
-fn title(examination: &Examination) -> String {
+fn examination_title(examination: &Examination) -> String {
     capitalize(examination.subject)
 }
 
 /// Returns the place, line, rank and host of a piece of evidence: `job.log:24, rank 0, host a`.
-fn place(evidence: &diagnosis::finding::Evidence) -> String {
+fn evidence_place(evidence: &diagnosis::finding::Evidence) -> String {
     let line = evidence.line.map(|line| format!(":{line}")).unwrap_or_default();
     let rank = evidence.rank.map(|rank| format!(", rank {rank}")).unwrap_or_default();
     let host = evidence.host.as_ref().map(|host| format!(", host {host}")).unwrap_or_default();
@@ -246,19 +250,19 @@ fn place(evidence: &diagnosis::finding::Evidence) -> String {
 }
 
 /// Returns the labelled texts of a finding, without missing ones.
-fn details(finding: &Finding) -> impl Iterator<Item = (&'static str, String)> {
+fn finding_details(finding: &Finding) -> impl Iterator<Item = (&'static str, String)> {
     let details = [
-        ("Concerns", concerned(finding)),
+        ("Concerns", ranks_and_hosts(finding)),
         ("Cause", finding.cause.clone()),
         ("Remedy", finding.remedy.clone()),
-        ("Node", advice(finding.action).map(str::to_owned)),
+        ("Node", node_advice(finding.action).map(str::to_owned)),
         ("Source", finding.source.clone()),
     ];
     details.into_iter().filter_map(|(name, text)| Some((name, text?)))
 }
 
 /// Returns the recommended action for a node.
-fn advice(action: Action) -> Option<&'static str> {
+fn node_advice(action: Action) -> Option<&'static str> {
     match action {
         Action::None => None,
         Action::Watch => Some("watch whether it happens again"),
@@ -269,7 +273,7 @@ fn advice(action: Action) -> Option<&'static str> {
 }
 
 /// Returns the ranks and hosts of a finding: `ranks 0-3, 7; hosts a, b`.
-fn concerned(finding: &Finding) -> Option<String> {
+fn ranks_and_hosts(finding: &Finding) -> Option<String> {
     /// Maximum number of named hosts.
     const HOSTS: usize = 8;
     let ranks = match &finding.ranks[..] {

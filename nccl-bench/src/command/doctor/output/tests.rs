@@ -46,7 +46,7 @@ fn square(count: usize) -> Matrix {
 }
 
 fn text_of(examinations: &[Examination]) -> String {
-    text::write(examinations, &text::Style::default())
+    text::render_text(examinations, &text::Style::default())
 }
 
 #[test]
@@ -66,12 +66,12 @@ fn the_first_line_is_the_verdict_of_the_worst_finding() {
 #[test]
 fn healthy_needs_proof_and_says_it() {
     let proof = "NVLink P2P between all 56 pairs of 8 ranks";
-    assert_eq!(verdict(&[examination(vec![], &[proof])]), format!("HEALTHY: {proof}"));
+    assert_eq!(verdict_line(&[examination(vec![], &[proof])]), format!("HEALTHY: {proof}"));
     let mut doubtful = examination(vec![], &[]);
-    assert_eq!(verdict(std::slice::from_ref(&doubtful)), "CANNOT TELL: nothing is proven");
+    assert_eq!(verdict_line(std::slice::from_ref(&doubtful)), "CANNOT TELL: nothing is proven");
     doubtful.unseen.push("no line of NCCL: set NCCL_DEBUG=INFO.".into());
-    assert_eq!(verdict(&[doubtful]), "CANNOT TELL: no line of NCCL: set NCCL_DEBUG=INFO");
-    assert_eq!(verdict(&[]), "CANNOT TELL: nothing is proven");
+    assert_eq!(verdict_line(&[doubtful]), "CANNOT TELL: no line of NCCL: set NCCL_DEBUG=INFO");
+    assert_eq!(verdict_line(&[]), "CANNOT TELL: nothing is proven");
 }
 
 #[test]
@@ -86,16 +86,16 @@ fn a_measurement_that_passed_leads_and_the_reason_of_the_verdict_is_not_repeated
     assert_eq!(text.matches("NVML").count(), 1, "{text}");
     let mut nothing = measurement(&[]);
     nothing.unseen.push("nothing was measured".into());
-    assert_eq!(verdict(&[nothing, host]), "CANNOT TELL: nothing was measured");
+    assert_eq!(verdict_line(&[nothing, host]), "CANNOT TELL: nothing was measured");
 }
 
 #[test]
 fn several_examinations_are_healthy_only_where_all_are() {
     let (good, doubtful) = (examination(vec![], &["a proof"]), examination(vec![], &[]));
     let slow = examination(vec![finding(Severity::Degraded, "slow")], &[]);
-    assert_eq!(health(&[good.clone(), good.clone()]), Health::Healthy);
-    assert_eq!(health(&[good.clone(), doubtful.clone()]), Health::CannotTell);
-    assert_eq!(health(&[good, doubtful, slow]), Health::Degraded);
+    assert_eq!(overall_health(&[good.clone(), good.clone()]), Health::Healthy);
+    assert_eq!(overall_health(&[good.clone(), doubtful.clone()]), Health::CannotTell);
+    assert_eq!(overall_health(&[good, doubtful, slow]), Health::Degraded);
 }
 
 #[test]
@@ -105,15 +105,15 @@ fn an_interrupted_examination_hides_nothing_and_cannot_tell() {
     measurement.unseen.push("interrupted by SIGINT before the end".to_owned());
     let others = |severity| examination(vec![finding(severity, "no way.")], &[]);
     let found = |severity| [others(severity), measurement.clone()];
-    assert_eq!(health(&found(Severity::Broken)), Health::CannotTell);
+    assert_eq!(overall_health(&found(Severity::Broken)), Health::CannotTell);
     let interrupted = "CANNOT TELL: interrupted by SIGINT before the end";
     let text = text_of(&found(Severity::Broken));
     assert!(text.starts_with(&format!("{interrupted}; found until then: no way\n")), "{text}");
     assert!(text.contains("1. broken: no way. [a-rule]\n"), "{text}");
     assert!(!text.contains("Not seen"), "the verdict says it: {text}");
-    assert_eq!(verdict(&found(Severity::Advice)), interrupted);
+    assert_eq!(verdict_line(&found(Severity::Advice)), interrupted);
     let json: serde_json::Value =
-        serde_json::from_str(&json::write(&found(Severity::Broken)).unwrap()).unwrap();
+        serde_json::from_str(&json::render_json(&found(Severity::Broken)).unwrap()).unwrap();
     let examinations = &json["examinations"];
     assert_eq!((&json["health"], &examinations[1]["interrupted"]), (&"cannot_tell".into(), &"SIGINT".into()));
     assert_eq!((&examinations[0]["health"], examinations[0].get("interrupted")), (&"broken".into(), None));
@@ -133,7 +133,7 @@ fn hostile_text_does_not_reach_the_terminal() {
     found.sections.push(Section { title: "t".into(), body: table });
     found.sections.push(Section { title: "l".into(), body: Body::Lines(vec![HOSTILE.into()]) });
     for width in [None, Some(10), Some(80)] {
-        let text = text::write(std::slice::from_ref(&found), &text::Style { colour: false, width });
+        let text = text::render_text(std::slice::from_ref(&found), &text::Style { colour: false, width });
         let bad = |character: char| (character.is_control() && character != '\n') || character == '\u{202e}';
         assert_eq!(text.chars().find(|&character| bad(character)), None, "{text:?}");
         assert!(text.contains("\\u{1b}[2J"), "{text}");
@@ -151,10 +151,10 @@ fn hostile_text_is_escaped_in_xml_and_html() {
     matrix.cells[0][1].text = HOSTILE.into();
     matrix.legend = vec![(HOSTILE.into(), HOSTILE.into())];
     found.sections.push(Section { title: HOSTILE.into(), body: Body::Matrix(matrix) });
-    let page = html::write(std::slice::from_ref(&found));
+    let page = html::render_page(std::slice::from_ref(&found));
     let page = parsed(&page);
     assert!(!page.descendants().any(|node| node.has_tag_name("script")));
-    let xml = junit::write(&[found]);
+    let xml = junit::render_junit(&[found]);
     let xml = roxmltree::Document::parse(&xml).unwrap();
     let failure = xml.descendants().find(|node| node.has_tag_name("failure")).unwrap();
     assert!(failure.text().unwrap().contains("<script>alert"), "{failure:?}");
@@ -170,7 +170,7 @@ fn parsed(page: &str) -> roxmltree::Document<'_> {
 fn the_page_has_the_matrix_of_many_ranks_and_loads_nothing() {
     let mut found = examination(vec![], &["a proof"]);
     found.sections.push(Section { title: "Transport".into(), body: Body::Matrix(square(64)) });
-    let page = html::write(&[found]);
+    let page = html::render_page(&[found]);
     let parsed = parsed(&page);
     let shapes = parsed.descendants().filter(|node| node.attribute("class") == Some("fastest")).count();
     // Each row has a shape on each side of the diagonal, except for the first and the last.
@@ -188,15 +188,15 @@ fn the_page_has_the_matrix_of_many_ranks_and_loads_nothing() {
 
 #[test]
 fn small_matrices_are_whole_and_large_ones_are_counted() {
-    assert_eq!(matrix::lines(&square(2)), ["   0    1", "0  .    NVL", "1  NVL  .", "NVL  NVLink"]);
-    let lines = matrix::lines(&square(17));
+    assert_eq!(matrix::matrix_lines(&square(2)), ["   0    1", "0  .    NVL", "1  NVL  .", "NVL  NVLink"]);
+    let lines = matrix::matrix_lines(&square(17));
     assert_eq!(lines[0], "NVL  272 pairs");
 }
 
 #[test]
 fn pipelines_fail_on_findings_and_on_missing_proof() {
     let count = |found: Examination, name: &str| {
-        let text = junit::write(&[found]);
+        let text = junit::render_junit(&[found]);
         let parsed = roxmltree::Document::parse(&text).unwrap();
         parsed.root_element().attribute(name).unwrap().to_owned()
     };
@@ -211,8 +211,10 @@ fn pipelines_fail_on_findings_and_on_missing_proof() {
 #[test]
 fn pipelines_find_a_case_again_by_its_name() {
     let names = |proof: &str, diagnosis: &str| {
-        let text =
-            junit::write(&[examination(vec![finding(Severity::Degraded, diagnosis)], &[proof, "more"])]);
+        let text = junit::render_junit(&[examination(
+            vec![finding(Severity::Degraded, diagnosis)],
+            &[proof, "more"],
+        )]);
         let parsed = roxmltree::Document::parse(&text).unwrap();
         let cases = parsed.descendants().filter(|node| node.has_tag_name("testcase"));
         cases.map(|case| case.attribute("name").unwrap().to_owned()).collect::<Vec<_>>()
@@ -224,7 +226,7 @@ fn pipelines_find_a_case_again_by_its_name() {
 #[test]
 fn json_has_the_health_of_each_examination() {
     let found = [examination(vec![], &["a proof"]), examination(vec![finding(Severity::Broken, "no")], &[])];
-    let text = json::write(&found).unwrap();
+    let text = json::render_json(&found).unwrap();
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((&value["schema_version"], &value["health"]), (&1.into(), &"broken".into()));
     assert_eq!(value["examinations"][0]["health"], "healthy");
@@ -238,7 +240,7 @@ fn lines_keep_within_the_terminal() {
     let rows = vec![vec![words.clone(), words.clone()]];
     let table = Body::Table { columns: vec!["a".into(), "b".into()], rows };
     found.sections.push(Section { title: "t".into(), body: table });
-    let text = text::write(&[found], &text::Style { colour: false, width: Some(80) });
+    let text = text::render_text(&[found], &text::Style { colour: false, width: Some(80) });
     let long: Vec<&str> = text.lines().filter(|line| line.len() > 80).collect();
     assert_eq!(long, [""; 0], "{text}");
 }
@@ -249,11 +251,11 @@ fn foreign_files_are_not_replaced() {
     let path = folder.path().join("page.html");
     let output = Output { html: Some(path.clone()), ..Output::default() };
     std::fs::write(&path, "mine").unwrap();
-    assert!(output.check(&[]).is_err());
-    assert!(Output { force: true, ..output.clone() }.check(&[]).is_ok());
-    assert!(Output { force: true, ..output.clone() }.check(std::slice::from_ref(&path)).is_err());
-    std::fs::write(&path, html::write(&[])).unwrap();
-    assert!(output.check(&[]).is_ok());
-    std::fs::write(&path, junit::write(&[])).unwrap();
-    assert!(output.check(&[]).is_ok());
+    assert!(output.check_outputs(&[]).is_err());
+    assert!(Output { force: true, ..output.clone() }.check_outputs(&[]).is_ok());
+    assert!(Output { force: true, ..output.clone() }.check_outputs(std::slice::from_ref(&path)).is_err());
+    std::fs::write(&path, html::render_page(&[])).unwrap();
+    assert!(output.check_outputs(&[]).is_ok());
+    std::fs::write(&path, junit::render_junit(&[])).unwrap();
+    assert!(output.check_outputs(&[]).is_ok());
 }

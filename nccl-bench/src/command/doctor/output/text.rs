@@ -6,7 +6,7 @@ use anstyle::{AnsiColor, Style as Colour};
 use diagnosis::examination::{Body, Examination, Health, Section};
 use diagnosis::finding::{Finding, Severity};
 
-use super::layout::{columns, padded, plain};
+use super::layout::{align_columns, pad_text, plain_line};
 use super::matrix;
 
 /// Style of the text.
@@ -22,41 +22,41 @@ pub(in crate::command) struct Style {
 const NARROWEST: usize = 40;
 
 /// Returns the whole text.
-pub(super) fn write(examinations: &[Examination], style: &Style) -> String {
-    let health = super::health(examinations);
-    let verdict = super::verdict(examinations);
-    let mut text = style.wrapped(&plain(&verdict), "");
+pub(super) fn render_text(examinations: &[Examination], style: &Style) -> String {
+    let health = super::overall_health(examinations);
+    let verdict = super::verdict_line(examinations);
+    let mut text = style.wrap_indented(&plain_line(&verdict), "");
     if style.colour {
-        text = coloured(text.trim_end(), health_colour(health).bold()) + "\n";
+        text = colour_text(text.trim_end(), health_colour(health).bold()) + "\n";
     }
-    text + &paragraphs(examinations, style, Some(&super::reason(examinations)))
+    text + &render_paragraphs(examinations, style, Some(&super::verdict_reason(examinations)))
 }
 
 /// Returns the text without the verdict: findings, proof, the list of unseen facts, and the facts.
-pub(in crate::command) fn details(examinations: &[Examination], style: &Style) -> String {
-    paragraphs(examinations, style, None)
+pub(in crate::command) fn render_details(examinations: &[Examination], style: &Style) -> String {
+    render_paragraphs(examinations, style, None)
 }
 
 /// Returns the details. `said` is the verdict's reason, and is not repeated.
-fn paragraphs(examinations: &[Examination], style: &Style, said: Option<&str>) -> String {
-    let is_doubt = super::health(examinations) == Health::CannotTell;
-    let doubt = super::doubt(examinations).filter(|_| is_doubt && said.is_some());
+fn render_paragraphs(examinations: &[Examination], style: &Style, said: Option<&str>) -> String {
+    let is_doubt = super::overall_health(examinations) == Health::CannotTell;
+    let doubt = super::find_doubt(examinations).filter(|_| is_doubt && said.is_some());
     let mut text = String::new();
-    for (index, finding) in super::sorted(examinations).into_iter().enumerate() {
+    for (index, finding) in super::sort_findings(examinations).into_iter().enumerate() {
         let is_said = index == 0 && said == Some(finding.diagnosis.trim_end_matches('.'));
-        text += &style.finding(index + 1, finding, is_said);
+        text += &style.render_finding(index + 1, finding, is_said);
     }
     let listed = |title: &str, select: fn(&Examination) -> &Vec<String>| {
         let is_new = |line: &&String| doubt != Some(line.trim_end_matches('.'));
         let lines: Vec<&String> = examinations.iter().flat_map(select).filter(is_new).collect();
-        if lines.is_empty() { String::new() } else { style.list(title, &lines) }
+        if lines.is_empty() { String::new() } else { style.render_list(title, &lines) }
     };
     text += &listed("Proven", |examination| &examination.proof);
     text += &listed("Not seen", |examination| &examination.unseen);
     text += &listed("Not applicable", |examination| &examination.not_applicable);
     for examination in examinations {
         for section in &examination.sections {
-            text += &style.section(section);
+            text += &style.render_section(section);
         }
     }
     text
@@ -64,86 +64,87 @@ fn paragraphs(examinations: &[Examination], style: &Style, said: Option<&str>) -
 
 impl Style {
     /// Returns the paragraph of a finding, without the diagnosis if the verdict contains it.
-    fn finding(&self, number: usize, finding: &Finding, is_said: bool) -> String {
+    fn render_finding(&self, number: usize, finding: &Finding, is_said: bool) -> String {
         let severity = finding.severity.to_string();
         let severity =
-            if self.colour { coloured(&severity, severity_colour(finding.severity)) } else { severity };
-        let rule = plain(&finding.rule);
+            if self.colour { colour_text(&severity, severity_colour(finding.severity)) } else { severity };
+        let rule = plain_line(&finding.rule);
         let mut text = if is_said {
             format!("\n{number}. {severity} [{rule}]\n")
         } else {
-            let first = format!("{} [{rule}]", plain(&finding.diagnosis));
+            let first = format!("{} [{rule}]", plain_line(&finding.diagnosis));
             let prefix = finding.severity.to_string().len() + number.to_string().len() + 4;
             let wrapped = self.wrapped_from(&first, prefix, "   ");
             format!("\n{number}. {severity}: {}", wrapped.trim_start())
         };
         for evidence in &finding.evidence {
-            let line = format!("{}: {}", super::place(evidence), evidence.text);
-            text += &self.wrapped(&plain(&line), "   > ");
+            let line = format!("{}: {}", super::evidence_place(evidence), evidence.text);
+            text += &self.wrap_indented(&plain_line(&line), "   > ");
         }
         let more = finding.occurrences.saturating_sub(finding.evidence.len() as u64);
         if more > 0 && !finding.evidence.is_empty() {
             let _ = writeln!(text, "   > and {more} more");
         }
         for evidence in &finding.consequences {
-            let line = format!("then {}: {}", super::place(evidence), evidence.text);
-            text += &self.wrapped(&plain(&line), "   > ");
+            let line = format!("then {}: {}", super::evidence_place(evidence), evidence.text);
+            text += &self.wrap_indented(&plain_line(&line), "   > ");
         }
-        for (name, value) in super::details(finding) {
+        for (name, value) in super::finding_details(finding) {
             for (index, line) in value.lines().enumerate() {
                 let head = if index == 0 { format!("   {:10}", format!("{name}:")) } else { " ".repeat(13) };
-                let wrapped = self.wrapped_from(&plain(line), 13, &" ".repeat(13));
-                let head = if self.colour { coloured(&head, Colour::new().bold()) } else { head };
+                let wrapped = self.wrapped_from(&plain_line(line), 13, &" ".repeat(13));
+                let head = if self.colour { colour_text(&head, Colour::new().bold()) } else { head };
                 text += &format!("{head}{}", wrapped.trim_start());
             }
         }
         text
     }
 
-    fn heading(&self, title: &str) -> String {
-        let title = plain(title);
+    fn render_heading(&self, title: &str) -> String {
+        let title = plain_line(title);
         if self.colour {
-            format!("\n{}\n", coloured(&title, Colour::new().bold()))
+            format!("\n{}\n", colour_text(&title, Colour::new().bold()))
         } else {
             format!("\n{title}\n")
         }
     }
 
-    fn list(&self, title: &str, lines: &[&String]) -> String {
-        let mut text = self.heading(title);
+    fn render_list(&self, title: &str, lines: &[&String]) -> String {
+        let mut text = self.render_heading(title);
         for line in lines {
-            text += &self.wrap(&format!("- {}", plain(line)), "  ", "    ");
+            text += &self.wrap_lines(&format!("- {}", plain_line(line)), "  ", "    ");
         }
         text
     }
 
-    fn section(&self, section: &Section) -> String {
-        let mut text = self.heading(&section.title);
+    fn render_section(&self, section: &Section) -> String {
+        let mut text = self.render_heading(&section.title);
         match &section.body {
             Body::Facts(facts) => {
-                let longest = facts.iter().map(|(name, _)| textwrap::core::display_width(&plain(name))).max();
+                let longest =
+                    facts.iter().map(|(name, _)| textwrap::core::display_width(&plain_line(name))).max();
                 let indent = 4 + longest.unwrap_or(0).min(28);
                 for (name, value) in facts {
-                    let name = padded(&plain(name), indent - 4);
-                    let line = format!("  {name}  {}", plain(value));
-                    text += &self.hanging(line.trim_end(), indent);
+                    let name = pad_text(&plain_line(name), indent - 4);
+                    let line = format!("  {name}  {}", plain_line(value));
+                    text += &self.wrap_hanging(line.trim_end(), indent);
                 }
             }
             Body::Table { columns: heads, rows } => {
                 let all: Vec<Vec<String>> = std::iter::once(heads).chain(rows).cloned().collect();
-                text += &self.table(&all);
+                text += &self.render_table(&all);
             }
-            Body::Matrix(matrix) => text += &indented(&matrix::lines(matrix)),
-            Body::Lines(lines) => {
-                lines.iter().for_each(|line| text += &self.hanging(&format!("  {}", plain(line)), 4))
-            }
+            Body::Matrix(matrix) => text += &indent_lines(&matrix::matrix_lines(matrix)),
+            Body::Lines(lines) => lines
+                .iter()
+                .for_each(|line| text += &self.wrap_hanging(&format!("  {}", plain_line(line)), 4)),
         }
         text
     }
 
     /// Returns a table, or a line for each cell if the terminal is too narrow.
-    fn table(&self, rows: &[Vec<String>]) -> String {
-        let lines = columns(rows);
+    fn render_table(&self, rows: &[Vec<String>]) -> String {
+        let lines = align_columns(rows);
         let widest = lines.iter().map(|line| textwrap::core::display_width(line)).max().unwrap_or(0);
         match (self.width, rows.split_first()) {
             (Some(width), Some((heads, rows))) if widest + 2 > width.max(NARROWEST) => {
@@ -151,31 +152,32 @@ impl Style {
                 for row in rows {
                     for (index, (head, cell)) in heads.iter().zip(row).enumerate() {
                         let mark = if index == 0 { "- " } else { "  " };
-                        text += &self.hanging(&format!("  {mark}{}: {}", plain(head), plain(cell)), 6);
+                        text += &self
+                            .wrap_hanging(&format!("  {mark}{}: {}", plain_line(head), plain_line(cell)), 6);
                     }
                 }
                 text
             }
-            _ => indented(&lines),
+            _ => indent_lines(&lines),
         }
     }
 
     /// Wraps a text into lines with this indentation.
-    fn wrapped(&self, line: &str, indent: &str) -> String {
-        self.wrap(line, indent, &format!("{indent}{}", if indent.is_empty() { "" } else { "  " }))
+    fn wrap_indented(&self, line: &str, indent: &str) -> String {
+        self.wrap_lines(line, indent, &format!("{indent}{}", if indent.is_empty() { "" } else { "  " }))
     }
 
     /// Wraps a text into lines. The first begins at a column, the next ones with an indentation.
     fn wrapped_from(&self, line: &str, column: usize, indent: &str) -> String {
-        self.wrap(line, &" ".repeat(column), indent)
+        self.wrap_lines(line, &" ".repeat(column), indent)
     }
 
     /// Wraps a text into lines, all but the first indented.
-    fn hanging(&self, line: &str, indent: usize) -> String {
-        self.wrap(line, "", &" ".repeat(indent))
+    fn wrap_hanging(&self, line: &str, indent: usize) -> String {
+        self.wrap_lines(line, "", &" ".repeat(indent))
     }
 
-    fn wrap(&self, line: &str, first: &str, others: &str) -> String {
+    fn wrap_lines(&self, line: &str, first: &str, others: &str) -> String {
         let Some(width) = self.width else { return format!("{first}{line}\n") };
         // A path or command longer than the line stays whole for copying.
         let options = textwrap::Options::new(width.max(NARROWEST)).break_words(false);
@@ -183,11 +185,11 @@ impl Style {
     }
 }
 
-fn indented(lines: &[String]) -> String {
+fn indent_lines(lines: &[String]) -> String {
     lines.iter().map(|line| format!("  {line}\n")).collect()
 }
 
-fn coloured(text: &str, colour: Colour) -> String {
+fn colour_text(text: &str, colour: Colour) -> String {
     format!("{colour}{text}{colour:#}")
 }
 

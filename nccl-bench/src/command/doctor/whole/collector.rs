@@ -13,15 +13,15 @@ use diagnosis::finding::{Evidence, Finding};
 use diagnosis::knowledge::rules::Rules;
 use diagnosis::log::{self, Reader};
 use engine::bench::{Observer, Start};
-use engine::supervision::{Stop, print_message, ranges, start_thread};
-use engine::sweep::Event;
-use record::Outcome;
+use engine::supervision::{Stop, number_ranges, print_message, start_thread};
+use engine::sweep::SweepEvent;
+use record::RunOutcome;
 
-use super::exchange::{Exchange, POLL, Received};
-use super::lock;
-use super::measurement::{End, State};
+use super::exchange::{LogExchange, POLL, Received};
+use super::lock_mutex;
+use super::measurement::{End, MeasurementState};
 use super::message::{Ending, PackedLog};
-use crate::command::doctor::gather;
+use crate::command::doctor::gather_values;
 use crate::command::doctor::output::{self, Output};
 use crate::exit::ExitError;
 
@@ -44,11 +44,11 @@ const FORWARD_TIME: Duration = Duration::from_millis(500);
 
 /// Collects the measurements, and reports them after an early end of the job.
 pub(super) struct Collector {
-    exchange: Arc<Exchange>,
+    exchange: Arc<LogExchange>,
     output: Output,
     /// Examinations before the measurement.
     before: Mutex<Vec<Examination>>,
-    state: Mutex<State>,
+    state: Mutex<MeasurementState>,
     is_first: bool,
     /// The exit code of the written report, also after an early end. Locked during the write.
     reported: Mutex<Option<u8>>,
@@ -56,12 +56,12 @@ pub(super) struct Collector {
 
 /// The thread of rank 0 that ends the job when another process reports its end. The thread ends when this
 /// value is dropped.
-pub(super) struct Watch {
+pub(super) struct EndingWatch {
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Drop for Watch {
+impl Drop for EndingWatch {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::SeqCst);
         if let Some(thread) = self.thread.take() {
@@ -71,7 +71,7 @@ impl Drop for Watch {
 }
 
 impl Collector {
-    pub(super) fn new(exchange: Arc<Exchange>, output: Output, is_first: bool) -> Self {
+    pub(super) fn new(exchange: Arc<LogExchange>, output: Output, is_first: bool) -> Self {
         Self {
             exchange,
             output,
@@ -83,18 +83,18 @@ impl Collector {
     }
 
     /// Adds examinations to the report of an early end.
-    pub(super) fn add(&self, examinations: impl IntoIterator<Item = Examination>) {
-        lock(&self.before).extend(examinations);
+    pub(super) fn add_examinations(&self, examinations: impl IntoIterator<Item = Examination>) {
+        lock_mutex(&self.before).extend(examinations);
     }
 
     /// Returns the examinations so far, and removes them from the report of an early end.
-    pub(super) fn take(&self) -> Vec<Examination> {
-        mem::take(&mut lock(&self.before))
+    pub(super) fn take_examinations(&self) -> Vec<Examination> {
+        mem::take(&mut lock_mutex(&self.before))
     }
 
     /// Waits in the background for the early end of another process, then reports and ends the job; on rank 0
     /// only. Other processes may not notice it, because they wait for that process inside NCCL.
-    pub(super) fn watch(self: &Arc<Self>, world: &world::Handle) -> io::Result<Watch> {
+    pub(super) fn watch_endings(self: &Arc<Self>, world: &world::Handle) -> io::Result<EndingWatch> {
         let is_over = Arc::new(AtomicBool::new(false));
         let mut thread = None;
         if self.is_first {
@@ -104,7 +104,7 @@ impl Collector {
             let wait = move || {
                 while !is_over.load(Ordering::SeqCst) {
                     if let (Some((process, ending)), Some(world)) =
-                        (collector.exchange.ending(), world.upgrade())
+                        (collector.exchange.first_ending(), world.upgrade())
                     {
                         collector.end_job(&*world, process, ending);
                     }
@@ -113,7 +113,7 @@ impl Collector {
             };
             thread = Some(start_thread("endings", wait)?);
         }
-        Ok(Watch { is_over, thread })
+        Ok(EndingWatch { is_over, thread })
     }
 
     /// Reports the end of another process, and ends the job.
@@ -124,7 +124,7 @@ impl Collector {
             Ok(()) => ending,
             Err((error, _)) => Ending::Failed(error.to_string()),
         };
-        self.report(&ending);
+        self.report_ending(&ending);
         let message = match &ending {
             Ending::Failed(message) => message.clone(),
             Ending::Interrupted(signal) => {
@@ -132,32 +132,32 @@ impl Collector {
                 format!("nccl-bench: process {process} on host {host} was ended by {signal}")
             }
         };
-        world.abort(i32::from(ending.code()), &message)
+        world.abort(i32::from(ending.ending_code()), &message)
     }
 
     /// Returns the logs of all processes after a complete measurement; on rank 0 only. Collective.
     pub(super) fn complete_logs(&self, world: &world::Handle) -> Result<Vec<PackedLog>, Stop> {
-        let mut logs: Vec<_> = self.exchange.collect(LOG_TIME_OF_COMPLETE).logs.into_values().collect();
-        let missing = gather(&**world, &missing(&logs, world.size()))?;
+        let mut logs: Vec<_> = self.exchange.collect_logs(LOG_TIME_OF_COMPLETE).logs.into_values().collect();
+        let missing = gather_values(&**world, &missing_processes(&logs, world.size()))?;
         let is_missing = missing[0].contains(&world.rank());
-        let own = if is_missing { self.exchange.own_log().encode() } else { Vec::new() };
+        let own = if is_missing { self.exchange.own_log().encode_log() } else { Vec::new() };
         let rest = world.all_gather(&own)?;
-        logs.extend(rest.iter().filter_map(|log| PackedLog::decode(log)));
+        logs.extend(rest.iter().filter_map(|log| PackedLog::decode_log(log)));
         Ok(logs)
     }
 
     /// Returns the examination of NCCL's logs; `None` after a complete measurement without NCCL.
     pub(super) fn of_logs(&self, logs: Vec<PackedLog>, limit: Option<Duration>) -> Option<Examination> {
-        let backend = lock(&self.state).run.as_ref().map(|run| run.provenance.backend.clone());
+        let backend = lock_mutex(&self.state).run.as_ref().map(|run| run.provenance.backend.clone());
         if limit.is_none() && backend.as_deref() != Some("nccl") {
             return None;
         }
-        Some(examine(logs, &self.exchange.hosts, limit.unwrap_or(LOG_TIME_OF_COMPLETE)))
+        Some(examine_logs(logs, &self.exchange.hosts, limit.unwrap_or(LOG_TIME_OF_COMPLETE)))
     }
 
     /// Writes the report, unless another thread has. Returns the report's exit code.
-    pub(super) fn once(&self, write: impl FnOnce() -> Result<u8, ExitError>) -> Result<u8, ExitError> {
-        let mut reported = lock(&self.reported);
+    pub(super) fn report_once(&self, write: impl FnOnce() -> Result<u8, ExitError>) -> Result<u8, ExitError> {
+        let mut reported = lock_mutex(&self.reported);
         if let Some(code) = *reported {
             return Ok(code);
         }
@@ -167,10 +167,10 @@ impl Collector {
     }
 
     /// Reports an early end with the logs of all processes, once; on rank 0 only.
-    fn report(&self, ending: &Ending) {
-        let _ = self.once(|| {
+    fn report_ending(&self, ending: &Ending) {
+        let _ = self.report_once(|| {
             self.write_report(ending);
-            Ok(ending.code())
+            Ok(ending.ending_code())
         });
     }
 
@@ -179,28 +179,30 @@ impl Collector {
             Ending::Failed(_) => LOG_TIME,
             Ending::Interrupted(_) => LOG_TIME_AFTER_SIGNAL,
         };
-        let Received { logs, endings, .. } = self.exchange.collect(limit);
+        let Received { logs, endings, .. } = self.exchange.collect_logs(limit);
         let logs = logs.into_values().collect();
         let mut examinations: Vec<_> = self.of_logs(logs, Some(limit)).into_iter().collect();
         examinations.push(match ending {
-            Ending::Failed(message) => self.measurement(End::Failed(&self.evidence(message, endings))),
-            Ending::Interrupted(signal) => self.measurement(End::Interrupted(signal)),
+            Ending::Failed(message) => {
+                self.examine_measurement(End::Failed(&self.collect_evidence(message, endings)))
+            }
+            Ending::Interrupted(signal) => self.examine_measurement(End::Interrupted(signal)),
         });
-        examinations.extend(self.take());
+        examinations.extend(self.take_examinations());
         drop_repeated_faults(&mut examinations);
-        if let Err(error) = output::write(&self.output, &examinations) {
-            let _ = error.report();
+        if let Err(error) = output::write_reports(&self.output, &examinations) {
+            let _ = error.report_error();
         }
         // Open MPI drops unread output of an aborting process.
         thread::sleep(FORWARD_TIME);
-        self.exchange.release();
+        self.exchange.announce_report();
     }
 
     /// Waits for rank 0's report, since MPI's launcher ends all processes with this one. Without it, prints
     /// the warnings.
     fn wait_for_report(&self) {
         if !self.exchange.wait_for_report(REPORT_TIME) {
-            let warnings = warnings(&self.exchange.own_text());
+            let warnings = first_warnings(&self.exchange.own_text());
             if !warnings.is_empty() {
                 print_message(warnings.trim_end());
             }
@@ -208,7 +210,7 @@ impl Collector {
     }
 
     /// Returns the messages of a failure: first rank 0's, then the other processes'.
-    fn evidence(&self, message: &str, endings: BTreeMap<usize, Ending>) -> Vec<Evidence> {
+    fn collect_evidence(&self, message: &str, endings: BTreeMap<usize, Ending>) -> Vec<Evidence> {
         let text = |text: String, place: String| Evidence { place, text, ..Evidence::default() };
         let others = endings.into_iter().filter_map(|(process, ending)| match ending {
             Ending::Failed(told) if told != message => {
@@ -221,47 +223,47 @@ impl Collector {
     }
 
     /// Returns the examination of the measurement with this end.
-    pub(super) fn measurement(&self, end: End<'_>) -> Examination {
-        lock(&self.state).examine(end)
+    pub(super) fn examine_measurement(&self, end: End<'_>) -> Examination {
+        lock_mutex(&self.state).to_examination(end)
     }
 }
 
 impl Observer for Collector {
-    fn start(&self, start: Start<'_>) -> anyhow::Result<()> {
-        lock(&self.state).run = Some(start.run);
+    fn start_run(&self, start: Start<'_>) -> anyhow::Result<()> {
+        lock_mutex(&self.state).run = Some(start.run);
         Ok(())
     }
 
-    fn connected(&self, transport: Option<String>, _notes: Vec<String>) -> anyhow::Result<()> {
-        lock(&self.state).transport = transport;
+    fn note_connection(&self, transport: Option<String>, _notes: Vec<String>) -> anyhow::Result<()> {
+        lock_mutex(&self.state).transport = transport;
         Ok(())
     }
 
-    fn event(&self, event: Event<'_>) -> anyhow::Result<()> {
-        if let Event::Measured(measurement, _) = event {
-            lock(&self.state).measurements.push(measurement.clone());
+    fn receive_event(&self, event: SweepEvent<'_>) -> anyhow::Result<()> {
+        if let SweepEvent::Measured(measurement, _) = event {
+            lock_mutex(&self.state).measurements.push(measurement.clone());
         }
         Ok(())
     }
 
-    fn finish(&self, _outcome: Outcome) -> anyhow::Result<()> {
+    fn finish_run(&self, _outcome: RunOutcome) -> anyhow::Result<()> {
         Ok(())
     }
 
-    fn failed(&self, message: &str) {
-        self.salvage(Outcome::Failed { message: message.to_owned() });
+    fn report_failure(&self, message: &str) {
+        self.salvage_results(RunOutcome::Failed { message: message.to_owned() });
     }
 
     /// Reports with the logs of all processes on rank 0. Every other process sends its ending to rank 0, and
     /// waits for the report.
-    fn salvage(&self, outcome: Outcome) {
+    fn salvage_results(&self, outcome: RunOutcome) {
         let ending = match outcome {
-            Outcome::Running | Outcome::Complete => return,
-            Outcome::Failed { message } => Ending::Failed(message),
-            Outcome::Interrupted { signal } => Ending::Interrupted(signal),
+            RunOutcome::Running | RunOutcome::Complete => return,
+            RunOutcome::Failed { message } => Ending::Failed(message),
+            RunOutcome::Interrupted { signal } => Ending::Interrupted(signal),
         };
         if self.is_first {
-            self.report(&ending);
+            self.report_ending(&ending);
         } else {
             self.exchange.tell_end(ending);
             self.wait_for_report();
@@ -270,8 +272,8 @@ impl Observer for Collector {
 }
 
 /// Draws conclusions from the logs of the processes of `hosts`. The logs had to arrive within `limit`.
-fn examine(logs: Vec<PackedLog>, hosts: &[String], limit: Duration) -> Examination {
-    let missing = missing(&logs, hosts.len());
+fn examine_logs(logs: Vec<PackedLog>, hosts: &[String], limit: Duration) -> Examination {
+    let missing = missing_processes(&logs, hosts.len());
     let rules = Rules::built_in();
     let mut reader = Reader::new(&rules);
     let mut cut = Vec::new();
@@ -284,7 +286,7 @@ fn examine(logs: Vec<PackedLog>, hosts: &[String], limit: Duration) -> Examinati
     }
     let mut examination = log::conclusions::conclude(&reader.finish(), &rules);
     if !cut.is_empty() {
-        examination.unseen.push(format!("the end of NCCL's log of {}, which is long", processes(&cut)));
+        examination.unseen.push(format!("the end of NCCL's log of {}, which is long", processes_text(&cut)));
     }
     let mut by_host: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for process in missing {
@@ -293,7 +295,7 @@ fn examine(logs: Vec<PackedLog>, hosts: &[String], limit: Duration) -> Examinati
     let unseen = by_host.iter().map(|(host, missing)| {
         format!(
             "NCCL's log of {} on {host}: it did not reach rank 0 within {} s",
-            processes(missing),
+            processes_text(missing),
             limit.as_secs_f64()
         )
     });
@@ -302,14 +304,14 @@ fn examine(logs: Vec<PackedLog>, hosts: &[String], limit: Duration) -> Examinati
 }
 
 /// Returns the processes without a log.
-fn missing(logs: &[PackedLog], size: usize) -> Vec<usize> {
+fn missing_processes(logs: &[PackedLog], size: usize) -> Vec<usize> {
     (0..size).filter(|&process| logs.iter().all(|log| log.process != process)).collect()
 }
 
 /// Returns words for processes: `process 1`, `processes 0, 2-5`.
-fn processes(numbers: &[usize]) -> String {
+fn processes_text(numbers: &[usize]) -> String {
     let noun = if numbers.len() == 1 { "process" } else { "processes" };
-    format!("{noun} {}", ranges(numbers))
+    format!("{noun} {}", number_ranges(numbers))
 }
 
 /// Removes a host's advice about known faults if the log's advice is about the same versions.
@@ -331,7 +333,7 @@ pub(super) fn drop_repeated_faults(examinations: &mut [Examination]) {
 }
 
 /// Returns the first warnings in a log.
-fn warnings(text: &[u8]) -> String {
+fn first_warnings(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     text.lines().filter(|line| line.contains("NCCL WARN")).take(5).map(|line| format!("{line}\n")).collect()
 }
@@ -382,7 +384,7 @@ mod tests {
             log(0, true, "node0:40:40 [0] NCCL INFO Bootstrap: Using eth0:192.0.2.1<0>\n"),
             log(2, false, warning),
         ];
-        let examination = examine(logs, &hosts, LOG_TIME);
+        let examination = examine_logs(logs, &hosts, LOG_TIME);
         assert_eq!(
             examination.unseen[..2],
             [

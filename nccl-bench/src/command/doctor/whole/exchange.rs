@@ -19,9 +19,9 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
 
-use super::lock;
-use super::message::{Ending, Message, PackedLog};
-use crate::command::doctor::gather;
+use super::lock_mutex;
+use super::message::{DoctorMessage, Ending, PackedLog};
+use crate::command::doctor::gather_values;
 
 /// Size limit of a process's log, in bytes. The rest is not sent.
 const LOG_BYTES: u64 = 12 << 20;
@@ -37,14 +37,14 @@ const IDLE_POLL: Duration = Duration::from_millis(20);
 
 /// Description of a process of the job, sent by itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Member {
+struct JobMember {
     host: String,
     host_id: String,
     place: Option<LogPlace>,
 }
 
 /// One process's part of the exchange.
-pub(super) struct Exchange {
+pub(super) struct LogExchange {
     held: HeldLogs,
     /// Host names by process.
     pub(super) hosts: Vec<String>,
@@ -78,12 +78,12 @@ pub(super) struct Received {
 }
 
 impl Received {
-    fn add(&mut self, process: usize, message: Message) {
+    fn add_message(&mut self, process: usize, message: DoctorMessage) {
         match message {
-            Message::Ended(ending) => _ = self.endings.entry(process).or_insert(ending),
-            Message::Log(log) => self.add_log(log),
-            Message::End => _ = self.complete.insert(process),
-            Message::Ask | Message::Reported => {}
+            DoctorMessage::Ended(ending) => _ = self.endings.entry(process).or_insert(ending),
+            DoctorMessage::Log(log) => self.add_log(log),
+            DoctorMessage::End => _ = self.complete.insert(process),
+            DoctorMessage::Ask | DoctorMessage::Reported => {}
         }
     }
 
@@ -110,14 +110,14 @@ impl Drop for Answering {
     }
 }
 
-impl Exchange {
+impl LogExchange {
     /// Gathers the place of each process's log. Collective.
     pub(super) fn gather_members(world: &world::Handle, own: CapturedLog) -> Result<Arc<Self>, Stop> {
         let world::Host { name: host, id: host_id } = world::host();
-        let member = Member { host, host_id, place: own.place().ok() };
-        let members = gather(&**world, &member)?;
+        let member = JobMember { host, host_id, place: own.log_place().ok() };
+        let members = gather_values(&**world, &member)?;
         let limit = LOG_BYTES.min(TOTAL_BYTES / members.len() as u64);
-        let neighbours = neighbours(&members, world.rank());
+        let neighbours = open_neighbours(&members, world.rank());
         Ok(Arc::new(Self {
             held: HeldLogs { process: world.rank(), own, neighbours, limit },
             hosts: members.into_iter().map(|member| member.host).collect(),
@@ -129,7 +129,7 @@ impl Exchange {
     }
 
     /// Starts the answering thread, except on rank 0. The thread must end before the world is left.
-    pub(super) fn answer(self: &Arc<Self>) -> io::Result<Answering> {
+    pub(super) fn start_answering(self: &Arc<Self>) -> io::Result<Answering> {
         let is_over = Arc::new(AtomicBool::new(false));
         let mut thread = None;
         if self.held.process != 0 {
@@ -148,34 +148,37 @@ impl Exchange {
     }
 
     fn answer_messages(&self, world: &dyn World) {
-        let messages: Vec<_> =
-            world.take_posted().iter().filter_map(|(_, message)| Message::decode(message)).collect();
+        let messages: Vec<_> = world
+            .take_posted()
+            .iter()
+            .filter_map(|(_, message)| DoctorMessage::decode_message(message))
+            .collect();
         // First, since the logs take time.
-        if messages.contains(&Message::Reported) {
+        if messages.contains(&DoctorMessage::Reported) {
             self.is_reported.store(true, Ordering::SeqCst);
         }
-        if messages.contains(&Message::Ask) {
-            for log in self.held.pack() {
-                world.post(Message::Log(log).encode());
+        if messages.contains(&DoctorMessage::Ask) {
+            for log in self.held.pack_all() {
+                world.post(DoctorMessage::Log(log).encode_message());
             }
-            world.post(Message::End.encode());
+            world.post(DoctorMessage::End.encode_message());
         }
     }
 
     /// Returns the log of this process.
     pub(super) fn own_log(&self) -> PackedLog {
-        pack(self.held.process, &self.held.own, LOG_BYTES)
+        pack_log(self.held.process, &self.held.own, LOG_BYTES)
     }
 
     /// Returns the text of the log of this process.
     pub(super) fn own_text(&self) -> Vec<u8> {
-        self.held.own.read(LOG_BYTES).unwrap_or_default().0
+        self.held.own.read_lines(LOG_BYTES).unwrap_or_default().0
     }
 
     /// Reports the end of this process to rank 0.
     pub(super) fn tell_end(&self, ending: Ending) {
         if let Some(world) = self.world.upgrade() {
-            world.post(Message::Ended(ending).encode());
+            world.post(DoctorMessage::Ended(ending).encode_message());
         }
     }
 
@@ -197,65 +200,65 @@ impl Exchange {
     }
 
     /// Returns the first reported ending of another process, with its number; on rank 0 only.
-    pub(super) fn ending(&self) -> Option<(usize, Ending)> {
-        self.receive(&*self.world.upgrade()?);
-        let received = lock(&self.received);
+    pub(super) fn first_ending(&self) -> Option<(usize, Ending)> {
+        self.receive_messages(&*self.world.upgrade()?);
+        let received = lock_mutex(&self.received);
         received.endings.iter().next().map(|(process, ending)| (*process, ending.clone()))
     }
 
     /// Takes all messages received so far.
-    fn receive(&self, world: &dyn World) {
-        let mut received = lock(&self.received);
+    fn receive_messages(&self, world: &dyn World) {
+        let mut received = lock_mutex(&self.received);
         for (process, message) in world.take_posted() {
-            if let Some(message) = Message::decode(&message) {
-                received.add(process, message);
+            if let Some(message) = DoctorMessage::decode_message(&message) {
+                received.add_message(process, message);
             }
         }
     }
 
     /// Requests the logs of all processes, and waits for them up to `limit`. On other ranks, returns only
     /// their own and their neighbours' logs.
-    pub(super) fn collect(&self, limit: Duration) -> Received {
+    pub(super) fn collect_logs(&self, limit: Duration) -> Received {
         let deadline = Instant::now() + limit;
         let world = self.world.upgrade().filter(|_| self.held.process == 0);
         if let Some(world) = world {
             if !self.is_asked.swap(true, Ordering::SeqCst) {
-                world.post(Message::Ask.encode());
+                world.post(DoctorMessage::Ask.encode_message());
             }
             let is_missing = |process: &usize| {
-                !lock(&self.received).complete.contains(process) && world.is_connected_to(*process)
+                !lock_mutex(&self.received).complete.contains(process) && world.is_connected_to(*process)
             };
             while (1..self.hosts.len()).any(|process| is_missing(&process)) && Instant::now() < deadline {
-                self.receive(&*world);
+                self.receive_messages(&*world);
                 thread::sleep(POLL);
             }
             // Messages sent by a process before its connection was closed.
-            self.receive(&*world);
+            self.receive_messages(&*world);
         }
         // A copy, since another thread collects them again when a process dies meanwhile.
-        let mut received = lock(&self.received).clone();
-        self.held.pack().into_iter().for_each(|log| received.add_log(log));
+        let mut received = lock_mutex(&self.received).clone();
+        self.held.pack_all().into_iter().for_each(|log| received.add_log(log));
         received
     }
 
     /// Announces the complete report to the other processes; on rank 0 only.
-    pub(super) fn release(&self) {
+    pub(super) fn announce_report(&self) {
         if let Some(world) = self.world.upgrade() {
-            world.post(Message::Reported.encode());
+            world.post(DoctorMessage::Reported.encode_message());
         }
     }
 }
 
 impl HeldLogs {
-    fn pack(&self) -> Vec<PackedLog> {
-        let neighbours = self.neighbours.iter().map(|(process, log)| pack(*process, log, self.limit));
-        std::iter::once(pack(self.process, &self.own, self.limit)).chain(neighbours).collect()
+    fn pack_all(&self) -> Vec<PackedLog> {
+        let neighbours = self.neighbours.iter().map(|(process, log)| pack_log(*process, log, self.limit));
+        std::iter::once(pack_log(self.process, &self.own, self.limit)).chain(neighbours).collect()
     }
 }
 
 /// Returns the log of a process, or an empty one if it cannot be read.
-fn pack(process: usize, log: &CapturedLog, limit: u64) -> PackedLog {
-    let (text, is_whole) = log.read(limit).unwrap_or_default();
+fn pack_log(process: usize, log: &CapturedLog, limit: u64) -> PackedLog {
+    let (text, is_whole) = log.read_lines(limit).unwrap_or_default();
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     // Writing to a Vec cannot fail.
     let packed = encoder.write_all(&text).and_then(|()| encoder.finish());
@@ -264,7 +267,7 @@ fn pack(process: usize, log: &CapturedLog, limit: u64) -> PackedLog {
 
 /// Opens the logs of the other processes of this host, for its first process. Logs in other namespaces cannot
 /// be opened.
-fn neighbours(members: &[Member], own: usize) -> Vec<(usize, CapturedLog)> {
+fn open_neighbours(members: &[JobMember], own: usize) -> Vec<(usize, CapturedLog)> {
     let host_id = &members[own].host_id;
     let of_host = |process: &usize| members[*process].host_id == *host_id;
     let mut of_host = (0..members.len()).filter(of_host);
@@ -272,7 +275,9 @@ fn neighbours(members: &[Member], own: usize) -> Vec<(usize, CapturedLog)> {
         return Vec::new();
     }
     of_host
-        .filter_map(|process| Some((process, CapturedLog::open(members[process].place.as_ref()?).ok()?)))
+        .filter_map(|process| {
+            Some((process, CapturedLog::open_place(members[process].place.as_ref()?).ok()?))
+        })
         .collect()
 }
 
@@ -295,7 +300,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let (known, path) = (file.as_file().metadata().unwrap(), file.path().display().to_string());
         let place = json!({"path": path, "device": known.dev(), "inode": known.ino()});
-        CapturedLog::open(&serde_json::from_value(place).unwrap()).unwrap()
+        CapturedLog::open_place(&serde_json::from_value(place).unwrap()).unwrap()
     }
 
     #[test]
@@ -327,13 +332,13 @@ mod tests {
                     }
                     if rank == 1 {
                         let ending = Ending::Failed("lost".to_owned());
-                        world.post(Message::Ended(ending.clone()).encode());
-                        world.post(Message::Ended(ending).encode());
+                        world.post(DoctorMessage::Ended(ending.clone()).encode_message());
+                        world.post(DoctorMessage::Ended(ending).encode_message());
                     }
                     while !is_over.load(Ordering::SeqCst) {
                         if rank == 1 && !world.take_posted().is_empty() {
-                            world.post(Message::Log(log(1, 9)).encode());
-                            world.post(Message::End.encode());
+                            world.post(DoctorMessage::Log(log(1, 9)).encode_message());
+                            world.post(DoctorMessage::End.encode_message());
                         }
                         thread::sleep(POLL);
                     }
@@ -341,7 +346,7 @@ mod tests {
             }
             let world = join(0);
             world.barrier().unwrap();
-            let exchange = Exchange {
+            let exchange = LogExchange {
                 held: HeldLogs { process: 0, own: captured_log(), neighbours: Vec::new(), limit: LOG_BYTES },
                 hosts: vec!["here".to_owned(); 4],
                 world: Arc::downgrade(&world),
@@ -350,15 +355,15 @@ mod tests {
                 is_reported: AtomicBool::new(false),
             };
             // The answering processes have answered within the limit; the third never does.
-            let mut received = exchange.collect(Duration::from_millis(500));
+            let mut received = exchange.collect_logs(Duration::from_millis(500));
             while !received.complete.contains(&1) {
-                received = exchange.collect(Duration::from_millis(500));
+                received = exchange.collect_logs(Duration::from_millis(500));
             }
             assert_eq!(received.logs.keys().copied().collect::<Vec<_>>(), [0, 1]);
             assert_eq!(received.logs[&1], log(1, 9));
             assert_eq!(received.endings, BTreeMap::from([(1, Ending::Failed("lost".to_owned()))]));
             assert_eq!(received.complete, BTreeSet::from([1]));
-            assert_eq!(exchange.collect(Duration::ZERO), received, "collected again");
+            assert_eq!(exchange.collect_logs(Duration::ZERO), received, "collected again");
             is_over.store(true, Ordering::SeqCst);
         });
     }

@@ -10,7 +10,7 @@ use super::COLLECTIVES;
 
 /// The measurement so far.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct MeasurementState {
     pub(super) run: Option<Run>,
     pub(super) measurements: Vec<Measurement>,
     pub(super) transport: Option<String>,
@@ -29,14 +29,14 @@ pub(super) enum End<'a> {
     Interrupted(&'a str),
 }
 
-impl State {
+impl MeasurementState {
     /// Returns the examination.
-    pub(super) fn examine(&self, end: End<'_>) -> Examination {
+    pub(super) fn to_examination(&self, end: End<'_>) -> Examination {
         let mut examination = Examination::new("measurement");
         if let End::Failed(evidence) = end {
-            examination.findings.push(failed(evidence));
+            examination.findings.push(describe_failure(evidence));
         }
-        examination.findings.extend(wrong(&self.measurements));
+        examination.findings.extend(describe_wrong_data(&self.measurements));
         match (&self.run, end) {
             (_, End::Refused(refusal)) => examination.unseen.push(describe_refusal(refusal)),
             (_, End::Interrupted(signal)) => {
@@ -47,11 +47,11 @@ impl State {
             }
             (None, _) => examination.unseen.push("nothing was measured".to_owned()),
             (Some(run), End::Complete) if examination.findings.is_empty() => {
-                prove(run, self, &mut examination);
+                add_proof(run, self, &mut examination);
             }
             (Some(_), End::Complete | End::Failed(_)) => {}
         }
-        examination.sections = sections(self);
+        examination.sections = measurement_sections(self);
         examination.facts = json!({
             "backend": self.run.as_ref().map(|run| &run.provenance.backend),
             "transport": self.transport,
@@ -62,7 +62,7 @@ impl State {
     }
 }
 
-fn failed(evidence: &[Evidence]) -> Finding {
+fn describe_failure(evidence: &[Evidence]) -> Finding {
     let reason = evidence.iter().find_map(|one| one.text.lines().next()).unwrap_or("no reason is known");
     let text = format!("the doctor's measurement failed: {reason}");
     let mut finding = Finding::new("measurement-failed", Severity::Broken, text);
@@ -73,7 +73,7 @@ fn failed(evidence: &[Evidence]) -> Finding {
 }
 
 /// Returns the finding about wrong data, if any.
-fn wrong(measurements: &[Measurement]) -> Option<Finding> {
+fn describe_wrong_data(measurements: &[Measurement]) -> Option<Finding> {
     let wrong: Vec<&Measurement> =
         measurements.iter().filter(|one| one.wrong.is_some_and(|wrong| wrong > 0)).collect();
     let first = wrong.first()?;
@@ -99,7 +99,7 @@ fn wrong(measurements: &[Measurement]) -> Option<Finding> {
 }
 
 /// Adds the proof of the measurement.
-fn prove(run: &Run, state: &State, examination: &mut Examination) {
+fn add_proof(run: &Run, state: &MeasurementState, examination: &mut Examination) {
     let verified = state.measurements.iter().filter(|one| one.wrong == Some(0)).count();
     if verified == 0 {
         examination.unseen.push("no data was verified".to_owned());
@@ -127,7 +127,7 @@ fn prove(run: &Run, state: &State, examination: &mut Examination) {
 
 /// Returns sentences about missing parts of a proof that ranks exchanged data in host memory. It needs
 /// several ranks, and verified data of each collective with a rate above zero.
-fn unproven_exchange(run: &Run, state: &State) -> Vec<String> {
+fn unproven_exchange(run: &Run, state: &MeasurementState) -> Vec<String> {
     if run.ranks.len() < 2 {
         return vec![
             "an exchange between ranks: there is one rank; start at least two (mpirun -np 2)".to_owned(),
@@ -138,8 +138,10 @@ fn unproven_exchange(run: &Run, state: &State) -> Vec<String> {
     };
     let proven: Vec<&str> =
         state.measurements.iter().filter(is_proven).map(|one| one.collective.as_str()).collect();
-    let missing =
-        COLLECTIVES.iter().map(|collective| collective.name()).filter(|name| !proven.contains(name));
+    let missing = COLLECTIVES
+        .iter()
+        .map(|collective| collective.collective_name())
+        .filter(|name| !proven.contains(name));
     missing.map(|name| format!("{name}: no data of it was verified and timed")).collect()
 }
 
@@ -147,11 +149,11 @@ fn unproven_exchange(run: &Run, state: &State) -> Vec<String> {
 fn describe_refusal(refusal: &Stop) -> String {
     match refusal {
         Stop::NoGpus { reason, .. } => format!("no GPU that NCCL can use: {reason}"),
-        other => format!("nothing was measured: {}", other.refusal().unwrap_or_default()),
+        other => format!("nothing was measured: {}", other.refusal_text().unwrap_or_default()),
     }
 }
 
-fn sections(state: &State) -> Vec<Section> {
+fn measurement_sections(state: &MeasurementState) -> Vec<Section> {
     if state.measurements.is_empty() {
         return Vec::new();
     }
@@ -160,7 +162,7 @@ fn sections(state: &State) -> Vec<Section> {
         vec![
             one.collective.clone(),
             one.bytes.to_string(),
-            one.placement.name().to_owned(),
+            one.placement.placement_name().to_owned(),
             format!("{:.1}", one.time_us),
             format!("{:.2}", one.busbw_gbps),
             one.wrong.map_or_else(|| "N/A".to_owned(), |wrong| wrong.to_string()),
@@ -185,22 +187,30 @@ mod tests {
     #[test]
     fn a_failed_measurement_says_why() {
         let evidence = |text: &str| Evidence { text: text.to_owned(), ..Evidence::default() };
-        let finding =
-            failed(&[evidence("rank 1 on host vm died:\n  its connection closed"), evidence("other")]);
+        let finding = describe_failure(&[
+            evidence("rank 1 on host vm died:\n  its connection closed"),
+            evidence("other"),
+        ]);
         assert_eq!(finding.diagnosis, "the doctor's measurement failed: rank 1 on host vm died:");
         assert_eq!(finding.evidence.len(), 2);
     }
 
     /// Examines a complete measurement of host memory after a change.
     fn in_host_memory(change: impl FnOnce(&mut Run, &mut Vec<Measurement>)) -> Examination {
-        let mut run = record::sample::full();
+        let mut run = record::sample::full_run();
         run.provenance.backend = "fabric".to_owned();
         let of = |collective: &Collective| {
-            record::sample::measurement(collective.name(), record::Placement::OutOfPlace, 64, 10.0)
+            record::sample::sample_measurement(
+                collective.collective_name(),
+                record::Placement::OutOfPlace,
+                64,
+                10.0,
+            )
         };
         let mut measurements: Vec<Measurement> = COLLECTIVES.iter().map(of).collect();
         change(&mut run, &mut measurements);
-        State { run: Some(run), measurements, transport: Some("shm".to_owned()) }.examine(End::Complete)
+        MeasurementState { run: Some(run), measurements, transport: Some("shm".to_owned()) }
+            .to_examination(End::Complete)
     }
 
     #[test]
@@ -242,7 +252,7 @@ mod tests {
 
     #[test]
     fn an_interrupted_measurement_fails_nothing_and_proves_nothing() {
-        let examination = State::default().examine(End::Interrupted("SIGTERM"));
+        let examination = MeasurementState::default().to_examination(End::Interrupted("SIGTERM"));
         assert_eq!(examination.interrupted.as_deref(), Some("SIGTERM"));
         assert_eq!(examination.unseen, ["interrupted by SIGTERM before the measurement was complete"]);
         assert!(examination.findings.is_empty() && examination.proof.is_empty(), "{examination:?}");

@@ -27,7 +27,7 @@ pub(super) enum Ending {
 
 impl Ending {
     /// Returns the exit code of all processes.
-    pub(super) fn code(&self) -> u8 {
+    pub(super) fn ending_code(&self) -> u8 {
         match self {
             Self::Failed(_) => Health::Broken.exit_code(),
             Self::Interrupted(signal) => signal.parse().map_or(Health::CannotTell.exit_code(), signal_code),
@@ -37,7 +37,7 @@ impl Ending {
 
 /// A message. Rank 0 sends the first two; the others are for rank 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Message {
+pub(super) enum DoctorMessage {
     /// A request to every process for all logs it holds.
     Ask,
     /// The report is written.
@@ -52,30 +52,30 @@ pub(super) enum Message {
 
 impl PackedLog {
     /// Returns the log as bytes.
-    pub(super) fn encode(self) -> Vec<u8> {
-        Message::Log(self).encode()
+    pub(super) fn encode_log(self) -> Vec<u8> {
+        DoctorMessage::Log(self).encode_message()
     }
 
-    /// Decodes [`PackedLog::encode`].
-    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        match Message::decode(bytes)? {
-            Message::Log(log) => Some(log),
+    /// Decodes [`PackedLog::encode_log`].
+    pub(super) fn decode_log(bytes: &[u8]) -> Option<Self> {
+        match DoctorMessage::decode_message(bytes)? {
+            DoctorMessage::Log(log) => Some(log),
             _ => None,
         }
     }
 }
 
-impl Message {
+impl DoctorMessage {
     /// Returns the message as bytes: a line of JSON, and the bytes of a log.
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode_message(&self) -> Vec<u8> {
         let gzip = if let Self::Log(log) = self { &log.gzip[..] } else { &[] };
         // Serialising fails only for map keys that are not strings; there are none.
         let line = serde_json::to_vec(self).unwrap_or_default();
         [&line[..], b"\n", gzip].concat()
     }
 
-    /// Decodes [`Message::encode`].
-    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+    /// Decodes [`DoctorMessage::encode_message`].
+    pub(super) fn decode_message(bytes: &[u8]) -> Option<Self> {
         let end = bytes.iter().position(|&byte| byte == b'\n')?;
         let mut message = serde_json::from_slice(&bytes[..end]).ok()?;
         if let Self::Log(log) = &mut message {
@@ -92,21 +92,21 @@ mod tests {
     #[test]
     fn messages_survive_encoding() {
         let log = PackedLog { process: 7, is_whole: false, gzip: b"1\n2\n".to_vec() };
-        assert_eq!(PackedLog::decode(&log.clone().encode()), Some(log.clone()));
+        assert_eq!(PackedLog::decode_log(&log.clone().encode_log()), Some(log.clone()));
         for message in [
-            Message::Ask,
-            Message::Reported,
-            Message::Ended(Ending::Failed("no\nway".to_owned())),
-            Message::Ended(Ending::Interrupted("SIGINT".to_owned())),
-            Message::Log(log),
-            Message::End,
+            DoctorMessage::Ask,
+            DoctorMessage::Reported,
+            DoctorMessage::Ended(Ending::Failed("no\nway".to_owned())),
+            DoctorMessage::Ended(Ending::Interrupted("SIGINT".to_owned())),
+            DoctorMessage::Log(log),
+            DoctorMessage::End,
         ] {
-            assert_eq!(Message::decode(&message.encode()), Some(message));
+            assert_eq!(DoctorMessage::decode_message(&message.encode_message()), Some(message));
         }
         for other in [&b""[..], b"\n", b"\"Ask\"", b"\"Other\"\n"] {
-            assert_eq!(Message::decode(other), None);
-            assert_eq!(PackedLog::decode(other), None);
+            assert_eq!(DoctorMessage::decode_message(other), None);
+            assert_eq!(PackedLog::decode_log(other), None);
         }
-        assert_eq!(PackedLog::decode(&Message::Ask.encode()), None);
+        assert_eq!(PackedLog::decode_log(&DoctorMessage::Ask.encode_message()), None);
     }
 }

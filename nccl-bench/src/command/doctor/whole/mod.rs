@@ -15,7 +15,7 @@ use engine::collective::Collective;
 use engine::nccl_choice::CapturedLog;
 use engine::process::Process;
 use engine::request::{BackendChoice, Request};
-use engine::supervision::{FAILED, Salvage, Stop, Verdict, interrupted, signal_code};
+use engine::supervision::{FAILED, Salvage, Stop, Verdict, interrupted_outcome, signal_code};
 use record::Settings;
 
 use super::output::{self, Output};
@@ -25,7 +25,7 @@ use crate::command::measure::NAMES;
 use crate::exit::ExitError;
 use crate::mpi_exec::JoinRequest;
 use collector::Collector;
-use exchange::Exchange;
+use exchange::LogExchange;
 use measurement::End;
 
 /// Largest size of the measurement.
@@ -48,7 +48,7 @@ checks of GPUs do not apply.";
 
 /// The arguments.
 #[derive(clap::Args, Clone, Debug)]
-pub struct Arguments {
+pub struct DoctorWholeArguments {
     /// Measure NCCL between GPUs, or libfabric between buffers in host memory (fabric: no checks of GPUs)
     #[arg(long, value_name = "BACKEND", default_value = "nccl", value_parser = backend)]
     pub backend: BackendChoice,
@@ -68,34 +68,34 @@ pub struct Arguments {
 }
 
 /// Runs the command, and returns the health as exit code.
-pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError> {
-    arguments.output.check(&[])?;
-    let request = request(arguments);
+pub fn run_whole_doctor(arguments: &DoctorWholeArguments, context: &Context<'_>) -> Result<u8, ExitError> {
+    arguments.output.check_outputs(&[])?;
+    let request = make_request(arguments);
     let join = JoinRequest::from(&request);
     (context.program.hand_over)(&join)?;
     // Before this process sets variables of its own.
     let environment = diagnosis::environment::Process::this_process();
-    let log = CapturedLog::start().map_err(Stop::from)?;
+    let log = CapturedLog::start_capture().map_err(Stop::from)?;
     let process = Process::start_for(&request).map_err(Stop::from)?;
-    let process = process.failing_with(Health::Broken.exit_code()).join((context.program.join)(&join)?);
-    let world = process.world();
-    let exchange = Exchange::gather_members(world, log)?;
+    let process = process.failing_with(Health::Broken.exit_code()).join_world((context.program.join)(&join)?);
+    let world = process.job_world();
+    let exchange = LogExchange::gather_members(world, log)?;
     // Without the thread, the report lists the log of this process as unseen.
-    let _answering = exchange.answer().ok();
+    let _answering = exchange.start_answering().ok();
     let collector = Arc::new(Collector::new(exchange, arguments.output.clone(), world.rank() == 0));
     let observer: Arc<dyn Observer> = Arc::clone(&collector) as _;
     let saved = Arc::clone(&observer);
-    process.save_with(move |outcome| saved.salvage(outcome));
-    let (salvage, interrupt) = (process.salvage(), process.interrupt());
-    let watch = collector.watch(world).map_err(Stop::from)?;
-    match examine(&environment, world, &collector, arguments.backend) {
-        Err(Stop::Failed(error)) => process.fail(&error, FAILED),
+    process.save_with(move |outcome| saved.salvage_results(outcome));
+    let (salvage, interrupt) = (process.result_salvage(), process.signal_interrupt());
+    let watch = collector.watch_endings(world).map_err(Stop::from)?;
+    match examine_cluster(&environment, world, &collector, arguments.backend) {
+        Err(Stop::Failed(error)) => process.fail_job(&error, FAILED),
         examined => examined?,
     }
     let mut result = Bench::open(&process, context.program.mpi).run_last(&request, Arc::clone(&observer));
     // A process may still die before rank 0 has its log.
-    salvage.set(move |outcome| observer.salvage(outcome));
-    if result.as_ref().is_err_and(|stop| stop.refusal().is_some())
+    salvage.set_hook(move |outcome| observer.salvage_results(outcome));
+    if result.as_ref().is_err_and(|stop| stop.refusal_text().is_some())
         && let Some(signal) = or_end(interrupt.requested_by_any(&**world), &**world, salvage)
     {
         // It came before anything was measured, where no process looks for it.
@@ -106,8 +106,8 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
     let end = match result {
         Ok(Verdict::Stopped(signal)) => {
             // The same signal on every process: rank 0 reports, and the others wait for that.
-            collector.salvage(interrupted(signal));
-            salvage.clear();
+            collector.salvage_results(interrupted_outcome(signal));
+            salvage.remove_hook();
             return Ok(signal_code(signal));
         }
         Ok(_) => End::Complete,
@@ -117,12 +117,12 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
             End::Refused(&refusal)
         }
     };
-    match report(arguments, world, &collector, end) {
+    match gather_and_report(arguments, world, &collector, end) {
         Err(ExitError::Stopped(Stop::Failed(error))) if error.is::<world::Error>() => {
             or_end(Err(error), &**world, salvage)
         }
         reported => {
-            salvage.clear();
+            salvage.remove_hook();
             reported
         }
     }
@@ -131,19 +131,19 @@ pub fn run(arguments: &Arguments, context: &Context<'_>) -> Result<u8, ExitError
 /// The value, or the end of this process and the job, as broken and with the report, when another process has
 /// gone.
 fn or_end<T>(value: anyhow::Result<T>, world: &dyn world::World, salvage: &Salvage) -> T {
-    value.unwrap_or_else(|error| salvage.end(world, Health::Broken.exit_code(), &format!("{error:#}")))
+    value.unwrap_or_else(|error| salvage.end_rank(world, Health::Broken.exit_code(), &format!("{error:#}")))
 }
 
 /// Examines the environments and the hosts. Collective.
-fn examine(
+fn examine_cluster(
     environment: &diagnosis::environment::Process,
     world: &world::Handle,
     collector: &Collector,
     backend: BackendChoice,
 ) -> Result<(), Stop> {
-    let arguments = environment::Arguments::default();
-    collector.add([environment::of_job(&arguments, environment, world, Some(backend))?]);
-    collector.add(host::examine_job(world, backend)?);
+    let arguments = environment::DoctorEnvArguments::default();
+    collector.add_examinations([environment::of_job(&arguments, environment, world, Some(backend))?]);
+    collector.add_examinations(host::examine_job(world, backend)?);
     Ok(())
 }
 
@@ -157,7 +157,7 @@ fn backend(name: &str) -> Result<BackendChoice, String> {
 }
 
 /// A sweep that connects every pair and verifies.
-fn request(arguments: &Arguments) -> Request {
+fn make_request(arguments: &DoctorWholeArguments) -> Request {
     Request {
         program: format!("nccl-bench {}", crate::build::VERSION),
         backend: arguments.backend,
@@ -171,8 +171,8 @@ fn request(arguments: &Arguments) -> Request {
 }
 
 /// Gathers the logs, and has rank 0 report. Collective; returns the same exit code on every process.
-fn report(
-    arguments: &Arguments,
+fn gather_and_report(
+    arguments: &DoctorWholeArguments,
     world: &world::Handle,
     collector: &Collector,
     end: End<'_>,
@@ -180,17 +180,17 @@ fn report(
     let logs = collector.complete_logs(world)?;
     let write = || {
         let mut examinations: Vec<_> = collector.of_logs(logs, None).into_iter().collect();
-        examinations.push(collector.measurement(end));
-        examinations.extend(collector.take());
+        examinations.push(collector.examine_measurement(end));
+        examinations.extend(collector.take_examinations());
         collector::drop_repeated_faults(&mut examinations);
-        output::write(&arguments.output, &examinations)
+        output::write_reports(&arguments.output, &examinations)
     };
-    let code = if world.rank() == 0 { collector.once(write)? } else { 0 };
+    let code = if world.rank() == 0 { collector.report_once(write)? } else { 0 };
     let codes = world.all_gather(&[code]).map_err(anyhow::Error::from).map_err(Stop::Failed)?;
     Ok(codes.first().and_then(|code| code.first()).copied().unwrap_or(Health::CannotTell.exit_code()))
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -199,7 +199,7 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
     use engine::supervision::Interrupt;
-    use record::Outcome;
+    use record::RunOutcome;
 
     use super::*;
 
@@ -243,11 +243,11 @@ mod tests {
     fn a_process_that_has_gone_after_a_refusal_is_reported_as_broken() {
         let (saved, salvage) = (Arc::new(Mutex::new(None)), Salvage::default());
         let hooked = Arc::clone(&saved);
-        salvage.set(move |outcome| *lock(&hooked) = Some(outcome));
+        salvage.set_hook(move |outcome| *lock_mutex(&hooked) = Some(outcome));
         let asked = || or_end(Interrupt::default().requested_by_any(&Left), &Left, &salvage);
         let ended = catch_unwind(AssertUnwindSafe(asked)).unwrap_err();
         assert_eq!(ended.downcast_ref(), Some(&i32::from(Health::Broken.exit_code())));
-        let reported = lock(&saved).take();
-        assert_eq!(reported, Some(Outcome::Failed { message: Left::error().to_string() }));
+        let reported = lock_mutex(&saved).take();
+        assert_eq!(reported, Some(RunOutcome::Failed { message: Left::error().to_string() }));
     }
 }

@@ -21,18 +21,18 @@ pub(super) struct Row {
 
 /// Merges entries in libfabric's order of preference: first the endpoint types and fabrics of a domain with
 /// the same capabilities, then the domains with all of these in common.
-pub(super) fn fold(entries: &[Info]) -> Vec<Row> {
+pub(super) fn fold_entries(entries: &[Info]) -> Vec<Row> {
     let mut of_domains: Vec<Row> = Vec::new();
     for entry in entries {
-        let row = Row::of(entry);
+        let row = Row::from_entry(entry);
         let same = |other: &&mut Row| {
             (&other.provider, &other.domains, &other.capabilities, &other.link)
                 == (&row.provider, &row.domains, &row.capabilities, &row.link)
         };
         match of_domains.iter_mut().find(same) {
             Some(other) => {
-                add(&mut other.endpoints, row.endpoints);
-                add(&mut other.fabrics, row.fabrics);
+                add_missing(&mut other.endpoints, row.endpoints);
+                add_missing(&mut other.fabrics, row.fabrics);
             }
             None => of_domains.push(row),
         }
@@ -41,7 +41,7 @@ pub(super) fn fold(entries: &[Info]) -> Vec<Row> {
     for row in of_domains {
         let same = |other: &&mut Row| Row { domains: row.domains.clone(), ..(**other).clone() } == row;
         match rows.iter_mut().find(same) {
-            Some(other) => add(&mut other.domains, row.domains),
+            Some(other) => add_missing(&mut other.domains, row.domains),
             None => rows.push(row),
         }
     }
@@ -49,7 +49,7 @@ pub(super) fn fold(entries: &[Info]) -> Vec<Row> {
 }
 
 impl Row {
-    fn of(entry: &Info) -> Self {
+    fn from_entry(entry: &Info) -> Self {
         let short = |name: &str| name.strip_prefix("FI_EP_").unwrap_or(name).to_owned();
         let kinds = KINDS.into_iter().filter(|kind| entry.capabilities.contains(*kind));
         Self {
@@ -57,13 +57,13 @@ impl Row {
             domains: vec![entry.domain.clone()],
             endpoints: vec![short(&entry.endpoint)],
             capabilities: kinds.map(|kind| kind.strip_prefix("FI_").unwrap_or(kind)).collect(),
-            link: entry.nic.as_ref().and_then(|nic| nic.link.as_ref()).map(link),
+            link: entry.nic.as_ref().and_then(|nic| nic.link.as_ref()).map(link_text),
             fabrics: vec![entry.fabric.clone()],
         }
     }
 }
 
-fn add(list: &mut Vec<String>, more: Vec<String>) {
+fn add_missing(list: &mut Vec<String>, more: Vec<String>) {
     for name in more {
         if !list.contains(&name) {
             list.push(name);
@@ -72,15 +72,15 @@ fn add(list: &mut Vec<String>, more: Vec<String>) {
 }
 
 /// Returns state and speed: `up, 100 Gb/s`.
-pub(super) fn link(link: &Link) -> String {
+pub(super) fn link_text(link: &Link) -> String {
     match link.bits_per_second {
         0 => link.state.clone(),
-        bits => format!("{}, {} Gb/s", link.state, gigabits(bits)),
+        bits => format!("{}, {} Gb/s", link.state, gigabits_text(bits)),
     }
 }
 
 /// Returns a number of gigabits: `100`, `2.5`.
-fn gigabits(bits: usize) -> String {
+fn gigabits_text(bits: usize) -> String {
     let tenths = (bits + 50_000_000) / 100_000_000;
     match tenths % 10 {
         0 => (tenths / 10).to_string(),
@@ -124,7 +124,7 @@ mod tests {
     }
 
     fn folded(entries: &[Info]) -> Vec<String> {
-        fold(entries).iter().map(brief).collect()
+        fold_entries(entries).iter().map(brief).collect()
     }
 
     #[test]
@@ -169,8 +169,8 @@ mod tests {
         // Other fabrics give other rows.
         let two =
             [entry("tcp", "10.0.0.0/8", "a", "RDM", "MSG"), entry("tcp", "11.0.0.0/8", "b", "RDM", "MSG")];
-        assert_eq!(fold(&two).len(), 2);
-        assert_eq!(fold(&[]), []);
+        assert_eq!(fold_entries(&two).len(), 2);
+        assert_eq!(fold_entries(&[]), []);
     }
 
     #[test]
@@ -181,7 +181,7 @@ mod tests {
             (96_970_000_000, "up, 97 Gb/s"),
             (0, "up"),
         ] {
-            assert_eq!(link(&up_to("up", bits)), text);
+            assert_eq!(link_text(&up_to("up", bits)), text);
         }
     }
 }

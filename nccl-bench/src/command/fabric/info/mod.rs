@@ -44,7 +44,7 @@ Exit codes: 0 something matches; 1 nothing matches (the output says why); 2 bad 
 /// The arguments of `nccl-bench fabric info`.
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub struct FabricInfoArguments {
     /// Only this provider, in libfabric's syntax: tcp, shm, efa, 'verbs;ofi_rxm', ^shm, ...
     #[arg(short = 'p', long, value_name = "PROVIDER")]
     pub provider: Option<String>,
@@ -104,8 +104,8 @@ impl FromStr for Capabilities {
     }
 }
 
-impl Arguments {
-    fn hints(&self) -> Hints {
+impl FabricInfoArguments {
+    fn to_hints(&self) -> Hints {
         let mut capabilities: Vec<Capability> = Vec::new();
         for capability in self.capabilities.iter().flat_map(|list| &list.0) {
             if !capabilities.contains(capability) {
@@ -170,14 +170,14 @@ struct Provider {
 ///
 /// # Errors
 /// Without a libfabric, when it does not answer, or when `out` is closed or full.
-pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<bool, ExitError> {
+pub fn print_info(arguments: &FabricInfoArguments, out: &mut impl Write) -> Result<bool, ExitError> {
     arguments.node.as_deref().map_or(Ok(()), check_node)?;
-    let library = Library::load().map_err(|error| ExitError::refused(without_library(error)))?;
+    let library = Library::load().map_err(|error| ExitError::refuse_with(without_library(error)))?;
     let variable = std::env::var("FI_PROVIDER").ok().filter(|value| !value.is_empty());
     let host = Host::read_host(Path::new("/"), std::env::var_os(rdma::SERVICE).as_deref());
-    let answer =
-        ask(library, arguments, host, variable.as_deref()).map_err(|error| Stop::Failed(error.into()))?;
-    print(&answer, arguments, out).map_err(ExitError::Output)?;
+    let answer = ask_libfabric(library, arguments, host, variable.as_deref())
+        .map_err(|error| Stop::Failed(error.into()))?;
+    print_answer(&answer, arguments, out).map_err(ExitError::Output)?;
     Ok(match &answer.entries {
         Some(entries) => !entries.is_empty(),
         None => !answer.providers.is_empty(),
@@ -192,32 +192,32 @@ fn check_node(node: &str) -> Result<(), ExitError> {
     }
     match (node, 0).to_socket_addrs() {
         Ok(_) => Ok(()),
-        Err(error) => Err(ExitError::refused(format!(
+        Err(error) => Err(ExitError::refuse_with(format!(
             "-n {node}: this host finds no address for the name ({error}); correct it, or give an address \
              (getent hosts {node})"
         ))),
     }
 }
 
-fn print(answer: &Answer, arguments: &Arguments, out: &mut impl Write) -> io::Result<()> {
+fn print_answer(answer: &Answer, arguments: &FabricInfoArguments, out: &mut impl Write) -> io::Result<()> {
     if arguments.json {
         serde_json::to_writer_pretty(&mut *out, answer)?;
         writeln!(out)?;
     } else if arguments.list {
-        report::providers(answer, out)?;
+        report::print_providers(answer, out)?;
     } else {
-        report::entries(answer, arguments.verbose, out)?;
+        report::print_entries(answer, arguments.verbose, out)?;
     }
     out.flush()
 }
 
-fn ask(
+fn ask_libfabric(
     library: &'static Library,
-    arguments: &Arguments,
+    arguments: &FabricInfoArguments,
     host: Host,
     variable: Option<&str>,
 ) -> Result<Answer, fabric::Error> {
-    let hints = arguments.hints();
+    let hints = arguments.to_hints();
     let discover = |hints: &Hints| fabric::discover(library, hints);
     let registered = fabric::registered(library)?;
     let all = discover(&Hints::default())?;

@@ -11,37 +11,37 @@ use super::{Answer, fold, reasons};
 const NAMED: usize = 3;
 
 /// Prints the matching entries, as a table or with all attributes, or the reasons for an empty result.
-pub(super) fn entries(answer: &Answer, verbose: bool, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn print_entries(answer: &Answer, verbose: bool, out: &mut impl Write) -> io::Result<()> {
     let entries = answer.entries.as_deref().unwrap_or_default();
     let providers = reasons::provider_names(entries).len();
-    head(answer, out)?;
+    print_head(answer, out)?;
     if entries.is_empty() {
-        writeln!(out, "\nNothing matches {}.", asked(&answer.asked))?;
-        return why(answer, out);
+        writeln!(out, "\nNothing matches {}.", flags_text(&answer.asked))?;
+        return print_reasons(answer, out);
     }
     let plural = if providers == 1 { "provider" } else { "providers" };
     writeln!(out, "{} entries of {providers} {plural}", entries.len())?;
     if verbose {
-        attributes(entries, out)?;
+        print_attributes(entries, out)?;
     } else {
         writeln!(out)?;
-        table(entries, out)?;
+        print_table(entries, out)?;
     }
     Ok(())
 }
 
-pub(super) fn providers(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
-    head(answer, out)?;
+pub(super) fn print_providers(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
+    print_head(answer, out)?;
     writeln!(out)?;
     let mut lines = vec![["provider", "version", "entries here"].map(str::to_owned).to_vec()];
     lines.extend(answer.providers.iter().map(|provider| {
         let entries = if provider.entries == 0 { "-".to_owned() } else { provider.entries.to_string() };
         vec![provider.name.clone(), provider.version.clone(), entries]
     }));
-    aligned(&lines, out)
+    print_aligned(&lines, out)
 }
 
-fn head(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
+fn print_head(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
     let library = &answer.libfabric;
     writeln!(out, "libfabric {} ({}) on {}", library.version, library.path, answer.host)?;
     if !answer.devices.is_empty() {
@@ -50,7 +50,7 @@ fn head(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-fn asked(hints: &Hints) -> String {
+fn flags_text(hints: &Hints) -> String {
     let mut flags = Vec::new();
     let mut flag = |name: &str, value: Option<&str>| {
         flags.extend(value.map(|value| {
@@ -70,7 +70,7 @@ fn asked(hints: &Hints) -> String {
     if flags.is_empty() { "at all".to_owned() } else { flags.join(" ") }
 }
 
-fn why(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
+fn print_reasons(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
     for reason in &answer.reasons {
         writeln!(out, "- {}", reason.text)?;
         if let Some(advice) = &reason.advice {
@@ -80,8 +80,8 @@ fn why(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-fn table(entries: &[Info], out: &mut impl Write) -> io::Result<()> {
-    let rows = fold::fold(entries);
+fn print_table(entries: &[Info], out: &mut impl Write) -> io::Result<()> {
+    let rows = fold::fold_entries(entries);
     let links = rows.iter().any(|row| row.link.is_some());
     let mut lines = vec![
         ["provider", "domain", "endpoint", "capabilities", "link", "fabric"].map(str::to_owned).to_vec(),
@@ -89,21 +89,21 @@ fn table(entries: &[Info], out: &mut impl Write) -> io::Result<()> {
     lines.extend(rows.into_iter().map(|row| {
         vec![
             row.provider,
-            some(&row.domains),
+            first_names(&row.domains),
             row.endpoints.join(" "),
             row.capabilities.join(" "),
             row.link.unwrap_or_else(|| "-".to_owned()),
-            some(&row.fabrics),
+            first_names(&row.fabrics),
         ]
     }));
     if !links {
         lines.iter_mut().for_each(|line| drop(line.remove(4)));
     }
-    aligned(&lines, out)
+    print_aligned(&lines, out)
 }
 
 /// Returns the first names, and the number of remaining ones.
-fn some(names: &[String]) -> String {
+fn first_names(names: &[String]) -> String {
     match names.len().checked_sub(NAMED) {
         None | Some(0) => names.join(", "),
         Some(more) => format!("{} and {} more", names[..NAMED - 1].join(", "), more + 1),
@@ -111,7 +111,7 @@ fn some(names: &[String]) -> String {
 }
 
 /// Pads columns to their longest cell, without blanks at the end of a line.
-fn aligned(lines: &[Vec<String>], out: &mut impl Write) -> io::Result<()> {
+fn print_aligned(lines: &[Vec<String>], out: &mut impl Write) -> io::Result<()> {
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
@@ -126,7 +126,7 @@ fn aligned(lines: &[Vec<String>], out: &mut impl Write) -> io::Result<()> {
 }
 
 /// Prints all attributes of each entry; equal entries are printed once.
-fn attributes(entries: &[Info], out: &mut impl Write) -> io::Result<()> {
+fn print_attributes(entries: &[Info], out: &mut impl Write) -> io::Result<()> {
     let mut distinct: Vec<(&Info, usize)> = Vec::new();
     for entry in entries {
         match distinct.iter_mut().find(|(other, _)| *other == entry) {
@@ -148,15 +148,15 @@ fn attributes(entries: &[Info], out: &mut impl Write) -> io::Result<()> {
                 "address",
                 entry.address.iter().chain([&entry.address_format]).cloned().collect::<Vec<_>>().join(", "),
             ),
-            ("capabilities", names(&entry.capabilities)),
-            ("modes needed", names(&entry.mode)),
-            ("registration", names(&entry.mr_mode)),
+            ("capabilities", join_names(&entry.capabilities)),
+            ("modes needed", join_names(&entry.mode)),
+            ("registration", join_names(&entry.mr_mode)),
             ("threading", entry.threading.clone()),
             ("progress", format!("control {}, data {}", entry.control_progress, entry.data_progress)),
             ("address vector", entry.address_vector.clone()),
-            ("message order", names(&entry.message_order)),
-            ("message", format!("up to {}", bytes(entry.max_message_bytes))),
-            ("inject", format!("up to {}", bytes(entry.inject_bytes))),
+            ("message order", join_names(&entry.message_order)),
+            ("message", format!("up to {}", bytes_text(entry.max_message_bytes))),
+            ("inject", format!("up to {}", bytes_text(entry.inject_bytes))),
             ("queues", format!("{} sends, {} receives", entry.transmit_size, entry.receive_size)),
             (
                 "segments",
@@ -165,8 +165,8 @@ fn attributes(entries: &[Info], out: &mut impl Write) -> io::Result<()> {
                     entry.transmit_segments, entry.receive_segments, entry.rma_segments
                 ),
             ),
-            ("completion data", bytes(entry.completion_data_bytes)),
-            ("key", bytes(entry.key_bytes)),
+            ("completion data", bytes_text(entry.completion_data_bytes)),
+            ("key", bytes_text(entry.key_bytes)),
             (
                 "of a domain",
                 format!(
@@ -175,23 +175,23 @@ fn attributes(entries: &[Info], out: &mut impl Write) -> io::Result<()> {
                 ),
             ),
         ];
-        lines.extend(entry.nic.iter().flat_map(device));
+        lines.extend(entry.nic.iter().flat_map(device_lines));
         let lines: Vec<Vec<String>> =
             lines.into_iter().map(|(name, value)| vec![format!("  {name}"), value]).collect();
-        aligned(&lines, out)?;
+        print_aligned(&lines, out)?;
     }
     Ok(())
 }
 
-fn names(set: &BTreeSet<String>) -> String {
+fn join_names(set: &BTreeSet<String>) -> String {
     if set.is_empty() { "none".to_owned() } else { set.iter().cloned().collect::<Vec<_>>().join(" ") }
 }
 
-fn bytes(count: usize) -> String {
+fn bytes_text(count: usize) -> String {
     if count == usize::MAX { "any length".to_owned() } else { format!("{count} bytes") }
 }
 
-fn device(nic: &Nic) -> Vec<(&'static str, String)> {
+fn device_lines(nic: &Nic) -> Vec<(&'static str, String)> {
     let listed = |parts: &[(&str, &Option<String>)]| {
         let known = parts.iter().filter_map(|(name, value)| Some(format!("{name}{}", value.as_ref()?)));
         known.collect::<Vec<_>>().join(", ")
@@ -209,7 +209,7 @@ fn device(nic: &Nic) -> Vec<(&'static str, String)> {
         ]),
     )];
     if let Some(link) = &nic.link {
-        let mut parts = vec![fold::link(link)];
+        let mut parts = vec![fold::link_text(link)];
         if link.mtu_bytes > 0 {
             parts.push(format!("MTU {} bytes", link.mtu_bytes));
         }

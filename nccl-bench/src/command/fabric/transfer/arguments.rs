@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use clap::Args as _;
-use engine::pairs::{Memory, PairRequest, Test};
-use engine::request::{Names, Size, Step};
+use engine::pairs::{PairMemory, PairRequest, Test};
+use engine::request::{Names, Size, SizeStep};
 use engine::supervision::Stop;
 use record::files::Output;
 use record::{Completion, Messages, Until};
@@ -53,7 +53,7 @@ plus the number of a signal.";
 /// The arguments that all measurements have.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Arguments {
+pub struct TransferArguments {
     /// The provider: tcp, shm, efa, 'verbs;ofi_rxm'; see `nccl-bench fabric info -t rdm`
     #[arg(short = 'p', long, value_name = "PROVIDER", default_value = "tcp")]
     pub provider: String,
@@ -100,7 +100,7 @@ pub struct Arguments {
     /// needs a provider with FI_HMEM and a libfabric with CUDA (efa, 'verbs;ofi_rxm', shm), and is never
     /// injected
     #[arg(long, value_name = "host|cuda[:N]", default_value = "host")]
-    pub memory: Memory,
+    pub memory: PairMemory,
 
     /// Method of waiting
     #[arg(long, value_name = "HOW", default_value = "poll")]
@@ -167,7 +167,7 @@ pub enum Inject {
 pub struct PingPong {
     /// The common arguments.
     #[command(flatten)]
-    pub arguments: Arguments,
+    pub arguments: TransferArguments,
 
     /// Kind of messages
     #[arg(long, value_name = "KIND", default_value = "tagged")]
@@ -196,7 +196,7 @@ pub struct Bandwidth {
 pub struct Windowed {
     /// The common arguments.
     #[command(flatten)]
-    pub arguments: Arguments,
+    pub arguments: TransferArguments,
 
     /// Transfers in flight at a time
     #[arg(long, value_name = "COUNT", default_value_t = 64,
@@ -239,13 +239,13 @@ pub(in crate::command) const NAMES: Names = Names(|field| {
 /// The command line, and the request that follows from it.
 #[derive(Debug)]
 pub(in super::super) struct Asked<'a> {
-    pub(super) arguments: &'a Arguments,
+    pub(super) arguments: &'a TransferArguments,
     pub(super) request: PairRequest,
 }
 
-impl Arguments {
+impl TransferArguments {
     /// The request for a test, without the pairs, which depend on the number of ranks.
-    fn request(&self, test: Test, command: &[String]) -> PairRequest {
+    fn make_request(&self, test: Test, command: &[String]) -> PairRequest {
         PairRequest {
             program: format!("nccl-bench {}", crate::build::VERSION),
             command: command.to_owned(),
@@ -254,7 +254,7 @@ impl Arguments {
             provider: self.provider.clone(),
             min_bytes: self.min_bytes.0,
             max_bytes: self.max_bytes.0,
-            step: Step::Factor(self.factor),
+            step: SizeStep::Factor(self.factor),
             transfers: self.transfers,
             rounds: self.rounds,
             warm_up: self.warm_up,
@@ -273,27 +273,27 @@ impl Arguments {
 }
 
 impl<'a> Asked<'a> {
-    pub(in super::super) fn pingpong(
+    pub(in super::super) fn from_ping_pong(
         PingPong { arguments, messages }: &'a PingPong,
         command: &[String],
     ) -> Self {
-        let request = arguments.request(Test::PingPong, command);
+        let request = arguments.make_request(Test::PingPong, command);
         Self { arguments, request: PairRequest { messages: *messages, ..request } }
     }
 
-    pub(in super::super) fn bandwidth(asked: &'a Bandwidth, command: &[String]) -> Self {
+    pub(in super::super) fn from_bandwidth(asked: &'a Bandwidth, command: &[String]) -> Self {
         let Bandwidth { windowed: Windowed { arguments, window }, messages, pause } = asked;
         let polls = arguments.completion == Completion::Poll;
         let usual = if polls && *window > 1 { PairRequest::PAUSE } else { Duration::ZERO };
         let (window, pause) = (*window as usize, pause.map_or(usual, Duration::from_nanos));
-        let request = arguments.request(Test::Bandwidth, command);
+        let request = arguments.make_request(Test::Bandwidth, command);
         Self { arguments, request: PairRequest { window, pause, messages: *messages, ..request } }
     }
 
-    pub(in super::super) fn remote(asked: &'a Remote, command: &[String]) -> Self {
+    pub(in super::super) fn from_remote(asked: &'a Remote, command: &[String]) -> Self {
         let &Remote { windowed: Windowed { ref arguments, window }, read, both_ways, until } = asked;
         let test = if read { Test::Read } else { Test::Write };
-        let (window, request) = (window as usize, arguments.request(test, command));
+        let (window, request) = (window as usize, arguments.make_request(test, command));
         Self { arguments, request: PairRequest { window, both_ways, until, ..request } }
     }
 
@@ -301,7 +301,7 @@ impl<'a> Asked<'a> {
     ///
     /// # Errors
     /// [`Stop::Refused`] with the reason.
-    pub(super) fn check(&self) -> Result<(), Stop> {
+    pub(super) fn check_arguments(&self) -> Result<(), Stop> {
         let Self { arguments, request } = self;
         let domains = arguments.domains.len();
         let problem = if arguments.min_bytes > arguments.max_bytes {

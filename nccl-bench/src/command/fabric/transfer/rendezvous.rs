@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use collectives::world::{self, Launcher, RendezvousConfig, Started};
 
-use super::Arguments;
+use super::TransferArguments;
 use super::wait_notice::WaitNotice;
 use crate::mpi_exec::{self, JoinRequest};
 use engine::supervision::Stop;
 
 /// Joins the world over TCP, or calls `join_mpi`, where the launcher tells no address.
-pub(super) fn join(
-    arguments: &Arguments,
+pub(super) fn join_world(
+    arguments: &TransferArguments,
     join_mpi: impl FnOnce(&JoinRequest) -> Result<world::Handle, Stop>,
 ) -> Result<world::Handle, Stop> {
     let timeout = Some(Duration::from_secs(arguments.timeout));
     let tcp = JoinRequest { world: world::Kind::Tcp, for_mpi: None, timeout, instead: None };
-    let mut options = mpi_exec::options(&tcp)?;
+    let mut options = mpi_exec::world_options(&tcp)?;
     let pair = match (&arguments.listen, &arguments.connect) {
         (Some(address), _) => Some((0, address, "at", "--connect with this host's name")),
         (_, Some(address)) => Some((1, address, "for", "--listen there")),
@@ -51,10 +51,10 @@ pub(super) fn join(
     let waiting = pair.map(|(_, address, how, option)| {
         let text =
             format!("waiting {how} {address}; start the other side with the same options, but {option}");
-        WaitNotice::start(text, options.timeout)
+        WaitNotice::start_wait(text, options.timeout)
     });
     options.on_wait = waiting.is_some().then_some(WaitNotice::set_reason);
     let world = place.and_then(|place| world::tcp(place, &options));
     drop(waiting);
-    world.map_err(mpi_exec::stop)
+    world.map_err(mpi_exec::error_to_stop)
 }

@@ -18,14 +18,14 @@ pub(super) struct WaitNotice(Option<(Sender<()>, JoinHandle<()>)>);
 
 impl WaitNotice {
     /// Starts the wait. The message is `what`, the reason, and the time left of `limit`.
-    pub(super) fn start(what: String, limit: Duration) -> Self {
+    pub(super) fn start_wait(what: String, limit: Duration) -> Self {
         let deadline = Instant::now() + limit;
         let (joined, until_joined) = mpsc::channel();
         let thread = thread::Builder::new().name("waiting".to_owned()).spawn(move || {
             if until_joined.recv_timeout(DELAY) == Err(RecvTimeoutError::Timeout) {
                 let left = deadline.saturating_duration_since(Instant::now());
                 let why = REASON.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                print_message(line(&what, &why, left));
+                print_message(notice_line(&what, &why, left));
             }
         });
         // If no thread can be started, nothing is printed.
@@ -48,7 +48,7 @@ impl Drop for WaitNotice {
     }
 }
 
-fn line(what: &str, why: &str, left: Duration) -> String {
+fn notice_line(what: &str, why: &str, left: Duration) -> String {
     let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
     format!("nccl-bench: {what}{why}; giving up in {} s (-T)", left.as_secs_f64().round())
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-pub(super) fn wait(network: &mut Network, requests: &[Request]) -> Result<(), Error> {
+pub(super) fn wait(network: &mut Network, requests: &[MessageRequest]) -> Result<(), Error> {
     let start = Instant::now();
     let mut pending = requests.to_vec();
     loop {
@@ -10,7 +10,7 @@ pub(super) fn wait(network: &mut Network, requests: &[Request]) -> Result<(), Er
         if pending.is_empty() {
             return Ok(());
         }
-        network.progress()?;
+        network.make_progress()?;
         assert!(start.elapsed() < GIVE_UP, "{} requests never complete", pending.len());
     }
 }
@@ -111,7 +111,7 @@ pub(super) fn wrong_length(network: &mut Network, sent: usize, expected: usize) 
         unsafe { network.post_send(1, 5, buffer.as_ptr(), sent).unwrap() };
         // The sender may learn of it, depending on the provider.
         while !seen.exists() {
-            let _ = network.progress();
+            let _ = network.make_progress();
         }
         return;
     }
@@ -172,7 +172,7 @@ pub(super) fn closed_in_flight(network: &mut Network) {
             }
         }
     }
-    network.progress().unwrap();
+    network.make_progress().unwrap();
     assert!(network.endpoints.iter().any(|endpoint| endpoint.in_flight() > 0));
     // A read of the other's memory during the end of its process is another scenario.
     network.world.barrier().unwrap();
@@ -199,7 +199,7 @@ pub(super) fn left_in_flight(network: &mut Network, asked_for: bool) -> Vec<Vec<
     }
     network.world.barrier().unwrap();
     for _ in 0..if asked_for { 0 } else { 100 } {
-        network.progress().unwrap();
+        network.make_progress().unwrap();
     }
     network.world.barrier().unwrap();
     buffers

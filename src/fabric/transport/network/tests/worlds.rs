@@ -34,7 +34,10 @@ fn refuses(provider: &str, reason: &str, change: impl Fn(&mut [Vec<u8>]) + Send 
     let change: Change = Arc::new(change);
     let errors = world::on_ranks(2, |world| {
         let world: world::Handle = Arc::new(Changing(world, Arc::clone(&change)));
-        Network::open(&world, Some(provider), None).err().map(|error| error.to_string()).unwrap_or_default()
+        Network::connect_ranks(&world, Some(provider), None)
+            .err()
+            .map(|error| error.to_string())
+            .unwrap_or_default()
     });
     assert!(errors[0] == reason && errors[1].contains(reason), "{provider}: {errors:?}");
 }

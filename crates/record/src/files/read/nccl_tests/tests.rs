@@ -1,4 +1,4 @@
-use super::super::parse;
+use super::super::parse_text;
 use super::*;
 use crate::sample;
 
@@ -6,8 +6,8 @@ const ALL_REDUCE: &str = include_str!("../../../../tests/data/all_reduce.json");
 
 #[test]
 fn a_real_file_says_the_same_as_a_run() {
-    let run = parse(ALL_REDUCE.as_bytes()).unwrap();
-    assert_eq!(run.outcome, Outcome::Complete);
+    let run = parse_text(ALL_REDUCE.as_bytes()).unwrap();
+    assert_eq!(run.outcome, RunOutcome::Complete);
     assert_eq!(
         (run.started_at.as_str(), run.ended_at.as_deref()),
         ("2026-11-20T14:57:55", Some("2026-11-20T14:58:11"))
@@ -37,24 +37,25 @@ fn a_file_that_counts_wrong_values_is_no_complete_run() {
         "{\"count\":0,\"okay\":\"false\"}",
         "{\"count\":5,\"okay\":\"true\"}",
     ] {
-        let run = parse(ALL_REDUCE.replace(right, &format!("\"out_of_bounds\":{wrong}")).as_bytes()).unwrap();
-        let expected = Outcome::Failed { message: "it counts wrong values".to_owned() };
+        let run =
+            parse_text(ALL_REDUCE.replace(right, &format!("\"out_of_bounds\":{wrong}")).as_bytes()).unwrap();
+        let expected = RunOutcome::Failed { message: "it counts wrong values".to_owned() };
         assert_eq!(run.outcome, expected, "{wrong}");
     }
 }
 
 #[test]
 fn our_own_of_host_memory_that_was_interrupted_is_read() {
-    let mut run = sample::full();
+    let mut run = sample::full_run();
     run.provenance.backend = "fabric".to_owned();
-    run.outcome = Outcome::Interrupted { signal: "SIGINT".to_owned() };
-    run.measurements = vec![sample::measurement("allreduce", Placement::OutOfPlace, 64, 10.0)];
-    let read = parse(crate::files::nccl_tests::render(&run).as_bytes()).unwrap();
+    run.outcome = RunOutcome::Interrupted { signal: "SIGINT".to_owned() };
+    run.measurements = vec![sample::sample_measurement("allreduce", Placement::OutOfPlace, 64, 10.0)];
+    let read = parse_text(crate::files::nccl_tests::render_json(&run).as_bytes()).unwrap();
     assert_eq!(read.provenance.backend, "fabric");
     assert_eq!(read.provenance.library_version, "");
     let sizes: Vec<_> = read.measurements.iter().map(|it| (it.placement, it.bytes, it.time_us)).collect();
     assert_eq!(sizes, [(Placement::OutOfPlace, 64, 10.0)]);
-    assert!(matches!(&read.outcome, Outcome::Failed { message } if message.contains("SIGINT")));
+    assert!(matches!(&read.outcome, RunOutcome::Failed { message } if message.contains("SIGINT")));
 }
 
 #[test]
@@ -65,7 +66,7 @@ fn bare_words_for_numbers_are_read_and_words_in_strings_left_alone() {
         .replacen("\"alg_bw\":0.0006,", "\"alg_bw\":\"nan\",", 1)
         .replacen("\"hostname\":\"vm\"", r#""hostname":"a\"inf nan""#, 1);
     assert!(serde_json::from_str::<Value>(&text).is_err());
-    let run = parse(text.as_bytes()).unwrap();
+    let run = parse_text(text.as_bytes()).unwrap();
     let first = &run.measurements[0];
     assert!(first.time_us.is_nan() && first.busbw_gbps.is_nan());
     assert_eq!(first.algbw_gbps, 0.000_618);
@@ -83,7 +84,7 @@ fn what_only_the_command_line_says_is_taken_from_there() {
         .replacen("(omitted)", "NCCL_ALGO=a=b\",\"HOME=/root\",\"NCCL_KEY=hunter2", 1)
         .replacen("./all_reduce_perf", "build\\/reduce_scatter_perf_mpi", 1)
         .replacen("\"time\":40982.487938", "\"cpu_time\":7.5", 1);
-    let run = parse(text.as_bytes()).unwrap();
+    let run = parse_text(text.as_bytes()).unwrap();
     assert_eq!(run.settings.registration, Registration::Symmetric);
     assert_eq!((run.settings.average, run.settings.blocking), (Average::Max, Blocking::WaitAndBarrier));
     assert!(run.settings.default_stream && run.settings.cpu_time && !run.settings.time_stamps);
@@ -104,7 +105,7 @@ fn times_of_iterations_become_statistics() {
         "p95_us":3,"p99_us":3,"stdev_us":0.8,"cv_pct":40,"times_us":[50.0,1.0,2.0,3.0],
         "per_process_max_times_us":[[50.0,1.0,2.0,3.0],[9.0,1.0,2.0,3.0]]},"actual_iterations":4,"#;
     let text = ALL_REDUCE.replacen("},\"actual_iterations\":20,", times, 1);
-    let run = parse(text.as_bytes()).unwrap();
+    let run = parse_text(text.as_bytes()).unwrap();
     let found = &run.measurements[1];
     let statistics = found.statistics.unwrap();
     assert_eq!((statistics.samples, statistics.min_us, statistics.median_us), (3, 1.0, 2.0));
@@ -123,15 +124,15 @@ fn versions_of_nccl_are_those_that_it_prints() {
 fn a_run_that_did_not_end_is_a_failure() {
     let text = ALL_REDUCE.replacen(",\"end_time\":\"2026-11-20 14:58:11\"", "", 1);
     let text = text.replacen("\"errors\":[\"\"]", "\"errors\":[\"remote process exited\"]", 1);
-    let run = parse(text.as_bytes()).unwrap();
-    assert_eq!(run.outcome, Outcome::Failed { message: "remote process exited".to_owned() });
+    let run = parse_text(text.as_bytes()).unwrap();
+    assert_eq!(run.outcome, RunOutcome::Failed { message: "remote process exited".to_owned() });
 }
 
 #[test]
 fn another_version_and_a_cut_file_are_explained() {
     let text = ALL_REDUCE.replacen("\"version\":3", "\"version\":9", 1);
-    let message = parse(text.as_bytes()).unwrap_err().to_string();
+    let message = parse_text(text.as_bytes()).unwrap_err().to_string();
     assert!(message.contains("version 9") && message.contains("version 3"), "{message}");
-    let message = parse(&ALL_REDUCE.as_bytes()[..5000]).unwrap_err().to_string();
+    let message = parse_text(&ALL_REDUCE.as_bytes()[..5000]).unwrap_err().to_string();
     assert!(message.contains("ends in the middle") && message.contains("crashes"), "{message}");
 }

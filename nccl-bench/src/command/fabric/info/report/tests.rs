@@ -1,6 +1,6 @@
 use super::*;
 use crate::command::fabric::info::reasons::Reason;
-use crate::command::fabric::info::{Arguments, Host, Libfabric, Provider, print};
+use crate::command::fabric::info::{FabricInfoArguments, Host, Libfabric, Provider, print_answer};
 use collectives::fabric::Link;
 use diagnosis::host::sample::efa_host;
 
@@ -62,7 +62,7 @@ fn the_table_is_aligned_and_has_no_link_where_nobody_has_one() {
     let found =
         vec![entry("tcp;ofi_rxm", "lo", &["FI_MSG", "FI_RMA", "FI_SEND"]), entry("shm", "shm", &["FI_MSG"])];
     let answer = answer(Some(found), Host::default());
-    let text = text(|out| entries(&answer, false, out));
+    let text = text(|out| print_entries(&answer, false, out));
     let expected = [
         "2 entries of 2 providers",
         "",
@@ -85,7 +85,7 @@ fn devices_are_counted_and_their_links_shown() {
     });
     let found = found.chain([entry("shm", "shm", &["FI_MSG"])]).collect();
     let answer = answer(Some(found), efa_host().read_host());
-    let text = text(|out| entries(&answer, false, out));
+    let text = text(|out| print_entries(&answer, false, out));
     let expected = [
         "1 EFA device (driver efa, ACTIVE 100 Gb/sec (4X EDR)): rdmap0s6; \
          1 EFA device (driver efa, DOWN 100 Gb/sec (4X EDR)): rdmap10s6",
@@ -108,7 +108,7 @@ fn verbose_has_all_attributes_and_folds_what_is_equal() {
     (with_nic.nic, with_nic.address) = (Some(nic), Some("10.0.0.1".to_owned()));
     let answer =
         answer(Some(vec![with_nic.clone(), with_nic, entry("tcp", "b", &["FI_MSG"])]), Host::default());
-    let text = text(|out| entries(&answer, true, out));
+    let text = text(|out| print_entries(&answer, true, out));
     for line in [
         "efa 205.10 (2 times)",
         "tcp 205.10",
@@ -143,7 +143,7 @@ fn reasons_stand_with_their_advice() {
         },
         Reason { text: "nobody knows".to_owned(), ..Reason::default() },
     ];
-    let found = text(|out| entries(&answer, false, out));
+    let found = text(|out| print_entries(&answer, false, out));
     let expected = [
         "",
         "Nothing matches -p 'verbs;ofi_rxm' -t FI_EP_RDM -c FI_RMA,FI_MSG -n there.",
@@ -153,12 +153,12 @@ fn reasons_stand_with_their_advice() {
     ];
     assert_eq!(lines(&found), expected);
     answer.asked = Hints::default();
-    assert!(text(|out| entries(&answer, false, out)).contains("\nNothing matches at all.\n"));
+    assert!(text(|out| print_entries(&answer, false, out)).contains("\nNothing matches at all.\n"));
 }
 
 #[test]
 fn providers_are_listed_with_their_entries() {
-    let text = text(|out| providers(&answer(None, Host::default()), out));
+    let text = text(|out| print_providers(&answer(None, Host::default()), out));
     let expected = [
         "",
         "provider       version  entries here",
@@ -198,8 +198,8 @@ fn every_field_of_the_json_is_documented() {
         provider: Some("efa".to_owned()),
         without: vec!["FI_ATOMIC".to_owned()],
     }];
-    let arguments = Arguments { json: true, ..Arguments::default() };
-    let text = text(|out| print(&answer, &arguments, out));
+    let arguments = FabricInfoArguments { json: true, ..FabricInfoArguments::default() };
+    let text = text(|out| print_answer(&answer, &arguments, out));
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((&value["schema_version"], &value["libfabric"]["version"]), (&1.into(), &"2.5".into()));
     let mut names = BTreeSet::new();
