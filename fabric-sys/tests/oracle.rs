@@ -109,8 +109,8 @@ macro_rules! arity {
 
         impl<O: Word, $($letter: Word,)* R: Word> Inline<O> for unsafe fn(O, $($letter),*) -> R {
             fn compare(self, name: &str, object: O, original: *const c_void, expected_calls: usize) {
-                // SAFETY: the C function of the same name has the same types: the types of its slot.
                 let original: unsafe extern "C" fn(O, $($letter),*) -> R =
+                    // SAFETY: the C function of the same name has the same types: the types of its slot.
                     unsafe { std::mem::transmute(original) };
                 for _seed in [1, 50] {
                     $(let $argument = $letter::make(_seed + $index);)*
