@@ -38,7 +38,7 @@ pub(crate) struct GroupDevice {
 /// Without NCCL there is no device.
 #[cfg(not(feature = "nccl"))]
 #[derive(Clone)]
-pub(crate) enum Device {}
+pub(crate) enum GroupDevice {}
 
 impl Backend {
     /// Name: `auto`, `host`, `gpu`.
