@@ -58,7 +58,6 @@ mod hash;
 #[cfg(any(feature = "fabric", feature = "nccl"))]
 pub mod job;
 mod lock;
-#[cfg(any(feature = "fabric", feature = "mpi", feature = "nccl"))]
 mod log;
 mod name;
 #[cfg(any(feature = "fabric", feature = "nccl"))]

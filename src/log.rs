@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Logs a warning, and continues if the program's subscriber panics. Many warnings are given between the
 /// decision to leak memory and the leak, or before a failure is reported to other ranks. The library logs
 /// only here and in [`debug`].
+#[cfg(any(feature = "fabric", feature = "mpi", feature = "nccl"))]
 pub(crate) fn warn(text: fmt::Arguments<'_>) {
     ignore_panic(|| tracing::warn!("{text}"));
 }
