@@ -342,8 +342,8 @@ pub(crate) fn without_noted<R>(context: &CudaContext, calls: impl FnOnce() -> R)
     result
 }
 
-/// Drops objects of cudarc with memory of these contexts, after the events of its uses: cudarc skips the waits
-/// of a drop while an error is noted.
+/// Drops objects of cudarc with memory of these contexts, after the events of its uses: cudarc skips the
+/// waits of a drop while an error is noted.
 pub(crate) fn drop_in_order<'a, T>(contexts: impl IntoIterator<Item = &'a Arc<CudaContext>>, objects: T) {
     let noted: Vec<_> = contexts.into_iter().map(|context| (context, context.check_err())).collect();
     drop(objects);
