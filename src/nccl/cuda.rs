@@ -343,7 +343,8 @@ pub(crate) fn without_noted<R>(context: &CudaContext, calls: impl FnOnce() -> R)
 }
 
 /// Drops objects of cudarc with memory of these contexts, after the events of its uses: cudarc skips the
-/// waits of a drop while an error is noted.
+/// waits of a drop while an error is noted. An error that another thread notes during the drop can still skip
+/// a wait.
 pub(crate) fn drop_in_order<'a, T>(contexts: impl IntoIterator<Item = &'a Arc<CudaContext>>, objects: T) {
     let noted: Vec<_> = contexts.into_iter().map(|context| (context, context.check_err())).collect();
     drop(objects);

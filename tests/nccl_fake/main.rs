@@ -43,7 +43,6 @@ mod parameters;
 mod prepared;
 mod processes;
 mod programs;
-
 mod releases;
 mod returned;
 #[path = "../shapes/mod.rs"]

@@ -1,6 +1,5 @@
 //! Memory that the library frees while cudarc has noted an error: cudarc's drop waits for no event then.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -76,8 +75,7 @@ fn group_of_noting_world(fake: &Fake) -> (Arc<Noting>, Group) {
     (world, group)
 }
 
-/// The reducer has the last handle of its group. Its drop looks for noted errors, then ends the group, which
-/// runs code of the program, and then frees the buckets: cudarc waits for no event while an error is noted.
+/// The end of a group runs code of the program, which may note an error: the buckets are freed before it.
 #[test]
 fn averages_that_are_read_are_not_freed_at_the_end_of_the_group() {
     let fake = Fake::new();
@@ -120,7 +118,7 @@ fn shards_that_are_written_are_not_freed_at_the_end_of_the_group() {
     assert_eq!(fake.bugs(), [""; 0]);
 }
 
-/// An operation that fails before it waits for its buffer tells the world, and then drops the buffer.
+/// An operation that fails before it waits for its buffer: the buffer is freed before the world is told.
 #[test]
 fn the_buffer_of_a_failed_operation_is_freed_after_its_uses() {
     let fake = Fake::new();
@@ -154,7 +152,6 @@ fn shards_whose_gather_does_not_begin_are_freed_after_their_uses() {
         let second = stream.clone_htod(&[1.0_f32; 8]).unwrap();
         let mut zero: Zero1<CudaSlice<f32>> = Zero1::new(group, &parameters(&[8]), &options()).unwrap();
         group.set_timeout(Some(Duration::from_millis(300)));
-        let ends = AtomicBool::new(false);
         thread::scope(|scope| {
             let stepped = zero.step(0, &[gradient.as_view()], &mut [model.as_view_mut()], |mut values, _| {
                 other.memcpy_dtod(&source, &mut values)?;
@@ -165,15 +162,12 @@ fn shards_whose_gather_does_not_begin_are_freed_after_their_uses() {
                     while group.check().is_ok() {
                         thread::sleep(Duration::from_millis(1));
                     }
+                    // Before the operation learns of the failure, and drops its buffers.
+                    context.record_err::<()>(Err(UNKNOWN));
                     fake.set(Knob::CallMillis, 0);
-                    while !ends.load(Ordering::Relaxed) {
-                        context.record_err::<()>(Err(UNKNOWN));
-                        thread::sleep(Duration::from_micros(5));
-                    }
                 });
                 Ok(())
             });
-            ends.store(true, Ordering::Relaxed);
             stepped.unwrap_err();
         });
         let bugs = fake.bugs();
@@ -193,7 +187,6 @@ fn the_buffer_of_an_operation_that_does_not_begin_is_freed_after_its_uses() {
         let [first, mut buffer] = [0; 2].map(|_| stream.clone_htod(&[1.0_f32; 8]).unwrap());
         group.barrier().unwrap();
         group.set_timeout(Some(Duration::from_millis(300)));
-        let ends = AtomicBool::new(false);
         fake.set(Knob::CallMillis, -1);
         thread::scope(|scope| {
             scope.spawn(move || drop(group.all_reduce(first, Sum)));
@@ -203,18 +196,37 @@ fn the_buffer_of_an_operation_that_does_not_begin_is_freed_after_its_uses() {
                 while group.check().is_ok() {
                     thread::sleep(Duration::from_millis(1));
                 }
+                // Before the operation learns of the failure, and drops its buffers.
+                context.record_err::<()>(Err(UNKNOWN));
                 fake.set(Knob::CallMillis, 0);
-                while !ends.load(Ordering::Relaxed) {
-                    context.record_err::<()>(Err(UNKNOWN));
-                    thread::sleep(Duration::from_micros(5));
-                }
             });
             let failed = group.all_reduce(buffer, Sum).wait_or_return();
-            ends.store(true, Ordering::Relaxed);
             assert!(failed.is_err_and(|failed| failed.buffers.is_none()));
         });
         assert_eq!(fake.bugs(), [""; 0]);
     });
+}
+
+/// An operation that runs out of time may still write its buffer.
+#[test]
+fn the_buffer_of_an_operation_under_way_is_freed_after_it() {
+    let fake = Fake::new();
+    for waits in [true, false] {
+        let group =
+            Job::new(world::single()).group_on_gpu(fake.library(), &CudaContext::new(0).unwrap()).unwrap();
+        let buffer = compute(&group).clone_htod(&[1.0_f32; 8]).unwrap();
+        fake.set(Knob::Hang, 1);
+        group.set_timeout(Some(Duration::from_millis(100)));
+        let work = group.all_reduce(buffer, Sum);
+        group.context().unwrap().record_err::<()>(Err(UNKNOWN));
+        if waits {
+            work.wait().unwrap_err();
+        } else {
+            drop(work);
+        }
+        assert_eq!(fake.bugs(), [""; 0]);
+        fake.set(Knob::Hang, 0);
+    }
 }
 
 /// A capture of the group's stream by a program that still has the stream when the group ends.

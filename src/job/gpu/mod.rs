@@ -18,7 +18,7 @@ use closing::{OpenGroup, close_in_background};
 
 use super::backend::GroupDevice;
 use super::gpu_operation::{
-    Comparison, FirstCall, GpuOperation, GroupWatch, Mark, Spare, Watched, free_spare, refuse_captured,
+    Comparison, FirstCall, GpuOperation, GroupWatch, Mark, SpareMemory, Watched, refuse_captured,
 };
 use super::guard::is_group_thread;
 use super::work::{Work, WorkState};
@@ -48,7 +48,7 @@ struct GpuRank {
     stream: Arc<CudaStream>,
     /// Copies results of operations that have ended to the host; made for the first one.
     reading: Mutex<Option<Arc<CudaStream>>>,
-    spare: Spare,
+    spare: Arc<SpareMemory>,
     communicator: Arc<Watched>,
     watch: Arc<GroupWatch>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -94,7 +94,7 @@ impl GpuGroup {
         let watch = GroupWatch::new(world, part.job_ranks().to_vec(), topic, communicator.abort_handle());
         let communicator = Arc::new(Mutex::new(Some(communicator)));
         let threads = Mutex::default();
-        let (reading, spare, _open) = (Mutex::default(), Spare::default(), OpenGroup::new());
+        let (reading, spare, _open) = (Mutex::default(), SpareMemory::new(&stream), OpenGroup::new());
         let rank = GpuRank {
             device,
             stream,
@@ -157,7 +157,7 @@ impl GpuGroup {
         let own = Arc::clone(self.rank.stream.context());
         let contexts: Vec<_> = iter::once(own).chain(contexts).collect();
         match self.refuse_noted(&operation, &contexts) {
-            Ok(()) => self.start_with(operation, &contexts, buffers, call),
+            Ok(()) => self.start_in_contexts(operation, contexts, buffers, call),
             Err(error) => Work::not_begun(error, Some(buffers)),
         }
     }
@@ -189,14 +189,15 @@ impl GpuGroup {
         buffers: B,
         call: impl FnOnce(&Communicator, &mut B) -> Result<(), nccl::Error>,
     ) -> Work<B> {
-        self.start_with(operation, &[Arc::clone(self.rank.stream.context())], buffers, call)
+        let own = Arc::clone(self.rank.stream.context());
+        self.start_in_contexts(operation, vec![own], buffers, call)
     }
 
     /// Queues an operation on buffers with memory of these contexts.
-    fn start_with<B>(
+    fn start_in_contexts<B>(
         &self,
         operation: String,
-        contexts: &[Arc<CudaContext>],
+        contexts: Vec<Arc<CudaContext>>,
         mut buffers: B,
         call: impl FnOnce(&Communicator, &mut B) -> Result<(), nccl::Error>,
     ) -> Work<B> {
@@ -207,14 +208,18 @@ impl GpuGroup {
             call(communicator, &mut buffers).inspect(|()| queued = true)
         });
         match mark {
-            Ok(mark) => WorkState::Gpu(GpuOperation::new(mark, Arc::clone(&self.rank.watch), buffers)).into(),
+            Ok(mark) => {
+                let watch = Arc::clone(&self.rank.watch);
+                WorkState::Gpu(GpuOperation::new(mark, watch, buffers, contexts)).into()
+            }
             // Only the program's buffers are returned.
             Err(error) if !queued && error.is_refusal() && self.purpose.is_none() => {
                 Work::not_begun(error, Some(buffers))
             }
             Err(error) => {
-                // After a failure NCCL may use them.
-                cuda::drop_in_order(contexts, buffers);
+                // Not returned: after a failure NCCL may still use them. Freed before the failure is reported,
+                // since the report runs code of the program.
+                cuda::drop_in_order(&contexts, buffers);
                 Work::not_begun(
                     if error.is_refusal() { error } else { self.rank.watch.stop_with(error) },
                     None,
@@ -356,7 +361,6 @@ impl Drop for GpuRank {
             if let Some(communicator) = communicator {
                 close_in_background(communicator, move |communicator| ending.settle_operations(communicator));
             }
-            free_spare(&self.spare, &self.stream);
             return;
         }
         if let Some(communicator) = communicator {
@@ -369,6 +373,5 @@ impl Drop for GpuRank {
                 log::warn(format_args!("a thread of a group has panicked"));
             }
         }
-        free_spare(&self.spare, &self.stream);
     }
 }

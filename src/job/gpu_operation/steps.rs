@@ -13,6 +13,7 @@ use cudarc::driver::{CudaSlice, CudaStream, DevicePtr as _, result};
 
 use super::of_driver;
 use crate::lock::lock;
+use crate::log;
 use crate::nccl::{Collectives as _, Communicator, cuda};
 use crate::purpose::{MAX_STEP, Purpose};
 use crate::{Error, ReduceOp};
@@ -29,10 +30,20 @@ pub(crate) struct FirstCall {
     pub(crate) step: u64,
 }
 
-/// Memory of comparisons that have ended, for the next ones. A thread of the group ends them, and must not
-/// free the memory: cudarc takes an error that it has noted, and notes it again, and a call of the program in
-/// between would return it as its own.
-pub(crate) type Spare = Arc<Mutex<Vec<CudaSlice<u64>>>>;
+/// Memory of comparisons that have ended, for the next ones. A thread of the group ends them, and must not free
+/// the memory: cudarc takes an error that it has noted, and notes it again, and a call of the program in
+/// between would return it as its own. Leaked if the group's stream is captured at the end, or cannot be asked.
+pub(crate) struct SpareMemory {
+    numbers: Mutex<Vec<CudaSlice<u64>>>,
+    /// The group's stream.
+    stream: Arc<CudaStream>,
+}
+
+impl SpareMemory {
+    pub(crate) fn new(stream: &Arc<CudaStream>) -> Arc<Self> {
+        Arc::new(Self { numbers: Mutex::default(), stream: Arc::clone(stream) })
+    }
+}
 
 /// A comparison under way.
 pub(crate) struct Comparison {
@@ -40,7 +51,7 @@ pub(crate) struct Comparison {
     /// `None` only while this is dropped.
     numbers: Option<CudaSlice<u64>>,
     address: CUdeviceptr,
-    spare: Spare,
+    spare: Arc<SpareMemory>,
     /// A stream of the library's own, which waits for nothing.
     reading: Arc<CudaStream>,
     /// The error of ranks in different steps, once it is read.
@@ -52,12 +63,12 @@ impl Comparison {
     pub(crate) fn start_reduction(
         communicator: &Communicator,
         reading: Arc<CudaStream>,
-        spare: Spare,
+        spare: Arc<SpareMemory>,
         call: FirstCall,
     ) -> Result<Self, Error> {
         let stream = communicator.stream();
         let own = encode_step(call.step, communicator.rank());
-        let ended = lock(&spare).pop();
+        let ended = lock(&spare.numbers).pop();
         let mut numbers = cuda::own_result(stream.context(), || match ended {
             Some(mut numbers) => stream.memcpy_htod(&own, &mut numbers).map(|()| numbers),
             None => stream.clone_htod(&own),
@@ -97,18 +108,23 @@ impl Comparison {
     }
 }
 
-/// Frees the memory. Leaks it while its stream is captured: the graph would free it.
-pub(crate) fn free_spare(spare: &Spare, stream: &CudaStream) {
-    let numbers = mem::take(&mut *lock(spare));
-    match super::refuse_captured("the end of a group", stream) {
-        Ok(()) => cuda::drop_in_order([stream.context()], numbers),
-        Err(_) => mem::forget(numbers),
+impl Drop for SpareMemory {
+    fn drop(&mut self) {
+        let numbers = mem::take(&mut *lock(&self.numbers));
+        match super::refuse_captured("the end of a group", &self.stream) {
+            Ok(()) => cuda::drop_in_order([self.stream.context()], numbers),
+            // The graph would free it.
+            Err(error) => {
+                log::warn(format_args!("the memory of compared steps is leaked: {error}"));
+                mem::forget(numbers);
+            }
+        }
     }
 }
 
 impl Drop for Comparison {
     fn drop(&mut self) {
-        lock(&self.spare).extend(self.numbers.take());
+        lock(&self.spare.numbers).extend(self.numbers.take());
     }
 }
 
