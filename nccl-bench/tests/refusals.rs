@@ -226,7 +226,7 @@ fn what_nobody_would_verify_or_could_measure_is_refused() {
     }
     for line in ["hypercube", "allreduce,hypercube"] {
         let three = run(&format!("{line} --backend fabric -e 64 -n 1 -t 3"));
-        assert_refused(&three, &["hypercube needs a power of two as number of ranks, but there are 3"]);
+        assert_refused(&three, &["hypercube needs 2, 4, 8, ... ranks, but there are 3"]);
     }
 }
 
@@ -290,10 +290,7 @@ fn a_dry_run_counts_the_ranks_of_the_run_and_says_that_it_writes_nothing() {
         assert!(text.contains("\nHost memory, because no GPU can be used: "), "{text}");
         let text = out(&run("allreduce --dry-run -g 1"));
         assert!(text.contains("\nFor another machine, because no GPU can be used here: "), "{text}");
-        assert_refused(
-            &run("hypercube --dry-run --ranks 3"),
-            &["needs a power of two as number of ranks, but there are 3"],
-        );
+        assert_refused(&run("hypercube --dry-run --ranks 3"), &["needs 2, 4, 8, ... ranks, but there are 3"]);
     }
 }
 

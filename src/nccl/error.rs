@@ -36,7 +36,7 @@ impl ResultCode {
             }
             Code::ncclSystemError => "a system call failed: check shared memory, limits and the network",
             Code::ncclInvalidArgument | Code::ncclInvalidUsage => {
-                "the call, or one of its arguments, is invalid"
+                "check the arguments, and that all ranks make the same call; NCCL_DEBUG=WARN shows the reason"
             }
             Code::ncclRemoteError => "another rank or the network failed: look at the other ranks",
             Code::ncclTimeout => "another rank did not answer in time: look at the other ranks",

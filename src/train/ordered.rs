@@ -13,7 +13,7 @@ use crate::purpose::Purpose;
 /// it returns the memory; the drop releases the memory after its last use, or leaks it. A step is
 ///
 /// ```text
-/// join, on_program (copies), start (operations), on_group (their results), on_program (the program's use)
+/// join_streams, on_program (copies), start_operation, on_group (its results), on_program (the program's use)
 /// ```
 pub(super) struct Ordered<B: Bucket, M: Default> {
     group: Group,

@@ -106,8 +106,8 @@ fn shrinking_ignores_duplicate_ranks() {
     };
     wrong(&[], "there must be at least one");
     wrong(&[0, 1], "a rank cannot exclude itself: only the ranks that remain shrink a communicator");
-    wrong(&[4], "a rank does not exist");
-    wrong(&[usize::MAX], "a rank does not exist");
+    wrong(&[4], "a rank to exclude does not exist");
+    wrong(&[usize::MAX], "a rank to exclude does not exist");
     assert_eq!(fake.log(), [""; 0]);
     let child = parent.shrink(&Shrink::without(&[3, 0, 3])).unwrap();
     assert_eq!((child.rank(), child.size()), (0, 2));

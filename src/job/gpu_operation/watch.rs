@@ -85,7 +85,7 @@ impl GroupWatch {
         })
     }
 
-    /// The error that has stopped the group or the job.
+    /// Returns the error that has stopped the group or the job, if any.
     pub(crate) fn check_failure(&self) -> Result<(), Error> {
         // A program that has waited for a stream can be earlier than the thread that queries events.
         let compared = self.first_of_steps();

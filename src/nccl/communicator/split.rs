@@ -268,7 +268,7 @@ impl Communicator {
         let rules = [
             (exclude.is_empty(), "there must be at least one"),
             (exclude.contains(&self.rank()), own),
-            (exclude.iter().any(|&rank| rank >= size), "a rank does not exist"),
+            (exclude.iter().any(|&rank| rank >= size), "a rank to exclude does not exist"),
         ];
         if let Some((_, rule)) = rules.iter().find(|(broken, _)| *broken) {
             return Err(Error::bad_argument(SHRINK, format!("cannot exclude {exclude:?} of {size}: {rule}")));

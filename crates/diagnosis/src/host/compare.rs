@@ -275,7 +275,7 @@ fn find_difference(property: &HostProperty, hosts: &[Facts], values: &[String]) 
                 join_list(&named)
             )
         }
-        None => format!("{}: no value is the same on most hosts: {}", property.name, join_list(&named)),
+        None => format!("{}: no value is shared by most hosts: {}", property.name, join_list(&named)),
     };
     let mut finding = Finding::new("hosts-differ", property.severity, text).with_remedy(property.remedy);
     finding.hosts = odd.iter().map(|(name, _)| (*name).to_owned()).collect();

@@ -302,7 +302,7 @@ fn the_odd_host_is_named_with_the_value_of_the_others() {
     let two = examined(&hosts[..2]);
     assert_eq!(
         two.findings[0].diagnosis,
-        "NVIDIA driver: no value is the same on most hosts: node1 (580.95.05) and node2 (570.1)"
+        "NVIDIA driver: no value is shared by most hosts: node1 (580.95.05) and node2 (570.1)"
     );
 }
 

@@ -54,7 +54,7 @@ pub fn check_ranks(request: &Request, ranks: usize, groups: &Groups) -> Result<(
     });
     if let Some((collective, ranks)) = impossible.filter(|_| !request.all.collectives) {
         return Err(Stop::Refused(format!(
-            "{collective} needs a power of two as number of ranks, but there are {ranks}: change the \
+            "{collective} needs 2, 4, 8, ... ranks, but there are {ranks}: change the \
              number, or omit {collective}"
         )));
     }

@@ -141,7 +141,7 @@ pub(crate) fn run_sweep(
     let mut seed = first_seed;
     for &collective in &plan.request.collectives {
         if let Some(ranks) = groups.group_sizes().find(|&ranks| !collective.runs_over(ranks)) {
-            let reason = format!("it needs a power of two as number of ranks, but there are {ranks}");
+            let reason = format!("it needs 2, 4, 8, ... ranks, but there are {ranks}");
             observer.handle_event(SweepEvent::LeftOut(collective, reason))?;
             continue;
         }

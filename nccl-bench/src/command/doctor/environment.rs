@@ -70,7 +70,7 @@ pub struct DoctorEnvArguments {
     #[arg(long, value_name = "VERSION", value_parser = parse_version)]
     pub libfabric: Option<Version>,
 
-    /// Machine, instead of this machine: an EC2 instance type such as p5.48xlarge, or spark
+    /// Machine to assume: an EC2 instance type such as p5.48xlarge, or spark
     #[arg(long, value_name = "NAME", value_parser = Platform::parse)]
     pub platform: Option<Platform>,
 

@@ -139,7 +139,7 @@ fn plan_text(
 
 fn section_text(request: &Request, collective: Collective, ranks: usize, sweep: Sweep) -> String {
     if !collective.runs_over(ranks) {
-        return format!("\n{collective}: skipped, because it needs a power of two of ranks\n");
+        return format!("\n{collective}: skipped, because it needs 2, 4, 8, ... ranks\n");
     }
     let ops: Vec<&str> = request.ops.iter().map(|op| op.operator_name()).collect();
     let op = if collective.is_reduction() { format!(", {}", ops.join(" ")) } else { String::new() };
@@ -204,7 +204,7 @@ mod tests {
         assert!(reduced.contains("-e is reduced to what fits into the host memory of"), "{reduced}");
         assert!(!reduced.contains("900T"), "{reduced}");
         for (options, reason) in [
-            ("hypercube -t 3", "hypercube needs a power of two as number of ranks, but there are 3"),
+            ("hypercube -t 3", "hypercube needs 2, 4, 8, ... ranks, but there are 3"),
             ("broadcast -r 2", "-r 2: there are 2 ranks"),
             (
                 "allgather --algo recursive-doubling -t 3",

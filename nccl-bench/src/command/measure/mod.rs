@@ -164,7 +164,7 @@ fn describe_collective(collective: Collective) -> &'static str {
         Collective::Reduce => "The root gets the reduction of all ranks' buffers (ncclReduce)",
         Collective::AllToAll => "Every rank sends each rank a part of its buffer (ncclAlltoAll)",
         Collective::AllToAllV => {
-            "Every rank sends each rank a part of individual length (ncclSend and ncclRecv in a group)"
+            "Every rank sends each rank a part with a length of its own (ncclSend and ncclRecv in a group)"
         }
         Collective::Gather => "The root gets the concatenation of all ranks' buffers (ncclGather)",
         Collective::Scatter => "Every rank gets its part of the root's buffer (ncclScatter)",

@@ -192,7 +192,7 @@ pub enum NothingToDraw {
     OnlySizeZero,
     /// No value can be drawn.
     #[error(
-        "there is nothing to draw: all values are zero or not numbers; a single rank has no bus bandwidth: \
+        "there is nothing to draw: every value is zero or not a number; a single rank has no bus bandwidth: \
          use --metric algbw, --metric time or --scale linear"
     )]
     NoValue,

@@ -209,15 +209,15 @@ fn divide_gpus(
     if let Some(index) = shares.iter().position(|assignment| assignment.gpus != shares[0].gpus) {
         let option = request.names.field_name("gpus");
         return Err(Stop::Refused(format!(
-            "process 0 on {} would use {} GPUs, but process {index} on {} {}: set the number of each \
-             process with {option}",
+            "process 0 on {} would use {} GPUs, but process {index} on {} {}: set the number of GPUs \
+             of each process with {option}",
             processes_of_host[0].host, shares[0].gpus, processes_of_host[index].host, shares[index].gpus
         )));
     }
     if request.settings.default_stream && shares.iter().any(GpuAssignment::has_a_gpu_twice) {
         return Err(Stop::Refused(format!(
             "{}: ranks of one process that share a GPU have one default stream, so they would wait for each \
-             other. Omit it, or start a process per rank ({})",
+             other. Omit the option, or start a process per rank ({})",
             request.names.field_name("default_stream"),
             request.names.with_value("gpus", 1),
         )));

@@ -29,8 +29,8 @@ pub(super) fn list_request_notes(
         let (option, (major, minor)) = (request.names.field_name("stream_checks"), capability);
         notes.push(format!(
             "{option}: an early trigger of programmatic launch needs compute capability {}.{}, but the GPU \
-             has {major}.{minor}. A plain kernel writes its inputs, and an operation that starts too early \
-             is not detected",
+             has {major}.{minor}. So a plain kernel writes the inputs, and an operation that starts too \
+             early is not detected",
             EARLY_CAPABILITY.0, EARLY_CAPABILITY.1,
         ));
     }

@@ -158,7 +158,7 @@ pub struct TransferArguments {
 pub enum Inject {
     /// Up to the length that the provider allows
     Auto,
-    /// Each message has a completion
+    /// Each message has its own completion
     Never,
 }
 
