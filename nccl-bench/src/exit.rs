@@ -33,7 +33,7 @@ pub enum ExitError {
 impl ExitError {
     /// Returns a refusal of the request: exit code 2.
     #[must_use]
-    pub fn refuse_with(message: impl Into<String>) -> Self {
+    pub fn refused(message: impl Into<String>) -> Self {
         Self::Stopped(Stop::Refused(message.into()))
     }
 
@@ -48,7 +48,7 @@ impl ExitError {
                         print_message(format_args!("error: {}", refused.refusal_text().unwrap_or_default()));
                     }
                 }
-                stop.stop_code()
+                stop.code()
             }
             Self::Parser(answer) if answer.use_stderr() => {
                 let text = answer.render();

@@ -110,7 +110,7 @@ impl Communicator {
         let medium = if network.is_shared_memory() { Medium::SharedMemory } else { Medium::Network };
         selection_options.medium = medium;
         let shared = if medium == Medium::SharedMemory {
-            SharedSegment::create_segment(&*world, network.is_oversubscribed())?
+            SharedSegment::create(&*world, network.is_oversubscribed())?
         } else {
             None
         };

@@ -15,7 +15,7 @@ pub(super) enum GroupConnection {
 
 impl GroupConnection {
     /// The rank of the backend `G`, if it is this connection's.
-    pub(super) fn backend_rank<G: 'static>(&self) -> Option<&G> {
+    pub(super) fn as_backend<G: 'static>(&self) -> Option<&G> {
         let backend: &dyn Any = with_backend!(GroupConnection, self, backend => backend);
         backend.downcast_ref()
     }

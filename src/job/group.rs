@@ -64,10 +64,10 @@ impl Group {
     pub(super) fn of_job(world: &world::Handle, choice: Choice, over_world: bool) -> Result<Self, Error> {
         let members = Members::of_all(&**world);
         let exchange = Arc::clone(world);
-        Self::form_group(world, members, Box::new(move |mine| exchange.all_gather(mine)), choice, over_world)
+        Self::form(world, members, Box::new(move |mine| exchange.all_gather(mine)), choice, over_world)
     }
 
-    fn form_group(
+    fn form(
         world: &world::Handle,
         members: Members,
         exchange: Box<PartExchange<'static>>,
@@ -214,7 +214,7 @@ impl Group {
             [&[u8::from(color.is_some())], &color.unwrap_or(0).to_le_bytes()[..], host.as_bytes()].concat();
         let group = self.with_purpose(Purpose::Split);
         let all = group.all_gather_bytes(&own)?;
-        let members = self.color_members(&all);
+        let members = self.members_of_color(&all);
         let world = &self.inner.world;
         // The parts connect over a world, whose error type cannot represent every error of a group.
         let failure = Arc::new(Mutex::new(None));
@@ -240,13 +240,13 @@ impl Group {
             return part.end(None).map(|()| None).map_err(|error| restore(error.into()));
         }
         let choice = with_backend!(GroupConnection, &self.connection, rank => rank.backend_choice());
-        let part = Self::form_group(world, members, exchange, choice, false).map_err(restore)?;
+        let part = Self::form(world, members, exchange, choice, false).map_err(restore)?;
         part.set_timeout(self.timeout());
         Ok(Some(part))
     }
 
     /// The ranks with this rank's color, from all ranks' messages of [`split`](Self::split).
-    fn color_members(&self, all: &[Vec<u8>]) -> Members {
+    fn members_of_color(&self, all: &[Vec<u8>]) -> Members {
         let color = |message: &[u8]| message.get(..5).map(<[u8]>::to_vec);
         let own = all.get(self.rank()).map(Vec::as_slice).unwrap_or_default();
         let of_parent: Vec<usize> = all
@@ -314,7 +314,7 @@ impl Group {
         buffers: W,
         start: impl FnOnce(&B::Group, W) -> Work<W>,
     ) -> Work<W> {
-        match self.connection.backend_rank::<B::Group>() {
+        match self.connection.as_backend::<B::Group>() {
             Some(rank) => start(rank, buffers),
             None => Work::not_begun(other_memory(operation, self.backend()), Some(buffers)),
         }

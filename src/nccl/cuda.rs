@@ -241,7 +241,7 @@ impl Event {
         Ok(Self { raw: raw.map_err(Error::of_cuda("cuEventCreate"))?, context: Arc::clone(context) })
     }
 
-    pub(crate) fn event_context(&self) -> &CudaContext {
+    pub(crate) fn context(&self) -> &CudaContext {
         &self.context
     }
 

@@ -47,7 +47,7 @@ impl GpuStreams {
     }
 
     /// Registers a stream of the program, and makes it wait for the group's operations so far.
-    fn register_caller(&mut self, caller: &Arc<CudaStream>) -> Result<(), Error> {
+    fn register_stream(&mut self, caller: &Arc<CudaStream>) -> Result<(), Error> {
         if caller.context() != self.own.context() {
             return Err(Error::Buffer(format!(
                 "memory of device {} in a group on device {}: use memory of the group's device",
@@ -220,7 +220,7 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
     }
 
     fn register(streams: &mut GpuStreams, view: &CudaView<'_, T>) -> Result<(), Error> {
-        streams.register_caller(view.stream())
+        streams.register_stream(view.stream())
     }
 
     fn zeros(side: &mut OnGroup<'_, GpuStreams>, len: usize) -> Result<Self, Error> {

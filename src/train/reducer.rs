@@ -252,7 +252,7 @@ impl<B: Bucket> Reducer<B> {
         self.slots.as_group()
     }
 
-    fn add_gradient(&mut self, index: usize, gradient: B::View<'_>) -> Result<(), Error> {
+    fn accept_gradient(&mut self, index: usize, gradient: B::View<'_>) -> Result<(), Error> {
         self.admit_call()?;
         let len = self.expect_gradient(index)?;
         let given = B::view_len(&gradient);
@@ -261,14 +261,14 @@ impl<B: Bucket> Reducer<B> {
         }
         self.register_gradient(&gradient)?;
         self.begin_step()?;
-        self.write_gradient(index, |slot, side, range| slot.put_gradient(side, range.start, &gradient))
+        self.write_and_start(index, |slot, side, range| slot.put_gradient(side, range.start, &gradient))
     }
 
     fn ready_zero(&mut self, index: usize) -> Result<(), Error> {
         self.admit_call()?;
         self.expect_gradient(index)?;
         self.begin_step()?;
-        self.write_gradient(index, |slot, side, range| slot.clear_gradient(side, range))
+        self.write_and_start(index, |slot, side, range| slot.clear_gradient(side, range))
     }
 
     fn finish_step(&mut self) -> Result<(), Error> {
@@ -328,7 +328,7 @@ impl<B: Bucket> Reducer<B> {
     }
 
     /// Writes a gradient into its bucket, and starts the buckets that may start then.
-    fn write_gradient(
+    fn write_and_start(
         &mut self,
         index: usize,
         write: impl FnOnce(&mut BucketSlot<B>, &OnProgram<'_, B::Streams>, Range<usize>) -> Result<(), Error>,
@@ -455,7 +455,7 @@ impl<B: Bucket> Step<'_, B> {
     /// # Errors
     /// See [`Reducer`].
     pub fn ready(&mut self, index: usize, gradient: B::View<'_>) -> Result<(), Error> {
-        self.reducer.add_gradient(index, gradient)
+        self.reducer.accept_gradient(index, gradient)
     }
 
     /// Notes that parameter `index` has no gradient on this rank in this step; it counts as zero in the

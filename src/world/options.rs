@@ -145,7 +145,7 @@ pub struct Rejoin {
 pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 impl Options {
-    pub(crate) fn bounded_options(&self) -> Self {
+    pub(crate) fn bounded(&self) -> Self {
         Self { timeout: self.timeout.min(YEAR), heartbeat: self.heartbeat.min(YEAR), ..self.clone() }
     }
 

@@ -114,7 +114,7 @@ impl Part {
     /// [`Error::RankFailed`] if another rank has failed.
     pub fn new(world: &Handle, ranks: &[usize]) -> Result<Arc<Self>, Error> {
         let own = ListSummary::new(ranks, world.position()).to_bytes();
-        let members = Members::divide_ranks(world.rank(), ranks, &world.all_gather(&own)?)?;
+        let members = Members::from_messages(world.rank(), ranks, &world.all_gather(&own)?)?;
         let exchange = Arc::clone(world);
         let exchange = Box::new(move |mine: &[u8]| exchange.all_gather(mine));
         Ok(Self::of_members(Arc::clone(world), members, exchange))
@@ -173,7 +173,7 @@ impl Members {
     }
 
     /// The part of `rank` with these ranks, from the messages of all ranks of the world.
-    fn divide_ranks(rank: usize, ranks: &[usize], messages: &[Vec<u8>]) -> Result<Self, Error> {
+    fn from_messages(rank: usize, ranks: &[usize], messages: &[Vec<u8>]) -> Result<Self, Error> {
         let summaries: Option<Vec<ListSummary>> =
             messages.iter().map(|message| ListSummary::from_bytes(message)).collect();
         let summaries = summaries.filter(|all| ListSummary::divide_world(all)).ok_or_else(|| {

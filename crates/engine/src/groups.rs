@@ -129,7 +129,7 @@ impl Groups {
     }
 
     /// The position of the first rank of each group, and the ranks of the group.
-    pub(crate) fn iter_groups(&self) -> impl Iterator<Item = (GroupPosition, &[usize])> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (GroupPosition, &[usize])> {
         self.groups.iter().map(|group| {
             (GroupPosition { rank: 0, ranks: group.ranks.len(), color: group.color }, &group.ranks[..])
         })
@@ -165,7 +165,7 @@ mod tests {
     }
 
     fn members(groups: &Groups) -> Vec<&[usize]> {
-        groups.iter_groups().map(|(_, ranks)| ranks).collect()
+        groups.iter().map(|(_, ranks)| ranks).collect()
     }
 
     #[test]

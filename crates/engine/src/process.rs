@@ -47,18 +47,18 @@ impl Process {
     ///
     /// # Errors
     /// When the signal thread cannot be started.
-    pub fn start_process() -> io::Result<Self> {
+    pub fn start() -> io::Result<Self> {
         let salvage = Salvage::default();
-        let interrupt = Interrupt::install_interrupt(salvage.clone())?;
+        let interrupt = Interrupt::install(salvage.clone())?;
         Ok(Self { choices: RecordedChoices::default(), salvage, interrupt })
     }
 
     /// Starts a process for measurements. Prepares the record of NCCL's choices for requests like this one
     /// ([`Request::log_choices`]), which may set environment variables, then does the same as
-    /// [`Process::start_process`]. Call it before NCCL is loaded.
+    /// [`Process::start`]. Call it before NCCL is loaded.
     ///
     /// # Errors
-    /// The errors of [`Process::start_process`].
+    /// The errors of [`Process::start`].
     pub fn start_for(request: &Request) -> io::Result<Self> {
         let leads = Started::detect().rank.is_none_or(|rank| rank == 0);
         let (sources, note) = if leads && request.backend.may_use_gpus() {
@@ -67,7 +67,7 @@ impl Process {
             Default::default()
         };
         // Not before: it starts a thread.
-        let process = Self::start_process()?;
+        let process = Self::start()?;
         Ok(Self { choices: RecordedChoices { sources: Mutex::new(sources), note }, ..process })
     }
 
@@ -98,12 +98,12 @@ impl Joined {
     }
 
     /// Returns the request to stop, set by signals.
-    pub fn signal_interrupt(&self) -> &Interrupt {
+    pub fn interrupt(&self) -> &Interrupt {
         &self.interrupt
     }
 
     /// Returns the object for saving the results at an early end of this process.
-    pub fn result_salvage(&self) -> &Salvage {
+    pub fn salvage(&self) -> &Salvage {
         &self.salvage
     }
 

@@ -45,7 +45,7 @@ impl Observer for Recorded {
 
 #[test]
 fn a_process_measures_one_pair_of_its_ranks_after_the_other() {
-    let process = Process::start_process().unwrap().join_world(world::single());
+    let process = Process::start().unwrap().join_world(world::single());
     let mut bench = Bench::open(&process, None);
     let recorded = Arc::new(Recorded::default());
     let request = |test, pair| PairRequest {

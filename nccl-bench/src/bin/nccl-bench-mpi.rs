@@ -23,6 +23,6 @@ fn join(request: &JoinRequest) -> Result<world::Handle, Stop> {
     // MPI waits for its ranks without a limit of its own. Thousands of ranks may need minutes.
     let is_given = request.timeout.is_some() || std::env::var_os("NCCL_BENCH_TIMEOUT").is_some();
     let limit = if is_given { options.timeout } else { options.timeout.max(LONGEST_START) };
-    let _limited = TimeLimit::start_limit(limit, "starting MPI", "-T, NCCL_BENCH_TIMEOUT")?;
+    let _limited = TimeLimit::start(limit, "starting MPI", "-T, NCCL_BENCH_TIMEOUT")?;
     world::from_environment(&options).map_err(mpi_exec::error_to_stop)
 }

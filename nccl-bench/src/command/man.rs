@@ -66,7 +66,7 @@ impl super::Command for Man {
             return print_text(&String::from_utf8_lossy(&page.text));
         };
         let written = write_pages(context.root, folder, matches.get_flag(FORCE))
-            .map_err(|error| ExitError::refuse_with(format!("{error:#}")))?;
+            .map_err(|error| ExitError::refused(format!("{error:#}")))?;
         print_text(&path_lines(&written))
     }
 }

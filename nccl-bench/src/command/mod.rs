@@ -50,7 +50,7 @@ pub trait Command {
 /// # Errors
 /// [`Stop::Failed`] when no thread can be started.
 pub(crate) fn take_over_signals() -> Result<(), Stop> {
-    Interrupt::install_interrupt(Salvage::default())?;
+    Interrupt::install(Salvage::default())?;
     Ok(())
 }
 

@@ -54,7 +54,7 @@ pub(crate) fn rank(steps: &str) {
         }
     });
     rescue.watch_world(&*process);
-    let mut watch = Watchdog::start_watchdog(&process, Some(Duration::from_secs(2)), &rescue).unwrap();
+    let mut watch = Watchdog::start(&process, Some(Duration::from_secs(2)), &rescue).unwrap();
     watch.begin_step("looking for devices");
     if steps[0] == format!("early@{}", process.rank()) {
         thread::sleep(Duration::from_secs(600));

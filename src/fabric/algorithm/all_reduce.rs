@@ -7,7 +7,7 @@ use crate::fabric::selection::Algorithm;
 
 pub(super) fn build_schedule(algorithm: Algorithm, spec: Spec) -> Schedule<Spec> {
     let (pipeline, ranks) = (spec.segment_pipeline(), spec.at.ranks);
-    let chunk = || spec.vector_segments().split_part(0, ranks).largest_len();
+    let chunk = || spec.vector_segments().split_part(0, ranks).largest_bytes();
     let fold = Fold::new(spec.at);
     match algorithm {
         // SAFETY: one round; each peer has a part of the scratch memory of its own, and the result is written
@@ -29,7 +29,7 @@ pub(super) fn build_schedule(algorithm: Algorithm, spec: Spec) -> Schedule<Spec>
                 spec,
                 pipeline,
                 rounds,
-                spec.vector_segments().largest_len(),
+                spec.vector_segments().largest_bytes(),
                 fill_rabenseifner_round,
             )
             .into_ordered()
@@ -168,11 +168,11 @@ fn fill_rabenseifner_round(spec: &Spec, segment: usize, number: usize, round: &m
     let fold = Fold::new(spec.at);
     let chunks = spec.vector_segments().split_part(segment, fold.workers);
     if number < fold.outer_rounds() {
-        return fold.fill_round_before(chunks.part_start(0), chunks.parts_len(0, fold.workers), round);
+        return fold.fill_round_before(chunks.part_start(0), chunks.parts_bytes(0, fold.workers), round);
     }
     let step = number - fold.outer_rounds();
     if step >= 2 * fold.step_count() {
-        return fold.fill_round_after(chunks.part_start(0), chunks.parts_len(0, fold.workers), round);
+        return fold.fill_round_after(chunks.part_start(0), chunks.parts_bytes(0, fold.workers), round);
     }
     if fold.is_represented() {
         return;
@@ -185,7 +185,7 @@ fn fill_rabenseifner_round(spec: &Spec, segment: usize, number: usize, round: &m
         (fold.rank_of(me ^ distance), me / distance * distance, (me ^ distance) / distance * distance);
     let (own, other) = (chunks.part_start(mine), chunks.part_start(theirs));
     let (own_len, other_len) =
-        (chunks.parts_len(mine, mine + distance), chunks.parts_len(theirs, theirs + distance));
+        (chunks.parts_bytes(mine, mine + distance), chunks.parts_bytes(theirs, theirs + distance));
     if !reduces {
         round.receive_message(peer, target_at(other), other_len);
         return round.send_message(peer, target_at(own), own_len);

@@ -29,7 +29,7 @@ impl Parts<'_> {
     }
 
     /// Bytes of the longest part.
-    fn longest_len(&self) -> usize {
+    fn longest_bytes(&self) -> usize {
         match self {
             Self::Equal(len) => *len,
             Self::Ranges { ranges, element_size } => {
@@ -57,7 +57,7 @@ impl AllToAllSpec<'_> {
     /// Segments of the longest part. Their number may differ between ranks: only the sender and the receiver
     /// of a part need the same segments of it.
     fn part_pipeline(&self) -> Pipeline {
-        let longest = self.sent.longest_len().max(self.received.longest_len());
+        let longest = self.sent.longest_bytes().max(self.received.longest_bytes());
         Pipeline { segments: longest.div_ceil(self.segment.max(1)).max(1), in_flight: self.in_flight }
     }
 
@@ -185,7 +185,7 @@ fn in_one_buffer(message: &AllToAllSpec<'_>, segment: usize, _number: usize, rou
 /// Bruck's algorithm, for parts of one length: every part travels the distance to its rank in steps of powers
 /// of two, together with others: lg p messages, rounded up, n/2 lg p bytes.
 fn fill_bruck_round(message: &AllToAllSpec<'_>, _segment: usize, number: usize, round: &mut Round) {
-    let (at, part) = (message.at, message.received.longest_len());
+    let (at, part) = (message.at, message.received.longest_bytes());
     let RankPosition { rank, ranks, .. } = at;
     // Send and receive buffer in scratch memory, behind the parts. At most half of the distances have a given
     // bit.

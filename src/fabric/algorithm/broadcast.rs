@@ -29,7 +29,7 @@ impl Spec {
     }
 
     /// Copies the root's segment to its target.
-    fn keep_vector(&self, offset: usize, len: usize, round: &mut Round) {
+    fn copy_own_vector(&self, offset: usize, len: usize, round: &mut Round) {
         if self.at.is_root() {
             round.copy_meanwhile(source_at(offset), target_at(offset), len);
         }
@@ -46,7 +46,7 @@ fn fill_direct_round(spec: &Spec, segment: usize, _number: usize, round: &mut Ro
     for to in (1..at.ranks).map(|distance| at.rank_above(distance)) {
         round.send_message(to, source_at(start), len);
     }
-    spec.keep_vector(start, len, round);
+    spec.copy_own_vector(start, len, round);
 }
 
 /// Down a binomial tree: lg p messages, rounded up; n lg p bytes.
@@ -64,7 +64,7 @@ fn fill_binomial_round(spec: &Spec, segment: usize, number: usize, round: &mut R
         round.send_message(at.rank_of(me + have), spec.sent_location(start), len);
     }
     if number == 0 {
-        spec.keep_vector(start, len, round);
+        spec.copy_own_vector(start, len, round);
     }
 }
 
@@ -75,11 +75,11 @@ fn fill_ring_round(spec: &Spec, segment: usize, number: usize, round: &mut Round
     let chunks = spec.vector_segments().split_part(segment, at.ranks);
     let me = at.tree_number();
     if number == 0 {
-        spec.keep_vector(chunks.part_start(0), chunks.parts_len(0, at.ranks), round);
+        spec.copy_own_vector(chunks.part_start(0), chunks.parts_bytes(0, at.ranks), round);
     }
     if number < at.tree_steps() {
         let step = at.tree_steps() - 1 - number;
-        let subtree = |number: usize| chunks.parts_len(number, number + at.subtree_size(number));
+        let subtree = |number: usize| chunks.parts_bytes(number, number + at.subtree_size(number));
         if let Some(parent) = at.parent_at(step) {
             round.receive_message(at.rank_of(parent), target_at(chunks.part_start(me)), subtree(me));
         }
@@ -102,14 +102,14 @@ fn fill_ring_round(spec: &Spec, segment: usize, number: usize, round: &mut Round
         round.receive_message(
             at.rank_of(before),
             target_at(chunks.part_start(take)),
-            chunks.parts_len(take, take + 1),
+            chunks.parts_bytes(take, take + 1),
         );
     }
     if !has(after, give) {
         round.send_message(
             at.rank_of(after),
             spec.sent_location(chunks.part_start(give)),
-            chunks.parts_len(give, give + 1),
+            chunks.parts_bytes(give, give + 1),
         );
     }
 }

@@ -10,7 +10,7 @@ pub(super) fn build_schedule(algorithm: Algorithm, spec: Spec) -> Schedule<Spec>
     let segments = spec.vector_segments();
     match algorithm {
         Algorithm::Pairwise => {
-            let scratch_len = segments.split_part(0, spec.at.ranks).largest_len() * (spec.at.ranks - 1);
+            let scratch_len = segments.split_part(0, spec.at.ranks).largest_bytes() * (spec.at.ranks - 1);
             // SAFETY: the first round receives into scratch memory, a part for each peer; in the second the
             // root receives the other ranks' chunks of the target and sends nothing. Segments are disjoint.
             unsafe { Schedule::new(spec, spec.segment_pipeline(), 2, scratch_len, fill_pairwise_round) }
@@ -22,7 +22,7 @@ pub(super) fn build_schedule(algorithm: Algorithm, spec: Spec) -> Schedule<Spec>
                 spec,
                 spec.segment_pipeline(),
                 spec.at.tree_steps(),
-                2 * segments.largest_len(),
+                2 * segments.largest_bytes(),
                 fill_binomial_round,
             )
         },
@@ -35,7 +35,7 @@ fn fill_binomial_round(spec: &Spec, segment: usize, number: usize, round: &mut R
     let (at, segments) = (spec.at, spec.vector_segments());
     let (start, len) = segments.part_span(segment);
     let partial = if at.is_root() { target_at(start) } else { scratch_at(0) };
-    let arrived = scratch_at(segments.largest_len());
+    let arrived = scratch_at(segments.largest_bytes());
     if let Some(child) = at.child_at(number) {
         round.receive_message(at.rank_of(child), arrived, len);
         round.combine_after(partial, if number == 0 { source_at(start) } else { partial }, arrived, len);

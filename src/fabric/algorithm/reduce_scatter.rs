@@ -9,7 +9,7 @@ use crate::fabric::selection::Algorithm;
 
 pub(super) fn build_schedule(algorithm: Algorithm, spec: Spec) -> Schedule<Spec> {
     let ranks = spec.at.ranks;
-    let largest = spec.vector_segments().largest_len();
+    let largest = spec.vector_segments().largest_bytes();
     match algorithm {
         // SAFETY: receives into an unsent part of the scratch memory; the first round sends from the source,
         // later rounds from the scratch memory. The result is written when all sends are over.
@@ -75,7 +75,7 @@ fn recursive_halving(spec: &Spec, _segment: usize, number: usize, round: &mut Ro
 fn fill_ring_round(spec: &Spec, segment: usize, number: usize, round: &mut Round) {
     let (at, segments, block) = (spec.at, spec.vector_segments(), spec.byte_count());
     let (start, len) = segments.part_span(segment);
-    let half = |number: usize| scratch_at(number % 2 * segments.largest_len());
+    let half = |number: usize| scratch_at(number % 2 * segments.largest_bytes());
     let take = at.rank_below((number + 2) % at.ranks);
     let own = source_at(take * block + start);
     round.receive_message(at.rank_below(1), half(number), len);

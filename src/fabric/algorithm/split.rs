@@ -37,13 +37,13 @@ impl Split {
     }
 
     /// Bytes of the parts `first..end` together.
-    pub(crate) fn parts_len(&self, first: usize, end: usize) -> usize {
+    pub(crate) fn parts_bytes(&self, first: usize, end: usize) -> usize {
         self.part_start(end) - self.part_start(first)
     }
 
     /// Start of part `index`, and its bytes.
     pub(crate) fn part_span(&self, index: usize) -> (usize, usize) {
-        (self.part_start(index), self.parts_len(index, index + 1))
+        (self.part_start(index), self.parts_bytes(index, index + 1))
     }
 
     /// All parts: start and bytes.
@@ -57,7 +57,7 @@ impl Split {
     }
 
     /// Bytes of the largest part.
-    pub(crate) fn largest_len(&self) -> usize {
+    pub(crate) fn largest_bytes(&self) -> usize {
         self.element_count(0) * self.element_size
     }
 

@@ -124,10 +124,7 @@ impl SharedSegment {
     ///
     /// # Errors
     /// The errors of the world; [`world::Error::Mismatch`] if another rank has this rank's number.
-    pub(crate) fn create_segment(
-        world: &dyn World,
-        oversubscribed: bool,
-    ) -> Result<Option<Self>, world::Error> {
+    pub(crate) fn create(world: &dyn World, oversubscribed: bool) -> Result<Option<Self>, world::Error> {
         let (rank, ranks) = (world.rank(), world.size());
         if !(2..=MAX_RANKS).contains(&ranks) {
             return Ok(None);

@@ -155,7 +155,7 @@ impl TaggedEndpoint {
 
     /// Descriptor to sleep on until there is something to do, if the provider has one. Also none while a call
     /// waits for room in the library: the room need not make it ready.
-    pub(super) fn ready_descriptor(&self) -> Option<RawFd> {
+    pub(super) fn wait_descriptor(&self) -> Option<RawFd> {
         self.objects.descriptor.filter(|_| self.deferred.is_empty())
     }
 

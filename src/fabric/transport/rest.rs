@@ -65,7 +65,7 @@ impl Rest {
     /// now.
     pub(super) fn sleep_on(&mut self, endpoints: &[TaggedEndpoint]) {
         self.descriptors.clear();
-        for descriptor in endpoints.iter().filter_map(TaggedEndpoint::ready_descriptor) {
+        for descriptor in endpoints.iter().filter_map(TaggedEndpoint::wait_descriptor) {
             self.descriptors.push(libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 });
         }
         let can_rely = self.descriptors.len() == endpoints.len() && self.futile_wakes < MAX_FUTILE_WAKES;

@@ -217,8 +217,8 @@ impl GpuGroup {
                 Work::not_begun(error, Some(buffers))
             }
             Err(error) => {
-                // Not returned: after a failure NCCL may still use them. Freed before the failure is reported,
-                // since the report runs code of the program.
+                // Not returned: after a failure NCCL may still use them. Freed before the failure is
+                // reported, since the report runs code of the program.
                 cuda::drop_in_order(&contexts, buffers);
                 Work::not_begun(
                     if error.is_refusal() { error } else { self.rank.watch.stop_with(error) },
@@ -258,7 +258,7 @@ impl GpuGroup {
         // NCCL's layer takes errors that cudarc has noted for those of the operation's buffers.
         let queued = cuda::without_noted(self.rank.stream.context(), || match call(communicator) {
             Ok(()) => self.compare_steps(communicator, first),
-            Err(error) => Err(refusal_error(error)),
+            Err(error) => Err(error_of_call(error)),
         });
         let queued = queued.and_then(|comparison| Mark::record_work(&self.rank.stream, comparison));
         self.rank.watch.leave_call(queued.as_ref());
@@ -289,7 +289,7 @@ impl GpuGroup {
 }
 
 /// The error of a call of NCCL; a refusal if nothing was sent.
-fn refusal_error(error: nccl::Error) -> Error {
+fn error_of_call(error: nccl::Error) -> Error {
     use nccl::Error as Nccl;
     match error {
         Nccl::Nccl { .. }

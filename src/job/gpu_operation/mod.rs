@@ -111,7 +111,7 @@ impl<B> UnderWay<B> for GpuOperation<B> {
     }
 
     fn wait_for_result(mut self) -> Result<B, WorkError<B>> {
-        self.watch.stop_on_error(cuda::bind_context(self.mark.event.event_context()))?;
+        self.watch.stop_on_error(cuda::bind_context(self.mark.event.context()))?;
         let start = Instant::now();
         let result = loop {
             if let Some(result) = self.poll_end() {
@@ -142,7 +142,7 @@ impl<B> UnderWay<B> for GpuOperation<B> {
     }
 
     fn poll_result(&mut self, waker: &Waker) -> Poll<Result<B, WorkError<B>>> {
-        if let Err(error) = self.watch.stop_on_error(cuda::bind_context(self.mark.event.event_context())) {
+        if let Err(error) = self.watch.stop_on_error(cuda::bind_context(self.mark.event.context())) {
             return Poll::Ready(Err(error.into()));
         }
         // Registered before the query, so that an end in between is not missed.

@@ -30,9 +30,10 @@ pub(crate) struct FirstCall {
     pub(crate) step: u64,
 }
 
-/// Memory of comparisons that have ended, for the next ones. A thread of the group ends them, and must not free
-/// the memory: cudarc takes an error that it has noted, and notes it again, and a call of the program in
-/// between would return it as its own. Leaked if the group's stream is captured at the end, or cannot be asked.
+/// Memory of comparisons that have ended, for the next ones. A thread of the group ends them, and must not
+/// free the memory: cudarc takes an error that it has noted, and notes it again, and a call of the program
+/// in between would return it as its own. Leaked if the group's stream is captured at the end, or cannot be
+/// asked.
 pub(crate) struct SpareMemory {
     numbers: Mutex<Vec<CudaSlice<u64>>>,
     /// The group's stream.
@@ -80,7 +81,7 @@ impl Comparison {
     }
 
     /// The error of ranks in different steps, which have their numbers in the group. The reduction has ended.
-    pub(super) fn step_difference(&self) -> Result<Option<&Error>, Error> {
+    pub(super) fn find_mismatch(&self) -> Result<Option<&Error>, Error> {
         if self.result.get().is_none() {
             let [last, first] = decode_steps(self.read_numbers()?);
             let differ = last.0 != first.0;

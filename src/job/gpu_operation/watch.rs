@@ -112,7 +112,7 @@ impl GroupWatch {
         // The numbers of steps, too, can be undefined after a failure of the job.
         if let Some(comparison) =
             mark.comparison.as_ref().filter(|_| is_complete && self.world.check().is_ok())
-            && let Some(error) = comparison.step_difference()?
+            && let Some(error) = comparison.find_mismatch()?
         {
             // The ranks of other groups do not compare it.
             self.world.fail(world::Reason::from(error));

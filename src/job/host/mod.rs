@@ -98,7 +98,7 @@ impl HostGroup {
     }
 
     /// Runs an operation on this thread.
-    fn run_on_thread<R>(
+    fn run_here<R>(
         &self,
         call: impl FnOnce(&mut fabric::Communicator) -> Result<R, fabric::Error>,
     ) -> Result<R, Error> {
@@ -134,19 +134,19 @@ impl GroupBackend for HostGroup {
     }
 
     fn run_barrier(&self) -> Result<(), Error> {
-        self.run_on_thread(fabric::Communicator::barrier)
+        self.run_here(fabric::Communicator::barrier)
     }
 
     fn all_reduce_in_place<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
-        self.run_on_thread(|communicator| communicator.all_reduce_in_place(data, op))
+        self.run_here(|communicator| communicator.all_reduce_in_place(data, op))
     }
 
     fn broadcast_in_place<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
-        self.run_on_thread(|communicator| communicator.broadcast_in_place(data, root))
+        self.run_here(|communicator| communicator.broadcast_in_place(data, root))
     }
 
     fn all_gather_bytes(&self, mine: &[u8], _: Option<&Handle>) -> Result<Vec<Vec<u8>>, Error> {
-        let gathered = self.with_default_purpose(Purpose::Messages).run_on_thread(|communicator| {
+        let gathered = self.with_default_purpose(Purpose::Messages).run_here(|communicator| {
             gather_messages(mine, |part| {
                 let mut whole = vec![0; part.len() * communicator.size()];
                 communicator.all_gather(part, &mut whole)?;

@@ -59,7 +59,7 @@ impl Communicator {
         let ranks: Vec<_> = streams.iter().enumerate().map(rank).collect();
         // Non-blocking ones may still be connecting after the end of the group.
         let pending = Pending::start_group(Some(library), [], ranks, |rank, _| rank.start_init())?;
-        pending.into_iter().map(Pending::join_whole).collect()
+        pending.into_iter().map(Pending::wait_for_rank).collect()
     }
 }
 
@@ -99,14 +99,14 @@ impl Builder<'_> {
     ///   2.23; [`Error::InsideGroup`]: see [`Communicator::init_all`].
     /// - [`Error::Nccl`], [`Error::Deadline`] if connecting fails.
     pub fn init(self) -> Result<Communicator, Error> {
-        Pending::start_pending(INIT, || self.start_init())?.join_whole()
+        Pending::start(INIT, || self.start_init())?.wait_for_rank()
     }
 
     /// Like [`init`](Self::init), but returns immediately: NCCL connects on a thread of its own
     /// (`Config::blocking(false)`).
     pub fn init_pending(mut self) -> Result<Pending, Error> {
         self.config = self.config.blocking(false);
-        Pending::start_pending(INIT, || self.start_init())
+        Pending::start(INIT, || self.start_init())
     }
 
     /// Joins a [growing](Communicator::grow) communicator as a new rank, with the id of
@@ -119,7 +119,7 @@ impl Builder<'_> {
             // SAFETY: see `start_with`; a joining rank has no communicator yet.
             unsafe { raw.ncclCommGrow(ptr::null_mut(), size, &id, rank, slot, config) }
         };
-        Pending::start_pending(GROW, || self.start_with(GROW, call))?.join_whole()
+        Pending::start(GROW, || self.start_with(GROW, call))?.wait_for_rank()
     }
 
     fn start_init(mut self) -> Started {

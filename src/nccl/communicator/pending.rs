@@ -86,10 +86,7 @@ impl Drop for Origin {
 }
 
 impl Pending {
-    pub(super) fn start_pending(
-        operation: &'static str,
-        start: impl FnOnce() -> Started,
-    ) -> Result<Self, Error> {
+    pub(super) fn start(operation: &'static str, start: impl FnOnce() -> Started) -> Result<Self, Error> {
         nccl_group::forbid_group(operation)?;
         let (pending, result) = start()?;
         result.map(|()| pending)
@@ -160,13 +157,13 @@ impl Pending {
     }
 
     /// Waits for at most [`Config::deadline`](super::Config::deadline).
-    pub(super) fn join_whole(self) -> Result<Communicator, Error> {
+    pub(super) fn wait_for_rank(self) -> Result<Communicator, Error> {
         let operation = self.operation;
-        self.join_part()?.ok_or(Error::Aborted { operation })
+        self.wait_for_part()?.ok_or(Error::Aborted { operation })
     }
 
-    /// Like [`join_whole`](Self::join_whole); `None` if NCCL has created no communicator for this rank.
-    pub(super) fn join_part(self) -> Result<Option<Communicator>, Error> {
+    /// Like [`wait_for_rank`](Self::wait_for_rank); `None` if NCCL has created no communicator for this rank.
+    pub(super) fn wait_for_part(self) -> Result<Option<Communicator>, Error> {
         let limit = self.communicator.handle.config.deadline;
         self.finish_within(limit)
     }

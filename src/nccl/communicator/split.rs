@@ -129,20 +129,18 @@ impl Communicator {
     /// [`Error::TooOld`] for the configuration; [`Error::Nccl`]; [`Error::Deadline`]; [`Error::InsideGroup`];
     /// [`Error::Aborted`], [`Error::Unusable`].
     pub fn split(&self, split: &Split) -> Result<Self, Error> {
-        self.split_pending(split)?.join_whole()
+        self.split_pending(split)?.wait_for_rank()
     }
 
     /// Takes part in a [`split`](Self::split) of the other ranks without a communicator of its own.
     pub fn split_none(&self) -> Result<(), Error> {
-        Pending::start_pending(SPLIT, || self.start_split(None, &mut self.lock_guards()))?
-            .join_part()
-            .map(drop)
+        Pending::start(SPLIT, || self.start_split(None, &mut self.lock_handle()))?.wait_for_part().map(drop)
     }
 
     /// Like [`split`](Self::split), but does not wait on a non-blocking communicator. The communicator
     /// accepts no operations until the split is done.
     pub fn split_pending(&self, split: &Split) -> Result<Pending, Error> {
-        Pending::start_pending(SPLIT, || self.start_split(Some(split), &mut self.lock_guards()))
+        Pending::start(SPLIT, || self.start_split(Some(split), &mut self.lock_handle()))
     }
 
     /// [`split`](Self::split) for several ranks in one thread, of the same library ([`Error::WrongLibrary`]).
@@ -152,7 +150,7 @@ impl Communicator {
     ) -> Result<Vec<Option<Self>>, Error> {
         let pending =
             start_all(SPLIT, ranks, |rank, split, guards| rank.start_split(split.as_ref(), guards))?;
-        pending.into_iter().map(Pending::join_part).collect()
+        pending.into_iter().map(Pending::wait_for_part).collect()
     }
 
     /// Creates a communicator without some ranks, on this one's stream (`ncclCommShrink`, NCCL 2.27). All
@@ -172,12 +170,12 @@ impl Communicator {
     /// [`Error::Argument`] for an empty list, this rank, or an invalid one; [`Error::MissingSymbol`] before
     /// NCCL 2.27; otherwise the errors of [`split`](Self::split).
     pub fn shrink(&self, shrink: &Shrink) -> Result<Self, Error> {
-        self.shrink_pending(shrink)?.join_whole()
+        self.shrink_pending(shrink)?.wait_for_rank()
     }
 
     /// Non-blocking [`shrink`](Self::shrink): see [`split_pending`](Self::split_pending).
     pub fn shrink_pending(&self, shrink: &Shrink) -> Result<Pending, Error> {
-        Pending::start_pending(SHRINK, || self.start_shrink(shrink, &mut self.lock_guards()))
+        Pending::start(SHRINK, || self.start_shrink(shrink, &mut self.lock_handle()))
     }
 
     /// [`shrink`](Self::shrink) for several remaining ranks in one thread, of the same library
@@ -188,7 +186,7 @@ impl Communicator {
     ) -> Result<Vec<Self>, Error> {
         let ranks = ranks.into_iter().map(|rank| (rank, ()));
         let pending = start_all(SHRINK, ranks, |rank, (), guards| rank.start_shrink(shrink, guards))?;
-        pending.into_iter().map(Pending::join_whole).collect()
+        pending.into_iter().map(Pending::wait_for_rank).collect()
     }
 
     /// Creates an id for one [`grow`](Self::grow), to be sent to the new ranks (`ncclCommGetUniqueId`, NCCL
@@ -233,15 +231,15 @@ impl Communicator {
     /// [`Error::Rank`] unless the size is larger than this communicator's; otherwise the errors of
     /// [`split`](Self::split).
     pub fn grow(&self, grow: &Grow) -> Result<Self, Error> {
-        self.grow_pending(grow)?.join_whole()
+        self.grow_pending(grow)?.wait_for_rank()
     }
 
     /// Non-blocking [`grow`](Self::grow): see [`split_pending`](Self::split_pending).
     pub fn grow_pending(&self, grow: &Grow) -> Result<Pending, Error> {
-        Pending::start_pending(GROW, || self.start_grow(grow, &mut self.lock_guards()))
+        Pending::start(GROW, || self.start_grow(grow, &mut self.lock_handle()))
     }
 
-    fn lock_guards(&self) -> Guards<'_> {
+    fn lock_handle(&self) -> Guards<'_> {
         Guards::lock_all([&*self.handle])
     }
 

@@ -261,7 +261,7 @@ impl Window {
 
     /// Checks a write of `len` elements at element `offset` of another rank's window, and returns NCCL's
     /// handle and the offset in bytes.
-    pub(crate) fn write_target<T: Element>(
+    pub(crate) fn check_put<T: Element>(
         &self,
         operation: &'static str,
         communicator: &Communicator,

@@ -307,7 +307,7 @@ pub trait Collectives<'b>: Sized {
     ) -> Result<(), Error> {
         let call = self.call();
         let (window, offset) =
-            window.write_target::<S::Element>(PUT, call.communicator, offset, source.len())?;
+            window.check_put::<S::Element>(PUT, call.communicator, offset, source.len())?;
         call.submit_operation(
             OperationKind::Put(signal, PeerWindow(window), offset),
             source.len(),

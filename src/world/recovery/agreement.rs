@@ -238,7 +238,7 @@ impl<'a> Caller<'a> {
     }
 
     fn place_in(&self, decision: &Decision) -> Result<Arc<Site>, Error> {
-        self.site.site_after(decision, self.ranks).ok_or_else(|| self.left_out(decision.members.len()))
+        self.site.after(decision, self.ranks).ok_or_else(|| self.left_out(decision.members.len()))
     }
 
     fn meeting_config(&self, leader: usize, decision: &Decision, rank: usize) -> RendezvousConfig {

@@ -80,7 +80,7 @@ impl Site {
 
     /// Returns the place in the next world of a decision's members, with `ranks` ranks per process; `None` if
     /// this process is not a member.
-    pub(super) fn site_after(&self, decision: &Decision, ranks: usize) -> Option<Arc<Self>> {
+    pub(super) fn after(&self, decision: &Decision, ranks: usize) -> Option<Arc<Self>> {
         let members = decision.members.iter().map(|&member| member as usize);
         let me = members.clone().position(|member| member == self.me)?;
         let processes = members.enumerate().map(|(number, member)| {

@@ -34,7 +34,7 @@ pub(super) struct Observer<'a> {
 
 impl Observer<'_> {
     pub(super) fn next_step(&self) -> NextStep {
-        if let Some(decision) = self.views.iter().filter_map(decided_view).find(|decision| decision.formed) {
+        if let Some(decision) = self.views.iter().filter_map(decision_of).find(|decision| decision.formed) {
             let decision = decision.clone();
             return if self.is_member(&decision) {
                 NextStep::Follow(decision)
@@ -45,7 +45,7 @@ impl Observer<'_> {
         let lower = self.views.iter().enumerate().take(self.me);
         match lower
             .filter(|(_, view)| has_called(view))
-            .map(|(index, view)| (index, decided_view(view)))
+            .map(|(index, view)| (index, decision_of(view)))
             .next()
         {
             Some((leader, Some(decision)))
@@ -103,7 +103,7 @@ fn first_member(decision: &Decision) -> Option<usize> {
     decision.members.first().map(|&member| member as usize)
 }
 
-fn decided_view(view: &Option<View>) -> Option<&Decision> {
+fn decision_of(view: &Option<View>) -> Option<&Decision> {
     match view {
         Some(View::State(ProcessState::Decided(decision))) => Some(decision),
         _ => None,

@@ -62,7 +62,7 @@ pub(crate) fn join_world(
     options: &Options,
     listener: Option<TcpListener>,
 ) -> Result<Tcp, Error> {
-    let options = options.bounded_options();
+    let options = options.bounded();
     let Connected { members, connections, address } = rendezvous::connect_ranks(config, &options, listener)?;
     let failed = |error: io::Error| {
         Error::Rendezvous(format!("rank {} cannot serve its connections: {error}", config.rank))

@@ -43,7 +43,7 @@ pub(crate) fn choose_backend(
     }
     // Not before the processes have joined their world: MPI_Init sets environment variables, which the CUDA
     // driver reads while it starts, and neither takes a lock.
-    let processes = exchange_discoveries(process, nccl::Gpus::find_gpus())?;
+    let processes = exchange_discoveries(process, nccl::Gpus::find())?;
     let without: Vec<String> = processes
         .iter()
         .enumerate()
@@ -90,7 +90,7 @@ pub(crate) fn choose_backend(
 
 /// The reason why this process cannot use GPUs with NCCL; `None` if it can.
 pub fn missing_gpus() -> Option<String> {
-    nccl::Gpus::find_gpus().err()
+    nccl::Gpus::find().err()
 }
 
 /// NCCL between GPUs, in turn with the baseline of `versus`.

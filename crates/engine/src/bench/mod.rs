@@ -139,7 +139,7 @@ impl<'a> Bench<'a> {
         request: impl Into<BenchRequest<'r>>,
         observer: Arc<dyn Observer>,
     ) -> Result<Verdict, Stop> {
-        let result = match self.process.signal_interrupt().requested_by_any(&**self.process.job_world()) {
+        let result = match self.process.interrupt().requested_by_any(&**self.process.job_world()) {
             Ok(Some(signal)) => return Ok(Verdict::Stopped(signal)),
             Ok(None) => self.measure_request(request.into(), &observer, AtFailure::EndRun),
             Err(error) => Err(Stop::Failed(error)),
@@ -170,7 +170,7 @@ impl<'a> Bench<'a> {
 
     /// Ends the process and the job.
     fn end_with_failure(&self, error: &anyhow::Error, observer: Arc<dyn Observer>) -> ! {
-        self.process.signal_interrupt().mark_done();
+        self.process.interrupt().mark_done();
         observer.report_failure(&format!("{error:#}"));
         // So that it removes files that it has only created.
         drop(observer);
@@ -198,9 +198,9 @@ impl<'a> Bench<'a> {
         let checked = checked.map_err(Stop::Refused);
         let prepared = checked.and_then(|()| if reports { observer.open_outputs() } else { Ok(()) });
         agree_on_options(world, prefix, options?, names, command, prepared)?;
-        let watchdog = Watchdog::start_watchdog(world, timeout, self.process.result_salvage())?;
+        let watchdog = Watchdog::start(world, timeout, self.process.salvage())?;
         let saved = Arc::clone(observer);
-        self.process.result_salvage().set_hook(move |outcome| saved.salvage_results(outcome));
+        self.process.salvage().set_hook(move |outcome| saved.salvage_results(outcome));
         let context = RunContext { process: self.process, observer: &**observer, at_failure };
         let mut result = match request {
             BenchRequest::Collectives(request) => self.measure_collectives(request, watchdog, &context),
@@ -213,7 +213,7 @@ impl<'a> Bench<'a> {
         {
             result = Err(Stop::Failed(error));
         }
-        self.process.result_salvage().remove_hook();
+        self.process.salvage().remove_hook();
         result
     }
 
@@ -263,7 +263,7 @@ impl<'a> Bench<'a> {
 
 impl Drop for Bench<'_> {
     fn drop(&mut self) {
-        self.process.signal_interrupt().mark_done();
+        self.process.interrupt().mark_done();
     }
 }
 
@@ -295,7 +295,7 @@ fn run_ranks(
 ) -> Result<Verdict, Stop> {
     let first = ranks[0].rank();
     let progress = watchdog.watch_ranks(ranks.iter().map(|rank| rank.rank()));
-    let salvage = context.process.result_salvage();
+    let salvage = context.process.salvage();
     let results: Vec<_> = thread::scope(|scope| {
         let mut threads = Vec::new();
         for (index, world) in ranks.iter().enumerate() {

@@ -43,7 +43,7 @@ pub(super) fn run_pairs(
     }
     drop(rank);
     // The reader of the results may have gone since the last size. No rank leaves before all have come here.
-    let stopped = stopped.max(context.process.signal_interrupt().requested_by_any(&**world)?);
+    let stopped = stopped.max(context.process.interrupt().requested_by_any(&**world)?);
     if leads {
         context.observer.finish_run(stopped.map_or(RunOutcome::Complete, interrupted_outcome))?;
     }

@@ -244,8 +244,8 @@ impl RankObserver for Reporter<'_> {
 
     fn stop_signal(&self) -> Option<Signal> {
         if self.leads && self.context.observer.is_closed() {
-            self.context.process.signal_interrupt().request_stop(Signal::SIGPIPE);
+            self.context.process.interrupt().request_stop(Signal::SIGPIPE);
         }
-        self.context.process.signal_interrupt().requested_signal()
+        self.context.process.interrupt().requested_signal()
     }
 }

@@ -49,10 +49,10 @@ impl Matrix {
             return Err(format!("{name} cannot be read: it is not a regular file"));
         }
         let text = fs::read_to_string(path).map_err(|error| format!("{name} cannot be read: {error}"))?;
-        Self::parse_matrix(&text, scale).map_err(|problem| format!("{name}: {problem}"))
+        Self::parse(&text, scale).map_err(|problem| format!("{name}: {problem}"))
     }
 
-    fn parse_matrix(text: &str, scale: f64) -> Result<Self, String> {
+    fn parse(text: &str, scale: f64) -> Result<Self, String> {
         let mut rows = Vec::new();
         for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
             let cell = |word: &str| match word.parse::<f64>() {
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_matrix_is_read_scaled_and_rounded_down() {
-        let matrix = Matrix::parse_matrix("0 100\n1e3 33\n\n", 2.0).unwrap();
+        let matrix = Matrix::parse("0 100\n1e3 33\n\n", 2.0).unwrap();
         assert_eq!(matrix, Matrix { rows: vec![vec![0, 192], vec![2000, 64]], scale: 2.0 });
         assert_eq!((matrix.rank_count(), matrix.busiest_bytes(2), matrix.busiest_bytes(1)), (2, 2064, 0));
         let traffic = Traffic::new(&Pattern::Matrix(matrix), 1, DataType::Float16, 2);
@@ -224,7 +224,7 @@ mod tests {
             ("-1", "line 1: '-1' is not a number of bytes"),
             ("nan", "'nan' is not a number"),
         ] {
-            let error = Matrix::parse_matrix(text, 1.0).unwrap_err();
+            let error = Matrix::parse(text, 1.0).unwrap_err();
             assert!(error.contains(problem), "{text}: {error}");
         }
     }

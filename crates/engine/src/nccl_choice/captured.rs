@@ -51,7 +51,7 @@ impl CapturedLog {
     ///
     /// # Errors
     /// When the system does not provide it.
-    pub fn log_place(&self) -> io::Result<LogPlace> {
+    pub fn place(&self) -> io::Result<LogPlace> {
         let known = self.0.metadata()?;
         let path = format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd());
         Ok(LogPlace { path, device: known.dev(), inode: known.ino() })
@@ -106,13 +106,13 @@ mod tests {
     fn another_process_opens_the_log_and_no_other_file() {
         let (file, path) = create_memory_file().unwrap();
         let log = CapturedLog(file);
-        let place = log.log_place().unwrap();
+        let place = log.place().unwrap();
         let opened = CapturedLog::open_place(&place).unwrap();
         drop(log);
         std::fs::write(path, "late").unwrap_err();
         assert_eq!(opened.read_lines(100).unwrap(), (Vec::new(), true));
         let (other, _) = create_memory_file().unwrap();
-        let other = LogPlace { path: CapturedLog(other).log_place().unwrap().path, ..place };
+        let other = LogPlace { path: CapturedLog(other).place().unwrap().path, ..place };
         CapturedLog::open_place(&other).unwrap_err();
     }
 }

@@ -27,7 +27,7 @@ use anyhow::{Context as _, anyhow, bail};
 use rustix::fs::{FallocateFlags, MemfdFlags};
 
 use super::settings::{self, Assignments};
-use super::{Bytes, Choice, copies_algorithm, count_choice};
+use super::{Bytes, Choice, copy_engine_algorithm, count_choice};
 use record::Algorithm;
 
 /// NCCL's algorithms by number, as written by 2.20 to 2.23.
@@ -81,8 +81,8 @@ pub fn parse_line(line: &str) -> Option<Choice> {
             };
             (Bytes::Count(bytes / works), algorithm)
         }
-        "Copy Engine" => (Bytes::Count(bytes), copies_algorithm("copy_engine")),
-        "Hierarchical CE" => (Bytes::Count(bytes), copies_algorithm("hierarchical_copy_engine")),
+        "Copy Engine" => (Bytes::Count(bytes), copy_engine_algorithm("copy_engine")),
+        "Hierarchical CE" => (Bytes::Count(bytes), copy_engine_algorithm("hierarchical_copy_engine")),
         _ => return None,
     };
     Some(Choice { collective: name.map(str::to_ascii_lowercase), bytes, algorithm })

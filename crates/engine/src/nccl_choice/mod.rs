@@ -85,7 +85,7 @@ impl OperationKey<'_> {
 }
 
 /// An algorithm of copy engines, which use neither a protocol nor channels.
-fn copies_algorithm(name: &str) -> Algorithm {
+fn copy_engine_algorithm(name: &str) -> Algorithm {
     Algorithm { algorithm: name.to_owned(), protocol: None, channels: None }
 }
 

@@ -63,7 +63,7 @@ impl GroupSplit {
         u64::from_str_radix(digits, 16).ok().map(Self::And)
     }
 
-    fn parse_split(text: &str) -> Option<Self> {
+    fn parse(text: &str) -> Option<Self> {
         let start = text.find(|c: char| c.is_ascii_digit())?;
         let (operator, number) = text.split_at(start);
         let number = number_of_any_base(number.trim())?;
@@ -109,7 +109,7 @@ impl Variables {
             None => parse_variable(
                 &set,
                 "NCCL_TESTS_SPLIT",
-                GroupSplit::parse_split,
+                GroupSplit::parse,
                 "AND, OR, MOD or DIV and a number, as in MOD 8 or AND 0x7",
             )?,
             mask => mask,

@@ -58,7 +58,7 @@ impl Interrupt {
     ///
     /// # Errors
     /// When the signal thread cannot be started.
-    pub fn install_interrupt(salvage: Salvage) -> io::Result<Self> {
+    pub fn install(salvage: Salvage) -> io::Result<Self> {
         let interrupt = Self(Arc::new(InterruptState { salvage, ..InterruptState::default() }));
         let mut current = lock_mutex(&CURRENT);
         if current.is_none() {

@@ -79,7 +79,7 @@ impl Stop {
     }
 
     /// Exit code of the process.
-    pub fn stop_code(&self) -> u8 {
+    pub fn code(&self) -> u8 {
         match self {
             Self::Refused(_) | Self::NoGpus { .. } => REFUSED,
             Self::Failed(error) => Self::code_of(error),

@@ -151,7 +151,7 @@ impl RankSweep<'_> {
         let is_verified_at =
             |(position, _): (GroupPosition, _)| self.is_verified(&self.work_at(position, bytes, placement));
         let is_any_verified =
-            plan.request.settings.stream_checks.is_some() && self.groups.iter_groups().any(is_verified_at);
+            plan.request.settings.stream_checks.is_some() && self.groups.iter().any(is_verified_at);
         let backends = self.verify_backends(work, &rounds, is_any_verified)?;
         let results = RankResult {
             process: std::process::id(),
@@ -167,7 +167,7 @@ impl RankSweep<'_> {
         let stop = stop.map(|signal| Stopping { signal, reached: find_reached_ranks(signal, &ranks) });
         let groups = self.groups;
         let mut measurements = Vec::with_capacity(groups.group_count());
-        for (position, members) in groups.iter_groups() {
+        for (position, members) in groups.iter() {
             let work = self.work_at(position, bytes, placement);
             let results = results::of_group(groups, members, &ranks);
             let verified = self.is_verified(&work);

@@ -180,7 +180,7 @@ pub(super) struct Config {
     pub(super) per_iter_timing: String,
     pub(super) per_iter_skip: usize,
     pub(super) parallel_init: String,
-    pub(super) devices: Vec<TestsDevice>,
+    pub(super) devices: Vec<DeviceEntry>,
 }
 
 impl Config {
@@ -207,7 +207,7 @@ impl Config {
 }
 
 #[derive(Serialize, Deserialize)]
-pub(super) struct TestsDevice {
+pub(super) struct DeviceEntry {
     pub(super) rank: usize,
     pub(super) group: usize,
     pub(super) pid: u32,
@@ -220,7 +220,7 @@ pub(super) struct TestsDevice {
 
 /// The devices of all ranks. The first of each process come first: nccl-tests has only those, and its script
 /// takes the n-th device for that of the n-th process.
-fn list_devices(ranks: &[Rank]) -> Vec<TestsDevice> {
+fn list_devices(ranks: &[Rank]) -> Vec<DeviceEntry> {
     let begins_process = |index: usize| {
         let before = index.checked_sub(1).and_then(|before| ranks.get(before));
         before.is_none_or(|before| (before.pid, &before.host) != (ranks[index].pid, &ranks[index].host))
@@ -230,7 +230,7 @@ fn list_devices(ranks: &[Rank]) -> Vec<TestsDevice> {
     order
         .into_iter()
         .map(|index| &ranks[index])
-        .map(|rank| TestsDevice {
+        .map(|rank| DeviceEntry {
             rank: rank.rank,
             group: rank.group,
             pid: rank.pid,

@@ -172,7 +172,7 @@ impl Comparison {
         }
         let rows: Vec<ComparedRow> = first
             .rows
-            .row_keys()
+            .keys()
             .filter(|key| others.iter().any(|other| other.rows.has_row(key)))
             .map(|key| ComparedRow::from_key(key, sources))
             .collect();
@@ -207,16 +207,16 @@ impl Comparison {
 
 /// Fails when two files have no row in common, or none with a value in both.
 fn in_common(first: &RunRows, other: &RunRows, metric: Metric) -> Result<(), MatchError> {
-    let mut common = first.rows.row_keys().filter(|key| other.rows.has_row(key)).peekable();
+    let mut common = first.rows.keys().filter(|key| other.rows.has_row(key)).peekable();
     if common.peek().is_none() {
         return Err(MatchError::NothingInCommon {
             first: first.path.clone(),
             other: other.path.clone(),
-            in_first: list_keys(first.rows.row_keys()).join(", "),
-            in_other: list_keys(other.rows.row_keys()).join(", "),
+            in_first: list_keys(first.rows.keys()).join(", "),
+            in_other: list_keys(other.rows.keys()).join(", "),
         });
     }
-    if !common.any(|key| first.rows.row_median(key).and(other.rows.row_median(key)).is_some()) {
+    if !common.any(|key| first.rows.median(key).and(other.rows.median(key)).is_some()) {
         let (first, other) = (first.path.clone(), other.path.clone());
         return Err(MatchError::NoValues { first, other, metric });
     }
@@ -225,10 +225,10 @@ fn in_common(first: &RunRows, other: &RunRows, metric: Metric) -> Result<(), Mat
 
 impl ComparedRow {
     fn from_key(key: &Key, sources: &[RunRows]) -> Self {
-        let values: Vec<Option<f64>> = sources.iter().map(|source| source.rows.row_median(key)).collect();
+        let values: Vec<Option<f64>> = sources.iter().map(|source| source.rows.median(key)).collect();
         let ratios = values[1..].iter().map(|value| Some((*value)? / values[0]?)).collect();
         let test = match sources {
-            [before, after] => Test::test_row(key, before, after),
+            [before, after] => Test::of_row(key, before, after),
             _ => None,
         };
         let unstable = (0..sources.len()).filter(|&file| sources[file].rows.is_unstable(key)).collect();
@@ -311,7 +311,7 @@ impl FileVerdict {
         let mut slower: Vec<(usize, f64)> =
             counting.iter().copied().filter(|&(_, slowdown)| slowdown > limit).collect();
         slower.sort_by(|(_, one), (_, other)| other.total_cmp(one));
-        let only = |one: &Rows, other: &Rows| list_keys(one.row_keys().filter(|key| !other.has_row(key)));
+        let only = |one: &Rows, other: &Rows| list_keys(one.keys().filter(|key| !other.has_row(key)));
         let (first, own) = (&sources[0].rows, &sources[file].rows);
         let (missing, extra) = (only(first, own), only(own, first));
         let (incomplete, mut notes) = find_doubts(file, files, rows, own);

@@ -175,7 +175,7 @@ impl Rows {
     }
 
     /// Keys of all rows, in the order in which they were first measured.
-    pub fn row_keys(&self) -> impl Iterator<Item = &Key> {
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
         self.rows.iter().map(|row| &row.key)
     }
 
@@ -190,13 +190,13 @@ impl Rows {
     }
 
     /// The median over the cycles; `None` when no cycle has a value above 0.
-    pub fn row_median(&self, key: &Key) -> Option<f64> {
+    pub fn median(&self, key: &Key) -> Option<f64> {
         let row = &self.rows[*self.places.get(key)?];
         find_median(&row.values)
     }
 
     /// The values of a row: one per cycle, or one per run of a side.
-    pub fn row_values(&self, key: &Key) -> &[f64] {
+    pub fn values(&self, key: &Key) -> &[f64] {
         self.places.get(key).map_or(&[], |&place| &self.rows[place].values)
     }
 

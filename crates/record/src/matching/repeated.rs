@@ -22,9 +22,9 @@ pub struct Test {
 
 impl Test {
     /// Tests a row; `None` unless both sides are several runs.
-    pub(super) fn test_row(key: &Key, before: &RunRows, after: &RunRows) -> Option<Self> {
+    pub(super) fn of_row(key: &Key, before: &RunRows, after: &RunRows) -> Option<Self> {
         before.repeated.as_ref().and(after.repeated.as_ref())?;
-        let (before, after) = (before.rows.row_values(key), after.rows.row_values(key));
+        let (before, after) = (before.rows.values(key), after.rows.values(key));
         Some(Self {
             p: mann_whitney(before, after)?,
             runs: [before.len(), after.len()],
@@ -94,9 +94,9 @@ pub fn merge_runs(runs: Vec<RunRows>) -> Result<RunRows, MatchError> {
     let lacks = |one: &RunRows| {
         // A row without a value above 0 in any run is no gap of this one.
         let is_gap = |key: &&Key| {
-            !one.rows.has_row(key) || one.rows.row_median(key).is_none() && rows.row_median(key).is_some()
+            !one.rows.has_row(key) || one.rows.median(key).is_none() && rows.median(key).is_some()
         };
-        let missing = list_keys(rows.row_keys().filter(is_gap));
+        let missing = list_keys(rows.keys().filter(is_gap));
         (!missing.is_empty()).then(|| format!("{} lacks {}", one.path.display(), missing.join(", ")))
     };
     let unfinished = |one: &RunRows| describe_unfinished(&one.path.display().to_string(), &one.run.outcome);

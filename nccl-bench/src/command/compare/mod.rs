@@ -142,7 +142,7 @@ impl From<CompareError> for ExitError {
     fn from(error: CompareError) -> Self {
         match error {
             CompareError::Output(error) => Self::Output(error),
-            CompareError::Matching(error) => Self::refuse_with(error.to_string()),
+            CompareError::Matching(error) => Self::refused(error.to_string()),
         }
     }
 }

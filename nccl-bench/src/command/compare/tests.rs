@@ -34,7 +34,7 @@ fn run_of(times: &[f64]) -> Run {
 /// Returns the exit code of the program.
 fn code(error: CompareError) -> u8 {
     match ExitError::from(error) {
-        ExitError::Stopped(stop) => stop.stop_code(),
+        ExitError::Stopped(stop) => stop.code(),
         other => panic!("{other:?} is no refusal"),
     }
 }

@@ -140,8 +140,7 @@ pub fn run_env_doctor(arguments: &DoctorEnvArguments, context: &Context<'_>) -> 
         );
     }
     if let Some(pid) = arguments.pid {
-        let process =
-            Process::other_process(pid).map_err(|error| ExitError::refuse_with(error.to_string()))?;
+        let process = Process::other_process(pid).map_err(|error| ExitError::refused(error.to_string()))?;
         let network = Network::read(Path::new(&format!("/proc/{pid}")), process.root());
         let situation = find_situation(arguments, None, network.as_ref());
         let collection = Collection::of_process(&process, &situation.nccl_version());
@@ -302,7 +301,7 @@ fn read_text(file: &Path) -> Result<(String, String), ExitError> {
     } else {
         (input::read_regular_file(file, LARGEST_FILE), file.display().to_string())
     };
-    let bytes = bytes.map_err(|error| ExitError::refuse_with(format!("reading {name}: {error}")))?;
+    let bytes = bytes.map_err(|error| ExitError::refused(format!("reading {name}: {error}")))?;
     Ok((String::from_utf8_lossy(&bytes).into_owned(), name))
 }
 

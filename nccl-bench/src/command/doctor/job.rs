@@ -87,12 +87,10 @@ fn ask_job(arguments: &DoctorJobArguments) -> Result<Examination, ExitError> {
         Ok(watch) => Ok(judge::examine_job(&watch)),
         Err(unanswered) => match arguments.pid {
             // A process in another namespace of process numbers may answer.
-            Some(pid) if !Path::new(&format!("/proc/{pid}")).exists() => {
-                Err(ExitError::refuse_with(format!(
-                    "no job with the process {pid} answers, and this host has no such process: list them \
+            Some(pid) if !Path::new(&format!("/proc/{pid}")).exists() => Err(ExitError::refused(format!(
+                "no job with the process {pid} answers, and this host has no such process: list them \
                      with `pgrep -af python`"
-                )))
-            }
+            ))),
             _ => Ok(judge::examine_unanswered(&client.address, &selection, &unanswered)),
         },
     }
@@ -127,7 +125,7 @@ fn hash(text: &str) -> Result<u64, String> {
 /// Returns the files, and the dumps in the directories.
 fn find_dumps(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ExitError> {
     let refuse =
-        |path: &Path, reason: String| Err(ExitError::refuse_with(format!("`{}` {reason}", path.display())));
+        |path: &Path, reason: String| Err(ExitError::refused(format!("`{}` {reason}", path.display())));
     let mut files = Vec::new();
     for path in paths {
         if !path.is_dir() {

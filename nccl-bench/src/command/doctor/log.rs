@@ -71,10 +71,9 @@ pub fn run_log_doctor(arguments: &DoctorLogArguments, _context: &Context<'_>) ->
     arguments.output.check_outputs(&arguments.files)?;
     for file in &arguments.rules {
         input::open_regular_file(file, LARGEST_RULES)
-            .map_err(|error| ExitError::refuse_with(format!("{}: cannot read: {error}", file.display())))?;
+            .map_err(|error| ExitError::refused(format!("{}: cannot read: {error}", file.display())))?;
     }
-    let rules =
-        Rules::with_files(&arguments.rules).map_err(|error| ExitError::refuse_with(error.to_string()))?;
+    let rules = Rules::with_files(&arguments.rules).map_err(|error| ExitError::refused(error.to_string()))?;
     let standard_input = [PathBuf::from(STANDARD_INPUT)];
     let files = if arguments.files.is_empty() { &standard_input[..] } else { &arguments.files };
     if files.iter().any(|file| file == Path::new(STANDARD_INPUT)) && std::io::stdin().is_terminal() {
@@ -84,7 +83,7 @@ pub fn run_log_doctor(arguments: &DoctorLogArguments, _context: &Context<'_>) ->
         );
     }
     let digest =
-        read_files(files, &rules).map_err(|error| ExitError::refuse_with(plain_line(&error.to_string())))?;
+        read_files(files, &rules).map_err(|error| ExitError::refused(plain_line(&error.to_string())))?;
     output::write_reports(&arguments.output, &[conclude(&digest, &rules)])
 }
 

@@ -52,7 +52,7 @@ impl Command for FabricCommand {
                     .map_err(ExitError::Output);
             }
             Subcommand::Pingpong(asked) => {
-                transfer::run_transfer(Asked::from_ping_pong(asked, command), context)
+                transfer::run_transfer(Asked::from_pingpong(asked, command), context)
             }
             Subcommand::Bw(asked) => transfer::run_transfer(Asked::from_bandwidth(asked, command), context),
             Subcommand::Rma(asked) => transfer::run_transfer(Asked::from_remote(asked, command), context),

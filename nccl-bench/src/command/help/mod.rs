@@ -50,7 +50,7 @@ fn explain_words(words: &[String], root: &clap::Command) -> Result<u8, ExitError
     });
     match (found, known) {
         (Some(command), _) => print_text(&command.render_long_help().to_string()),
-        (None, Some(known)) => Err(ExitError::refuse_with(format!("there is no command '{name}'{known}"))),
-        (None, None) => Err(ExitError::refuse_with(guide::describe_unknown_topic(&name))),
+        (None, Some(known)) => Err(ExitError::refused(format!("there is no command '{name}'{known}"))),
+        (None, None) => Err(ExitError::refused(guide::describe_unknown_topic(&name))),
     }
 }

@@ -193,7 +193,7 @@ pub(super) fn step_factor(text: &str) -> Result<u64, String> {
     }
 }
 
-fn list_or_all<T: Copy + PartialEq + Display>(
+fn parse_list_or_all<T: Copy + PartialEq + Display>(
     text: &str,
     all: &[T],
     one: fn(&str) -> Result<T, String>,
@@ -223,7 +223,7 @@ pub(crate) fn collectives(text: &str) -> Result<List<Collective>, String> {
 }
 
 pub(super) fn data_types(text: &str) -> Result<List<DataType>, String> {
-    list_or_all(text, &DataType::ALL, data_type)
+    parse_list_or_all(text, &DataType::ALL, data_type)
 }
 
 fn data_type(name: &str) -> Result<DataType, String> {
@@ -234,7 +234,7 @@ fn data_type(name: &str) -> Result<DataType, String> {
 }
 
 pub(super) fn ops(text: &str) -> Result<List<Op>, String> {
-    list_or_all(text, &Op::ALL, |name| name.parse().map_err(|error| format!("{error}, or all")))
+    parse_list_or_all(text, &Op::ALL, |name| name.parse().map_err(|error| format!("{error}, or all")))
 }
 
 pub(super) fn fault(text: &str) -> Result<Fault, String> {

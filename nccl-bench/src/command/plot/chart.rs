@@ -37,7 +37,7 @@ impl ChartFrame {
         Self { width: 120.0, height: 44.0, left: 0.0, right: 120.0, top: 3.0, bottom: 41.0, inset: 3.0 };
 
     /// Returns the x coordinates of the first and the last message size.
-    fn size_range(&self) -> (f64, f64) {
+    fn x_range(&self) -> (f64, f64) {
         (self.left + self.inset, self.right - self.inset)
     }
 }
@@ -61,7 +61,7 @@ impl Chart<'_> {
     pub(super) const HEIGHT: f64 = ChartFrame::WIDE.height;
 
     /// Returns the title: `allreduce: bus bandwidth`.
-    pub(super) fn chart_title(&self) -> String {
+    pub(super) fn title(&self) -> String {
         format!("{}: {}", self.section.key.collective, self.metric.metric_title())
     }
 
@@ -74,7 +74,7 @@ impl Chart<'_> {
         };
         let points = self.section.series.iter().map(|series| series.points.len());
         let (longest, all) = (points.clone().max().unwrap_or(0), points.sum::<usize>());
-        let (from, to) = frame.size_range();
+        let (from, to) = frame.x_range();
         let small = all > MANY_POINTS || (to - from) / (longest as f64) < NARROW_STEP;
         let mut drawn = self.draw_axes(frame, &axes);
         for series in &self.section.series {
@@ -101,7 +101,7 @@ impl Chart<'_> {
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart {class}\" role=\"img\" \
              aria-label=\"{}\" viewBox=\"0 0 {} {}\">{}</svg>\n",
-            escape_xml(&self.chart_title()),
+            escape_xml(&self.title()),
             frame.width,
             frame.height,
             self.draw_chart(frame, false)
@@ -130,7 +130,7 @@ impl Chart<'_> {
     /// the last.
     pub(super) fn size_positions(&self) -> Vec<(u64, f64)> {
         let Some(axes) = self.make_axes(&ChartFrame::WIDE, true) else { return Vec::new() };
-        let (from, to) = ChartFrame::WIDE.size_range();
+        let (from, to) = ChartFrame::WIDE.x_range();
         let drawn = self.section.all_points().filter(|point| self.drawn_value(point).is_some());
         let mut sizes: Vec<u64> = drawn.map(|point| point.bytes).collect();
         sizes.sort_unstable();
@@ -193,7 +193,7 @@ impl Chart<'_> {
         }
         let vertical = (frame.bottom, frame.top);
         let values = Axis::of_values(self.metric, self.picture.options.scale, &values, vertical)?;
-        Some(Axes { sizes: Axis::of_sizes(&sizes, frame.size_range())?, values })
+        Some(Axes { sizes: Axis::of_sizes(&sizes, frame.x_range())?, values })
     }
 
     fn draw_axes(&self, frame: &ChartFrame, Axes { sizes, values }: &Axes) -> String {
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn the_columns_of_sizes_in_a_page_are_those_of_its_charts() {
         for frame in [ChartFrame::WIDE, ChartFrame::NARROW] {
-            let (from, to) = frame.size_range();
+            let (from, to) = frame.x_range();
             let share = |pixels: f64| (1e6 * pixels / frame.width).round() / 1e4;
             let style = format!("--from:{}%;--span:{}%", share(from), share(to - from));
             assert!(include_str!("page.css").contains(&style), "{style}");

@@ -45,7 +45,7 @@ pub(super) fn render_drawing(
             let (drawn, bottom) = draw_cell(&chart);
             content +=
                 &format!("<g class=\"cell\" transform=\"translate({} {})\">{drawn}</g>\n", Px(x), Px(y));
-            titles.push(chart.chart_title());
+            titles.push(chart.title());
             x += ChartFrame::WIDE.width + BETWEEN;
             height = bottom.max(height);
         }
@@ -65,9 +65,8 @@ pub(super) fn render_drawing(
 
 /// Returns a chart with its titles, legend and notes, and its height.
 fn draw_cell(chart: &Chart) -> (String, f64) {
-    let detail = text::shorten_middle(&chart.section.section_detail(), LONGEST_DETAIL);
-    let titles =
-        svg_text("title", (0.0, 18.0), &chart.chart_title()) + &svg_text("muted", (0.0, 37.0), &detail);
+    let detail = text::shorten_middle(&chart.section.detail(), LONGEST_DETAIL);
+    let titles = svg_text("title", (0.0, 18.0), &chart.title()) + &svg_text("muted", (0.0, 37.0), &detail);
     let plot = chart.draw_chart(&ChartFrame::WIDE, true);
     let top = TITLES + Chart::HEIGHT + TO_LEGEND;
     let (legend, mut y) = legend::drawing_legend(chart.picture, chart.section, top);

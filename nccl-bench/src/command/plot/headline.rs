@@ -28,7 +28,7 @@ impl Headline {
         versions
             .extend(run.provenance.cuda_driver.as_ref().map(|version| format!("CUDA {version} (driver)")));
         versions.extend(run.provenance.transport.clone());
-        let program = [run.program.clone(), start_text(run)].into_iter().filter(|text| !text.is_empty());
+        let program = [run.program.clone(), start_time(run)].into_iter().filter(|text| !text.is_empty());
         let program = program.collect::<Vec<_>>().join(" · ");
         let mut facts = vec![text::machine_text(run), versions.join(" · "), program, verification_text(run)];
         facts.retain(|fact| !fact.is_empty());
@@ -83,7 +83,7 @@ fn find_highest(
 
 /// Returns the start of a run: `2026-11-22 08:30 UTC`. A local time, as written by nccl-tests, is kept
 /// unchanged.
-fn start_text(run: &Run) -> String {
+fn start_time(run: &Run) -> String {
     match run.started_at.parse::<jiff::Timestamp>() {
         Ok(time) => time.strftime("%Y-%m-%d %H:%M UTC").to_string(),
         Err(_) => run.started_at.replace('T', " "),

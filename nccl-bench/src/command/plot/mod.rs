@@ -51,7 +51,7 @@ impl Command for Plot {
         let arguments = PlotArguments::from_arg_matches(matches)?;
         let read = |path: &Path| files::read_run(path).map_err(|error| anyhow::anyhow!(error.problem));
         let written =
-            plot_files(&arguments, read).map_err(|error| ExitError::refuse_with(format!("{error:#}")))?;
+            plot_files(&arguments, read).map_err(|error| ExitError::refused(format!("{error:#}")))?;
         print_text(&path_lines(&written))
     }
 }
@@ -209,7 +209,7 @@ impl Metric {
     }
 
     /// Returns the metric's value if the operations had taken `time_us`. A bandwidth is inverse to the time.
-    fn value_at_time(self, measurement: &Measurement, time_us: f64) -> f64 {
+    fn value_if_time(self, measurement: &Measurement, time_us: f64) -> f64 {
         match self {
             Self::Time => time_us,
             Self::Busbw | Self::Algbw => self.value_of(measurement) * measurement.time_us / time_us,

@@ -98,15 +98,11 @@ impl<'a> Picture<'a> {
     }
 
     /// The name of a section: its collective, and where several sections have that collective, its
-    /// [detail](Section::section_detail).
+    /// [detail](Section::detail).
     pub(super) fn section_name(&self, section: &Section) -> String {
         let collective = &section.key.collective;
         let alike = self.sections.iter().filter(|other| other.key.collective == *collective);
-        if alike.count() == 1 {
-            collective.clone()
-        } else {
-            format!("{collective} {}", section.section_detail())
-        }
+        if alike.count() == 1 { collective.clone() } else { format!("{collective} {}", section.detail()) }
     }
 }
 
@@ -126,7 +122,7 @@ impl<'a> Section<'a> {
     }
 
     /// Data type, operator, root, group and pair: `float, sum, root 0`.
-    pub(super) fn section_detail(&self) -> String {
+    pub(super) fn detail(&self) -> String {
         let op = self.key.op.as_ref().map(|op| format!(", {op}")).unwrap_or_default();
         let root = self.key.root.map(|root| format!(", root {root}")).unwrap_or_default();
         let group = self.key.group.map(|group| format!(", group {group}")).unwrap_or_default();
@@ -155,7 +151,7 @@ impl Point<'_> {
         if !self.is_median {
             return self.mean_value(metric);
         }
-        self.median_value(|each| Some(metric.value_at_time(each, each.statistics.as_ref()?.median_us)))
+        self.median_value(|each| Some(metric.value_if_time(each, each.statistics.as_ref()?.median_us)))
     }
 
     /// The value as in the table of a run: [`chart_value`](Self::chart_value) from the mean of all
@@ -190,7 +186,7 @@ impl Point<'_> {
                 Spread::Max => statistics.max_us,
             };
             for time_us in [statistics.min_us, slowest] {
-                let value = metric.value_at_time(measurement, time_us);
+                let value = metric.value_if_time(measurement, time_us);
                 low = low.min(value);
                 high = high.max(value);
             }

@@ -112,7 +112,7 @@ fn draw_section(picture: &Picture, index: usize, section: &Section) -> String {
          {figures}</div>\n\
          <details{open}><summary>Numbers</summary>\n<div class=\"scroll\">\n{}</div></details>\n</section>\n",
         escape_xml(&section.key.collective),
-        escape_xml(&section.section_detail()),
+        escape_xml(&section.detail()),
         legend::page_legend(picture, section),
         numbers::numbers_table(picture, section)
     )

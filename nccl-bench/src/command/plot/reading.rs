@@ -23,7 +23,7 @@ pub(super) fn render_labels(chart: &Chart, group: &str) -> String {
     format!(
         "<div class=\"readings\" role=\"radiogroup\" aria-label=\"{} by message size\" \
          style=\"--start:{:.4};--width:{:.4}\">\n{}</div>\n",
-        escape_xml(&chart.chart_title()),
+        escape_xml(&chart.title()),
         first.0,
         last.1 - first.0,
         sizes.iter().zip(&strips).map(label).collect::<String>()

@@ -58,12 +58,12 @@ impl Command for Topo {
         if output::is_left_to_rank_0() {
             return Ok(0);
         }
-        let refused = |error: anyhow::Error| ExitError::refuse_with(format!("{error:#}"));
+        let refused = |error: anyhow::Error| ExitError::refused(format!("{error:#}"));
         let read = Input::read_files(&arguments.files).map_err(refused)?;
         let examination = topology::examine_topology(read.topology.as_ref(), read.graphs.as_ref());
         let text = if arguments.json {
             let text = serde_json::to_string_pretty(&examination);
-            text.map_err(|error| ExitError::refuse_with(format!("the topology is not JSON: {error}")))? + "\n"
+            text.map_err(|error| ExitError::refused(format!("the topology is not JSON: {error}")))? + "\n"
         } else {
             text::topology_text(&read, &examination)
         };

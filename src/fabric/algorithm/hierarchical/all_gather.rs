@@ -14,7 +14,7 @@ pub(super) fn build_schedule<'a>(parameters: Hierarchical<'a>) -> Schedule<Hiera
     let (spec, rounds) = (parameters.spec, parameters.round_count());
     let (scratch_len, round): (_, RoundFunction<Hierarchical<'a>>) = match parameters.between {
         Algorithm::Bruck => {
-            (spec.at.ranks * spec.vector_segments().largest_len(), Hierarchical::round_of_packed)
+            (spec.at.ranks * spec.vector_segments().largest_bytes(), Hierarchical::round_of_packed)
         }
         _ => (0, Hierarchical::round_of_blocks),
     };

@@ -6,18 +6,18 @@ use crate::fabric::hosts::HostPosition;
 /// The ranks of a host signal its first rank, the first ranks run a dissemination, and signal the others: lg
 /// h messages between hosts, rounded up, from the first rank of each.
 pub(crate) fn build_schedule(here: HostPosition<'_>) -> Schedule<HostPosition<'_>> {
-    let between = schedule_between(&here);
+    let between = barrier_between_hosts(&here);
     let scratch_len = between.scratch_len.max(here.neighbour_ranks().len());
     // SAFETY: receives unsent bytes of scratch memory, a byte of its own from each rank.
     unsafe { Schedule::new(here, Pipeline::WHOLE, between.rounds + 2, scratch_len, fill_round) }
 }
 
-fn schedule_between(here: &HostPosition<'_>) -> Schedule<RankPosition> {
+fn barrier_between_hosts(here: &HostPosition<'_>) -> Schedule<RankPosition> {
     barrier::build_schedule(RankPosition { rank: here.host, ranks: here.hosts.host_count(), root: 0 })
 }
 
 fn fill_round(here: &HostPosition<'_>, _segment: usize, number: usize, round: &mut Round) {
-    let (ranks, between) = (here.neighbour_ranks(), schedule_between(here));
+    let (ranks, between) = (here.neighbour_ranks(), barrier_between_hosts(here));
     let begins = number == 0;
     if !begins && number <= between.rounds {
         if here.index == 0 {

@@ -17,7 +17,7 @@ pub(super) fn build_schedule<'a>(parameters: Hierarchical<'a>) -> Schedule<Hiera
     let (most, neighbours) = (parameters.most_bytes(), here.neighbour_ranks().len());
     let (scratch_len, round): (_, RoundFunction<Hierarchical<'a>>) = match parameters.between {
         Algorithm::Pairwise | Algorithm::RecursiveHalving => {
-            let packed = parameters.packed_blocks(spec.vector_segments().largest_len()).total_len();
+            let packed = parameters.packed_blocks(spec.vector_segments().largest_bytes()).total_len();
             let between = (here.hosts.host_count() - 1) * most;
             let arrivals = between.max(packed).max((neighbours - 1) * packed);
             (packed + arrivals, Hierarchical::round_of_packed_reduction)
@@ -108,7 +108,7 @@ impl Hierarchical<'_> {
     fn most_bytes(&self) -> usize {
         let hosts = self.here.hosts;
         let blocks = (0..hosts.host_count()).map(|host| hosts.bundle_ranks(host, 0).len()).max().unwrap_or(0);
-        blocks * self.spec.vector_segments().largest_len()
+        blocks * self.spec.vector_segments().largest_bytes()
     }
 
     fn round_of_ring(&self, segment: usize, number: usize, round: &mut Round) {

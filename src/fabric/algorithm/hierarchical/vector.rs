@@ -21,7 +21,7 @@ pub(super) fn build_schedule(parameters: Hierarchical<'_>) -> Schedule<Hierarchi
     let scratch_len = match parameters.collective {
         Collective::Broadcast => 0,
         _ => {
-            let inside = chunks.largest_len() * (parameters.here.neighbour_ranks().len() - 1);
+            let inside = chunks.largest_bytes() * (parameters.here.neighbour_ranks().len() - 1);
             parameters.arrivals_start() + inside.max(lane.scratch_len)
         }
     };
@@ -62,7 +62,7 @@ impl Hierarchical<'_> {
     /// A segment, cut into a chunk for each lane in use: the same number in all segments.
     fn segment_chunks(&self, segment: usize) -> Split {
         let segments = self.spec.vector_segments();
-        let lanes = (segments.largest_len() / LEAST).clamp(1, self.here.hosts.lanes.max(1));
+        let lanes = (segments.largest_bytes() / LEAST).clamp(1, self.here.hosts.lanes.max(1));
         segments.split_part(segment, lanes)
     }
 
@@ -79,7 +79,7 @@ impl Hierarchical<'_> {
 
     /// Start of the lane's result in the scratch memory of a reduce, behind the reduction of its host.
     fn result_start(&self) -> usize {
-        self.segment_chunks(0).largest_len()
+        self.segment_chunks(0).largest_bytes()
     }
 
     /// Start of the receive buffers in scratch memory: behind the results of a reduce. An all_reduce keeps
@@ -185,7 +185,7 @@ impl Hierarchical<'_> {
                 round.send_message(self.rank_of(here.host, lane), source_at(start), len);
             }
             let start = chunks.part_start(0);
-            round.copy_meanwhile(source_at(start), target_at(start), chunks.parts_len(0, lanes));
+            round.copy_meanwhile(source_at(start), target_at(start), chunks.parts_bytes(0, lanes));
         } else if self.is_home() && own < lanes {
             let (start, len) = chunks.part_span(own);
             round.receive_message(self.spec.at.root, target_at(start), len);
@@ -224,7 +224,7 @@ impl Hierarchical<'_> {
             round.send_message(
                 self.spec.at.root,
                 scratch_at(self.result_start()),
-                chunks.parts_len(own, own + 1),
+                chunks.parts_bytes(own, own + 1),
             );
         }
     }

@@ -147,7 +147,7 @@ fn two_ranks_do_not_get_one_area() {
         let rank = world.rank();
         let left_out = if rank == 2 { 1 } else { 2 };
         let world = Lying(world, rank.min(1), 2, move |all: &mut Vec<_>| drop(all.remove(left_out)));
-        SharedSegment::create_segment(&world, true).map(|segment| segment.is_some())
+        SharedSegment::create(&world, true).map(|segment| segment.is_some())
     });
     let text = "two ranks of a world of 2 ranks report that they are rank 1";
     let failed = |rank: usize| made[rank].as_ref().is_err_and(|error| error.to_string() == text);
@@ -176,8 +176,7 @@ fn only_the_files_of_segments_are_opened() {
                     all[0] = told.as_bytes().to_vec();
                 }
             };
-            SharedSegment::create_segment(&Lying(world, rank, 2, rename), true)
-                .map(|segment| segment.is_some())
+            SharedSegment::create(&Lying(world, rank, 2, rename), true).map(|segment| segment.is_some())
         });
         let content = fs::read(path).unwrap();
         fs::remove_file(path).unwrap();

@@ -55,7 +55,7 @@ const FP8_NCCL: nccl::Version = nccl::Version::new(2, 24, 0);
 
 impl Gpus {
     /// Looks for a CUDA driver, GPUs and libnccl. The error says what is missing.
-    pub(super) fn find_gpus() -> Result<Self, String> {
+    pub(super) fn find() -> Result<Self, String> {
         let count = nccl::device_count().map_err(|error| error.to_string())?;
         let library = Library::load().map_err(|error| error.to_string())?;
         let addresses: Result<_, _> = (0..count).map(pci_address).collect();

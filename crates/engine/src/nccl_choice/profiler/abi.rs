@@ -5,7 +5,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{self, NonNull};
 
-use crate::nccl_choice::{Bytes, Choice, copies_algorithm};
+use crate::nccl_choice::{Bytes, Choice, copy_engine_algorithm};
 use record::Algorithm;
 
 type DescriptorV2 = Descriptor<u8, 2, 1, 0>;
@@ -154,13 +154,13 @@ impl<const NAMES: usize, const TRAFFIC: usize, const CHANNELS: usize> Details<NA
                     let CollectiveDetails { call, channels, algorithm, protocol, .. } = self.collective;
                     let channels = if CHANNELS == 0 { 0 } else { channels };
                     call.call_choice(Algorithm {
-                        algorithm: lower_name(algorithm)?,
-                        protocol: lower_name(protocol),
+                        algorithm: lowercase_name(algorithm)?,
+                        protocol: lowercase_name(protocol),
                         channels: known_channels(channels),
                     })
                 }
                 SEND_OR_RECEIVE => self.send_or_receive.transfer_choice(),
-                COPIES => self.copies.call_choice(copies_algorithm("copy_engine")),
+                COPIES => self.copies.call_choice(copy_engine_algorithm("copy_engine")),
                 _ => None,
             }
         }
@@ -172,7 +172,8 @@ impl<const NAMES: usize> CallDetails<NAMES> {
     /// The texts must be C strings, or null.
     unsafe fn call_choice(self, algorithm: Algorithm) -> Option<Choice> {
         // SAFETY: the caller's promise.
-        let (function, data_type) = unsafe { (lower_name(self.function)?, lower_name(self.data_type)?) };
+        let (function, data_type) =
+            unsafe { (lowercase_name(self.function)?, lowercase_name(self.data_type)?) };
         let bytes = Bytes::Count(element_bytes(self.count, &data_type)?);
         Some(Choice { collective: Some(function), bytes, algorithm })
     }
@@ -199,7 +200,7 @@ fn known_channels(channels: u8) -> Option<u32> {
 ///
 /// # Safety
 /// The text must be a C string, or null.
-unsafe fn lower_name(text: *const c_char) -> Option<String> {
+unsafe fn lowercase_name(text: *const c_char) -> Option<String> {
     if text.is_null() {
         return None;
     }

@@ -76,11 +76,7 @@ struct CurrentStep {
 impl Watchdog {
     /// Starts the watchdog of this process, which calls `salvage` before it ends the job. Without a `limit`
     /// no thread runs. Drop it before the last handle of `process`.
-    pub fn start_watchdog(
-        process: &world::Handle,
-        limit: Option<Duration>,
-        salvage: &Salvage,
-    ) -> io::Result<Self> {
+    pub fn start(process: &world::Handle, limit: Option<Duration>, salvage: &Salvage) -> io::Result<Self> {
         let mut watchdog = Self { worker: None, ranks: Arc::default(), process: None };
         watchdog.process = Some(watchdog.add_rank(WatchedName::Process(process.rank()), 0));
         if let Some(limit) = limit {
@@ -91,7 +87,7 @@ impl Watchdog {
                 salvage: salvage.clone(),
                 ranks: Arc::clone(&watchdog.ranks),
             };
-            watchdog.worker = Some(Worker::start_worker("watch", move |owner| watcher.watch_steps(owner))?);
+            watchdog.worker = Some(Worker::start("watch", move |owner| watcher.watch_steps(owner))?);
         }
         Ok(watchdog)
     }
@@ -273,7 +269,7 @@ mod tests {
     #[test]
     fn ranks_are_watched_until_they_end() {
         let process = world::single();
-        let mut watchdog = Watchdog::start_watchdog(&process, None, &Salvage::default()).unwrap();
+        let mut watchdog = Watchdog::start(&process, None, &Salvage::default()).unwrap();
         let watcher = Watcher {
             process,
             host: "here".to_owned(),

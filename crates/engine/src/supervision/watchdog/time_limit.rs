@@ -21,10 +21,8 @@ impl TimeLimit {
     /// Limits the time of `step`, such as `starting MPI`. After `limit` the process prints a message and ends
     /// with exit code 4, upon which its launcher ends the others. Before that, the first two ranks report
     /// what they wait for, and `source`: the option and the variable that set the limit.
-    pub fn start_limit(limit: Duration, step: &'static str, source: &'static str) -> io::Result<Self> {
-        Ok(Self {
-            _worker: Worker::start_worker("limit", move |owner| enforce_limit(limit, step, source, owner))?,
-        })
+    pub fn start(limit: Duration, step: &'static str, source: &'static str) -> io::Result<Self> {
+        Ok(Self { _worker: Worker::start("limit", move |owner| enforce_limit(limit, step, source, owner))? })
     }
 }
 

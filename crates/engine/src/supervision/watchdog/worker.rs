@@ -18,10 +18,7 @@ pub(super) struct Worker {
 pub(super) struct WorkerOwner(Receiver<()>);
 
 impl Worker {
-    pub(super) fn start_worker(
-        name: &str,
-        body: impl FnOnce(&WorkerOwner) + Send + 'static,
-    ) -> io::Result<Self> {
+    pub(super) fn start(name: &str, body: impl FnOnce(&WorkerOwner) + Send + 'static) -> io::Result<Self> {
         let (owner, receiver) = mpsc::channel();
         let thread = start_thread(name, move || body(&WorkerOwner(receiver)))?;
         Ok(Self { owner: Some(owner), thread: Some(thread) })

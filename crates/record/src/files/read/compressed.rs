@@ -27,7 +27,7 @@ impl Compression {
     }
 
     /// Returns the content of the file `from`.
-    pub(super) fn decode_file<'a>(self, from: impl Read + 'a) -> Box<dyn Read + 'a> {
+    pub(super) fn decoder<'a>(self, from: impl Read + 'a) -> Box<dyn Read + 'a> {
         let from = BufReader::new(from);
         match self {
             Self::Gzip => Box::new(NamedDecoder("gzip", MultiGzDecoder::new(from))),

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::NCCL_TESTS;
 use super::error::ReadProblem;
 use crate::collective::Collective;
-use crate::files::nccl_tests::{Config, Document, Half, Row, TestsDevice, Times, VERSION};
+use crate::files::nccl_tests::{Config, DeviceEntry, Document, Half, Row, Times, VERSION};
 use crate::nccl_tests::command_collective;
 use crate::provenance;
 use crate::run::{Measurement, PerIteration, Placement, Provenance, Rank, Run, RunOutcome, SCHEMA_VERSION};
@@ -216,7 +216,7 @@ fn make_settings(config: &Config, command: &CommandLine<'_>, cycles: usize) -> S
     }
 }
 
-fn make_rank(device: &TestsDevice) -> Rank {
+fn make_rank(device: &DeviceEntry) -> Rank {
     Rank {
         rank: device.rank,
         group: device.group,

@@ -44,7 +44,7 @@ pub(super) fn open_source(path: &Path) -> Result<FileReader<'static>, ReadProble
 pub(super) fn decompress_source<'a>(mut from: impl Read + 'a) -> Result<FileReader<'a>, ReadProblem> {
     let start = read_start(&mut from)?;
     let Some(compression) = Compression::from_start(&start) else { return text_reader(start, from) };
-    let mut decoded = compression.decode_file(Cursor::new(start).chain(from));
+    let mut decoded = compression.decoder(Cursor::new(start).chain(from));
     let start = self::read_start(&mut decoded)?;
     match Compression::from_start(&start) {
         Some(_) => Err(ReadProblem::Encoded("it is compressed twice: decompress it once")),

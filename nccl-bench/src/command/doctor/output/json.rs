@@ -39,5 +39,5 @@ pub(super) fn render_json(examinations: &[Examination]) -> Result<String, ExitEr
     };
     let text = serde_json::to_string_pretty(&report);
     text.map(|text| text + "\n")
-        .map_err(|error| ExitError::refuse_with(format!("the report cannot be written as JSON: {error}")))
+        .map_err(|error| ExitError::refused(format!("the report cannot be written as JSON: {error}")))
 }

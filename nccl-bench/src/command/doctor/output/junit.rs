@@ -36,10 +36,11 @@ pub(super) fn render_junit(examinations: &[Examination]) -> String {
     let mut text = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n{}<testsuites name=\"nccl-bench doctor\" {}>\n",
         super::MARK,
-        count_attributes(all)
+        attributes_of_counts(all)
     );
     for (name, cases) in &suites {
-        text += &format!("<testsuite name=\"{}\" {}>\n", escape_xml(name), count_attributes(cases.iter()));
+        text +=
+            &format!("<testsuite name=\"{}\" {}>\n", escape_xml(name), attributes_of_counts(cases.iter()));
         text.extend(cases.iter().map(|case| render_case(name, case)));
         text += "</testsuite>\n";
     }
@@ -47,7 +48,7 @@ pub(super) fn render_junit(examinations: &[Examination]) -> String {
 }
 
 /// Returns the attributes with the numbers of cases.
-fn count_attributes<'a>(cases: impl Iterator<Item = &'a Case>) -> String {
+fn attributes_of_counts<'a>(cases: impl Iterator<Item = &'a Case>) -> String {
     let (mut tests, mut failures, mut errors) = (0, 0, 0);
     for case in cases {
         tests += 1;

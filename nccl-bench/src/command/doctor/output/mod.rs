@@ -68,7 +68,7 @@ impl Output {
     /// # Errors
     /// When a file must not be replaced.
     pub(super) fn check_outputs(&self, inputs: &[PathBuf]) -> Result<(), ExitError> {
-        self.check_files(inputs).map_err(|error| ExitError::refuse_with(format!("{error:#}")))
+        self.check_files(inputs).map_err(|error| ExitError::refused(format!("{error:#}")))
     }
 
     fn check_files(&self, inputs: &[PathBuf]) -> anyhow::Result<()> {

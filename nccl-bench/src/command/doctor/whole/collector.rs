@@ -132,7 +132,7 @@ impl Collector {
                 format!("nccl-bench: process {process} on host {host} was ended by {signal}")
             }
         };
-        world.abort(i32::from(ending.ending_code()), &message)
+        world.abort(i32::from(ending.code()), &message)
     }
 
     /// Returns the logs of all processes after a complete measurement; on rank 0 only. Collective.
@@ -170,7 +170,7 @@ impl Collector {
     fn report_ending(&self, ending: &Ending) {
         let _ = self.report_once(|| {
             self.write_report(ending);
-            Ok(ending.ending_code())
+            Ok(ending.code())
         });
     }
 

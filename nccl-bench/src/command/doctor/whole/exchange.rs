@@ -114,10 +114,10 @@ impl LogExchange {
     /// Gathers the place of each process's log. Collective.
     pub(super) fn gather_members(world: &world::Handle, own: CapturedLog) -> Result<Arc<Self>, Stop> {
         let world::Host { name: host, id: host_id } = world::host();
-        let member = JobMember { host, host_id, place: own.log_place().ok() };
+        let member = JobMember { host, host_id, place: own.place().ok() };
         let members = gather_values(&**world, &member)?;
         let limit = LOG_BYTES.min(TOTAL_BYTES / members.len() as u64);
-        let neighbours = open_neighbours(&members, world.rank());
+        let neighbours = open_neighbour_logs(&members, world.rank());
         Ok(Arc::new(Self {
             held: HeldLogs { process: world.rank(), own, neighbours, limit },
             hosts: members.into_iter().map(|member| member.host).collect(),
@@ -267,7 +267,7 @@ fn pack_log(process: usize, log: &CapturedLog, limit: u64) -> PackedLog {
 
 /// Opens the logs of the other processes of this host, for its first process. Logs in other namespaces cannot
 /// be opened.
-fn open_neighbours(members: &[JobMember], own: usize) -> Vec<(usize, CapturedLog)> {
+fn open_neighbour_logs(members: &[JobMember], own: usize) -> Vec<(usize, CapturedLog)> {
     let host_id = &members[own].host_id;
     let of_host = |process: &usize| members[*process].host_id == *host_id;
     let mut of_host = (0..members.len()).filter(of_host);

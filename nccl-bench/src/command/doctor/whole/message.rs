@@ -27,7 +27,7 @@ pub(super) enum Ending {
 
 impl Ending {
     /// Returns the exit code of all processes.
-    pub(super) fn ending_code(&self) -> u8 {
+    pub(super) fn code(&self) -> u8 {
         match self {
             Self::Failed(_) => Health::Broken.exit_code(),
             Self::Interrupted(signal) => signal.parse().map_or(Health::CannotTell.exit_code(), signal_code),

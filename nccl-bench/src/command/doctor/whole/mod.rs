@@ -86,7 +86,7 @@ pub fn run_whole_doctor(arguments: &DoctorWholeArguments, context: &Context<'_>)
     let observer: Arc<dyn Observer> = Arc::clone(&collector) as _;
     let saved = Arc::clone(&observer);
     process.save_with(move |outcome| saved.salvage_results(outcome));
-    let (salvage, interrupt) = (process.result_salvage(), process.signal_interrupt());
+    let (salvage, interrupt) = (process.salvage(), process.interrupt());
     let watch = collector.watch_endings(world).map_err(Stop::from)?;
     match examine_cluster(&environment, world, &collector, arguments.backend) {
         Err(Stop::Failed(error)) => process.fail_job(&error, FAILED),

@@ -172,7 +172,7 @@ struct Provider {
 /// Without a libfabric, when it does not answer, or when `out` is closed or full.
 pub fn print_info(arguments: &FabricInfoArguments, out: &mut impl Write) -> Result<bool, ExitError> {
     arguments.node.as_deref().map_or(Ok(()), check_node)?;
-    let library = Library::load().map_err(|error| ExitError::refuse_with(without_library(error)))?;
+    let library = Library::load().map_err(|error| ExitError::refused(without_library(error)))?;
     let variable = std::env::var("FI_PROVIDER").ok().filter(|value| !value.is_empty());
     let host = Host::read_host(Path::new("/"), std::env::var_os(rdma::SERVICE).as_deref());
     let answer = ask_libfabric(library, arguments, host, variable.as_deref())
@@ -192,7 +192,7 @@ fn check_node(node: &str) -> Result<(), ExitError> {
     }
     match (node, 0).to_socket_addrs() {
         Ok(_) => Ok(()),
-        Err(error) => Err(ExitError::refuse_with(format!(
+        Err(error) => Err(ExitError::refused(format!(
             "-n {node}: this host finds no address for the name ({error}); correct it, or give an address \
              (getent hosts {node})"
         ))),

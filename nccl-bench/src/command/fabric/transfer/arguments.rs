@@ -273,7 +273,7 @@ impl TransferArguments {
 }
 
 impl<'a> Asked<'a> {
-    pub(in super::super) fn from_ping_pong(
+    pub(in super::super) fn from_pingpong(
         PingPong { arguments, messages }: &'a PingPong,
         command: &[String],
     ) -> Self {

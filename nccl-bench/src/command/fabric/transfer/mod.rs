@@ -30,7 +30,7 @@ use crate::command::measure::{Recorder, has_terminal_of_its_own};
 pub(super) fn run_transfer(asked: Asked<'_>, context: &Context<'_>) -> Result<u8, Stop> {
     asked.check_arguments()?;
     let Asked { arguments, request } = asked;
-    let process = Process::start_process()?;
+    let process = Process::start()?;
     Library::load().map_err(|error| Stop::Refused(error.to_string()))?;
     // Before this side waits for the other. Ranks of a launcher are all here, and report to each other.
     if arguments.listen.is_some() || arguments.connect.is_some() {
