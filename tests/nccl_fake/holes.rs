@@ -101,7 +101,8 @@ fn hole_17_an_error_has_the_operation_the_reason_and_advice() {
     fake.set(Knob::NcclResult, 4);
     let error = communicator.broadcast_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), 0).unwrap_err();
     let text = "ncclBroadcast failed with ncclInvalidArgument (4): invalid argument (NCCL's last warning: \
-                the fake was told to fail); check the arguments, and that all ranks make the same call; NCCL_DEBUG=WARN shows the reason";
+                the fake was told to fail); check the arguments, and that all ranks make \
+                the same call; NCCL_DEBUG=WARN shows the reason";
     assert_eq!(error.to_string(), text);
     assert!(format!("{error:?}").contains("ncclBroadcast"), "{error:?}");
     let error: Box<dyn std::error::Error + Send + Sync> = Box::new(error);

@@ -35,10 +35,10 @@ const MISTAKES: &[&str] = &[
     NO_RANK_2,
     "all_to_all_v (ncclSend, ncclRecv): the parts of the send buffer: there are 1 for 2 ranks",
     "all_to_all_v (ncclSend, ncclRecv): the parts of the receive buffer: there are 3 for 2 ranks",
-    "all_to_all_v (ncclSend, ncclRecv): the parts of the send buffer: the part of rank 1 is 1..3, but the buffer has 2 \
-     elements",
-    "all_to_all_v (ncclSend, ncclRecv): the parts of the receive buffer: the part of rank 0 is 2..1, but the buffer has 3 \
-     elements",
+    "all_to_all_v (ncclSend, ncclRecv): the parts of the send buffer: the part of rank 1 is 1..3, but the \
+     buffer has 2 elements",
+    "all_to_all_v (ncclSend, ncclRecv): the parts of the receive buffer: the part of rank 0 is 2..1, but the \
+     buffer has 3 elements",
     "all_to_all_v (ncclSend, ncclRecv): the parts of the receive buffer: rank 1's 0..2 and rank 0's 1..2 \
      overlap",
     "all_to_all_v (ncclSend, ncclRecv): the parts of the receive buffer: rank 1 sends itself 1 elements and \
