@@ -142,7 +142,7 @@ fn ranks_with_other_parameters_are_told_the_first_difference() {
     });
     for (of_reducer, of_broadcast) in errors {
         assert!(of_reducer.contains("hidden.0.weight"), "{of_reducer}");
-        assert!(of_broadcast.contains("hidden.0.weight of [3, 4], F32, rank 1 has"), "{of_broadcast}");
+        assert!(of_broadcast.contains("hidden.0.weight of [3, 4], F32, but rank 1 has"), "{of_broadcast}");
     }
 }
 
