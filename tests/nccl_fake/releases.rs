@@ -207,6 +207,22 @@ fn the_buffer_of_an_operation_that_does_not_begin_is_freed_after_its_uses() {
     });
 }
 
+/// The operation waits for an earlier read on a third stream, and the buffer's own stream does not.
+#[test]
+fn a_buffer_that_was_read_is_not_freed_when_its_operation_is_dropped() {
+    let fake = Fake::new();
+    on_gpus(&fake, 1, |group| {
+        let (stream, other) = (compute(group), compute(group));
+        let part = stream.clone_htod(&[1.0_f32; 8]).unwrap();
+        let whole = stream.alloc_zeros::<f32>(8).unwrap();
+        let _copy = other.clone_dtod(&part).unwrap();
+        let work = group.all_gather(part, whole);
+        group.context().unwrap().record_err::<()>(Err(UNKNOWN));
+        drop(work);
+        assert_eq!(fake.bugs(), [""; 0]);
+    });
+}
+
 /// A capture of the group's stream by a program that still has the stream when the group ends.
 #[test]
 fn the_memory_of_compared_steps_is_not_freed_in_a_capture() {

@@ -210,7 +210,7 @@ impl GpuGroup {
         match mark {
             Ok(mark) => {
                 let watch = Arc::clone(&self.rank.watch);
-                WorkState::Gpu(GpuOperation::new(mark, watch, buffers)).into()
+                WorkState::Gpu(GpuOperation::new(mark, watch, buffers, contexts)).into()
             }
             // Only the program's buffers are returned.
             Err(error) if !queued && error.is_refusal() && self.purpose.is_none() => {

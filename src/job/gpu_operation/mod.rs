@@ -9,7 +9,7 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::CudaStream;
+use cudarc::driver::{CudaContext, CudaStream};
 
 pub(crate) use steps::{Comparison, FirstCall, SpareMemory};
 pub(crate) use watch::{GroupWatch, Watched};
@@ -79,11 +79,18 @@ pub(crate) struct GpuOperation<B> {
     watch: Arc<GroupWatch>,
     /// `None` once they are returned.
     buffers: Option<B>,
+    /// The context objects of the buffers' memory.
+    contexts: Vec<Arc<CudaContext>>,
 }
 
 impl<B> GpuOperation<B> {
-    pub(crate) fn new(mark: Arc<Mark>, watch: Arc<GroupWatch>, buffers: B) -> Self {
-        Self { mark, watch, buffers: Some(buffers) }
+    pub(crate) fn new(
+        mark: Arc<Mark>,
+        watch: Arc<GroupWatch>,
+        buffers: B,
+        contexts: Vec<Arc<CudaContext>>,
+    ) -> Self {
+        Self { mark, watch, buffers: Some(buffers), contexts }
     }
 
     /// The end of the operation; `None` while it is under way. After a failure the buffers have no defined
@@ -102,6 +109,15 @@ impl<B> GpuOperation<B> {
 
     fn take_buffers(&mut self) -> Result<B, WorkError<B>> {
         self.buffers.take().ok_or_else(|| Error::result_taken().into())
+    }
+}
+
+impl<B> Drop for GpuOperation<B> {
+    fn drop(&mut self) {
+        // Only the buffers' events order earlier uses on other streams.
+        if let Some(buffers) = self.buffers.take() {
+            cuda::drop_in_order(&self.contexts, buffers);
+        }
     }
 }
 
