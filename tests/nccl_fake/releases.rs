@@ -138,53 +138,17 @@ fn the_buffer_of_a_failed_operation_is_freed_after_its_uses() {
     drop(group);
 }
 
-/// The gather of a step waits for another thread's call of the group, which fails meanwhile; then the
-/// operation is not begun, and its buffers are dropped while an error of unrelated code is noted.
-#[test]
-fn shards_whose_gather_does_not_begin_are_freed_after_their_uses() {
-    let fake = Fake::new();
-    on_gpus(&fake, 1, |group| {
-        let context = group.context().unwrap();
-        let (stream, other) = (compute(group), compute(group));
-        let source = other.clone_htod(&[1.0_f32; 8]).unwrap();
-        let gradient = stream.clone_htod(&[1.0_f32; 8]).unwrap();
-        let mut model = stream.clone_htod(&[1.0_f32; 8]).unwrap();
-        let second = stream.clone_htod(&[1.0_f32; 8]).unwrap();
-        let mut zero: Zero1<CudaSlice<f32>> = Zero1::new(group, &parameters(&[8]), &options()).unwrap();
-        group.set_timeout(Some(Duration::from_millis(300)));
-        thread::scope(|scope| {
-            let stepped = zero.step(0, &[gradient.as_view()], &mut [model.as_view_mut()], |mut values, _| {
-                other.memcpy_dtod(&source, &mut values)?;
-                fake.set(Knob::CallMillis, -1);
-                scope.spawn(move || drop(group.all_reduce(second, Sum)));
-                fake.until("inside NCCL");
-                scope.spawn(|| {
-                    while group.check().is_ok() {
-                        thread::sleep(Duration::from_millis(1));
-                    }
-                    // Before the operation learns of the failure, and drops its buffers.
-                    context.record_err::<()>(Err(UNKNOWN));
-                    fake.set(Knob::CallMillis, 0);
-                });
-                Ok(())
-            });
-            stepped.unwrap_err();
-        });
-        let bugs = fake.bugs();
-        drop(zero);
-        assert_eq!(bugs, [""; 0]);
-    });
-}
-
-/// The same with a buffer of the program, whose operation waits for the other thread's call.
+/// The operation waits for another thread's call of the group, which fails meanwhile. The error is noted in the
+/// buffer's own context object, so that the other call does not take it.
 #[test]
 fn the_buffer_of_an_operation_that_does_not_begin_is_freed_after_its_uses() {
     let fake = Fake::new();
     on_gpus(&fake, 1, |group| {
-        let context = group.context().unwrap();
-        let (stream, other) = (compute(group), compute(group));
+        let context = CudaContext::new(group.context().unwrap().ordinal()).unwrap();
+        let (stream, other) = (context.new_stream().unwrap(), context.new_stream().unwrap());
         let source = other.clone_htod(&[1.0_f32; 8]).unwrap();
-        let [first, mut buffer] = [0; 2].map(|_| stream.clone_htod(&[1.0_f32; 8]).unwrap());
+        let first = compute(group).clone_htod(&[1.0_f32; 8]).unwrap();
+        let mut buffer = stream.clone_htod(&[1.0_f32; 8]).unwrap();
         group.barrier().unwrap();
         group.set_timeout(Some(Duration::from_millis(300)));
         fake.set(Knob::CallMillis, -1);
@@ -201,7 +165,7 @@ fn the_buffer_of_an_operation_that_does_not_begin_is_freed_after_its_uses() {
                 fake.set(Knob::CallMillis, 0);
             });
             let failed = group.all_reduce(buffer, Sum).wait_or_return();
-            assert!(failed.is_err_and(|failed| failed.buffers.is_none()));
+            assert!(failed.is_err());
         });
         assert_eq!(fake.bugs(), [""; 0]);
     });
