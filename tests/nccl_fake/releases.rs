@@ -138,8 +138,8 @@ fn the_buffer_of_a_failed_operation_is_freed_after_its_uses() {
     drop(group);
 }
 
-/// The operation waits for another thread's call of the group, which fails meanwhile. The error is noted in the
-/// buffer's own context object, so that the other call does not take it.
+/// The operation waits for another thread's call of the group, and the group fails meanwhile. The error is
+/// noted in the buffer's own context object, so that the other call does not take it.
 #[test]
 fn the_buffer_of_an_operation_that_does_not_begin_is_freed_after_its_uses() {
     let fake = Fake::new();

@@ -246,7 +246,7 @@ impl SegmentSlot {
     /// Posts the messages of the current round and runs its overlapped action.
     ///
     /// # Safety
-    /// As [`run_schedule`]; the scratch memory is the slot's own.
+    /// Does the same as [`run_schedule`]; the scratch memory is the slot's own.
     unsafe fn post_round<T: Transport, P>(
         &mut self,
         transport: &mut T,

@@ -417,7 +417,7 @@ impl<T: Transport> HostCollectives<T> {
     }
 
     /// # Safety
-    /// As [`HostCollectives::run_schedule`].
+    /// Does the same as [`HostCollectives::run_schedule`].
     unsafe fn execute_schedule<P>(
         &mut self,
         name: &'static str,

@@ -135,7 +135,7 @@ fn choose_loops<T: Operand, O: Operator>() -> (Assign, Into) {
 /// present in every processor.
 ///
 /// # Safety
-/// As [`Reduction::combine_elements`], with a count of elements and `a` being `out`.
+/// Does the same as [`Reduction::combine_elements`], with a count of elements and `a` being `out`.
 #[inline(always)]
 unsafe fn assign<T: Operand, O: Operator>(out: *mut u8, b: *const u8, count: usize) {
     // SAFETY: aligned, valid for `count` elements and disjoint, as the caller promises; any bits are a
@@ -149,7 +149,7 @@ unsafe fn assign<T: Operand, O: Operator>(out: *mut u8, b: *const u8, count: usi
 }
 
 /// # Safety
-/// As [`Reduction::combine_elements`], with a count of elements and `a` not being `out`.
+/// Does the same as [`Reduction::combine_elements`], with a count of elements and `a` not being `out`.
 #[inline(always)]
 unsafe fn into<T: Operand, O: Operator>(out: *mut u8, a: *const u8, b: *const u8, count: usize) {
     // SAFETY: aligned, valid for `count` elements and disjoint, as the caller promises; any bits are a
@@ -167,7 +167,7 @@ unsafe fn into<T: Operand, O: Operator>(out: *mut u8, a: *const u8, b: *const u8
 }
 
 /// # Safety
-/// As [`Reduction::finish_average`], with a count of elements.
+/// Does the same as [`Reduction::finish_average`], with a count of elements.
 #[inline(always)]
 unsafe fn divide_elements<T: Operand>(data: *mut u8, count: usize, ranks: usize) {
     // SAFETY: aligned, valid for `count` elements and used by nothing else, as the caller promises.

@@ -258,7 +258,7 @@ impl DeviceData {
     /// [loaded](Self::load_invert).
     ///
     /// # Safety
-    /// As for [`fill_buffer`](Self::fill_buffer).
+    /// The conditions of [`fill_buffer`](Self::fill_buffer).
     pub unsafe fn invert_bits(
         &mut self,
         stream: &Arc<CudaStream>,
