@@ -3,8 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::job::{Job, count, ranks_in_words};
+use super::jobs;
 use super::transport::{Way, Ways};
-use crate::log::digest::{Communicator, Member, VariableSeen};
+use crate::log::digest::{Communicator, Digest, Member, VariableSeen};
+
+/// Largest number of named hosts or groups of hosts.
+const HOSTS: usize = 8;
 
 /// Returns sentences about missing parts of the log, or none if it proves the transport of every rank.
 pub(super) fn find_gaps(job: &Job<'_>, ways: &Ways<'_>) -> Vec<String> {
@@ -22,6 +26,7 @@ pub(super) fn find_gaps(job: &Job<'_>, ways: &Ways<'_>) -> Vec<String> {
         describe_connecting_ranks(ways),
         broken_ring(ways),
         describe_unknown_transport(ways),
+        describe_missing_end(job, ways),
     ];
     gaps.into_iter().flatten().chain(describe_transport_between_hosts(job, ways)).collect()
 }
@@ -37,7 +42,60 @@ pub(super) fn find_gaps_beside_communicators(job: &Job<'_>) -> Vec<String> {
             count(strangers.len(), "process")
         )
     });
-    stranger.into_iter().chain(describe_empty_files(job)).chain(describe_aborted_communicators(job)).collect()
+    let unfinished = describe_unfinished_tests(job);
+    let unjoined = describe_unjoined_hosts(job.digest);
+    let others = [unfinished, unjoined, describe_empty_files(job), describe_aborted_communicators(job)];
+    stranger.into_iter().chain(others.into_iter().flatten()).collect()
+}
+
+/// Describes hosts without a communicator that joins them.
+pub(super) fn describe_unjoined_hosts(digest: &Digest) -> Option<String> {
+    let islands = jobs::find_unjoined_hosts(digest);
+    let name = |hosts: &BTreeSet<&str>| {
+        let named: Vec<&str> = hosts.iter().take(HOSTS).copied().collect();
+        let more = if hosts.len() > named.len() { " ..." } else { "" };
+        format!("{}{more}", named.join(" "))
+    };
+    let named: Vec<String> = islands.iter().take(HOSTS).map(name).collect();
+    (!islands.is_empty()).then(|| {
+        format!(
+            "no connection between these hosts was tested, since no communicator joins them: {}; to test \
+             them, start one job over all hosts",
+            named.join(" | ")
+        )
+    })
+}
+
+/// Returns the number of runs of nccl-tests that began and that ended, as the log shows.
+fn count_tests(job: &Job<'_>) -> (u64, u64) {
+    let count = |rule: &str| job.digest.hits.iter().find(|hit| hit.rule == rule).map_or(0, |hit| hit.count);
+    (count("nccl-tests-begin"), count("nccl-tests-end") + count("nccl-tests-slow"))
+}
+
+/// Describes runs of nccl-tests without an end.
+fn describe_unfinished_tests(job: &Job<'_>) -> Option<String> {
+    let (begun, ended) = count_tests(job);
+    (begun > ended).then(|| {
+        format!(
+            "nccl-tests began {}, and the end (`# Avg bus bandwidth`) of {} is not in the log: it hangs, \
+             failed, still runs, or the log is cut",
+            count(usize::try_from(begun).unwrap_or(usize::MAX), "run"),
+            begun - ended
+        )
+    })
+}
+
+/// Describes a log without the end of its operations. Connections alone do not show that one finished.
+fn describe_missing_end(job: &Job<'_>, ways: &Ways<'_>) -> Option<String> {
+    let (begun, ended) = count_tests(job);
+    let is_ended = |member: &Member| member.destroyed || member.aborted;
+    let all_ended = ways.communicator.members.values().all(is_ended);
+    (!all_ended && (ended == 0 || ended < begun)).then(|| {
+        "the end of the job is not in the log, neither of its communicators (`Destroy COMPLETE`) nor of \
+         nccl-tests (`# Avg bus bandwidth`): it may hang in a collective, still run, or the log is cut; pass \
+         the output of the program as well"
+            .to_owned()
+    })
 }
 
 /// Describes empty files among the files of ranks. Launchers write a second file for each rank, often an

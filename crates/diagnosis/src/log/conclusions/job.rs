@@ -222,7 +222,7 @@ mod tests {
         };
         let (a, c, d) = ("a:100:100 [0]", "c:100:100 [0]", "d:101:101 [1]");
         let pairs = first.clone() + &of(&first, c, d, "0x78");
-        assert_eq!(examine(&pairs).health(), Health::Healthy);
+        assert_eq!(examine(&pairs).health(), Health::CannotTell);
         for (via, health) in [("NET/IB/0/GDRDMA", Health::Healthy), ("NET/Socket/0", Health::Degraded)] {
             let across = of(&pair("IB", via).text(), a, c, "0x79");
             let across = across.replace("comm 0x0", "comm 0x5").replace("comm 0x1", "comm 0x6");

@@ -1,8 +1,11 @@
-//! Several jobs in one log, one after another: each is judged by itself.
+//! Several jobs in one log: jobs one after another on the same GPUs, and jobs beside each other on different
+//! hosts. Each is judged by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use crate::finding::Role;
+use crate::knowledge::rules::Rules;
 use crate::log::digest::{Communicator, Digest, Example, Hit, Position, Unknown, VariableSeen};
 
 /// Largest number of examined jobs, the last ones.
@@ -10,59 +13,127 @@ const JOBS: usize = 16;
 
 /// One job of several.
 pub(super) struct Part {
-    /// Its first and last line.
-    pub(super) lines: Range<u64>,
+    /// Its place: `lines 1 to 40`, `file a.log`, `hosts a, b`.
+    pub(super) place: String,
     pub(super) digest: Digest,
     /// False if messages may be missing.
     pub(super) is_whole: bool,
 }
 
-/// Returns the digests of the jobs of a log, and the number of jobs before them, or none if the log has a
-/// single job.
+/// The jobs of a log.
+#[derive(Default)]
+pub(super) struct Parts {
+    /// The jobs, in the order of their first lines, or none if the log has a single job.
+    pub(super) jobs: Vec<Part>,
+    /// Number of earlier jobs above the limit.
+    pub(super) skipped: usize,
+}
+
+/// Returns the jobs of a log.
 ///
-/// Processes belong to one job if a communicator joins them. A further job begins only if all lines of a
-/// group of processes are below the lines of all earlier groups, in one file, and it has a GPU that another
-/// process had there. Groups on other GPUs are parts of one job, with logs joined into one file.
-pub(super) fn split_jobs(digest: &Digest) -> (Vec<Part>, usize) {
-    let mut spans = find_job_lines(digest);
-    if digest.inputs.len() != 1 || spans.len() < 2 {
-        return (Vec::new(), 0);
+/// Processes belong to one job if a communicator joins them. A further job is recognised in two ways:
+///
+/// 1. All lines of a group of processes are below the lines of all earlier groups, or in other files, and it
+///    has a GPU that another process had there. Groups on other GPUs are parts of one job, with logs joined
+///    into one file.
+/// 2. Groups have no host in common, the log has all ranks of each, and at most one group has failures. With
+///    absent ranks, one of these can join the groups; and a failure of one group can be the cause of another
+///    one's.
+pub(super) fn split_jobs(digest: &Digest, rules: &Rules) -> Parts {
+    let groups = list_groups(digest);
+    let islands = merge_related(groups.clone(), JobProcesses::shares_host);
+    let joined: Vec<_> = islands.iter().cloned().reduce(JobProcesses::joined_with).into_iter().collect();
+    let are_whole = islands.len() > 1 && islands.iter().all(|island| island.is_whole);
+    let parts = are_whole.then(|| divide(digest, rules, &groups, &islands)).flatten();
+    parts.or_else(|| divide(digest, rules, &groups, &joined)).unwrap_or_default()
+}
+
+/// Divides a log into the jobs of these islands, or returns `None` if it has a single job, or its failures
+/// need one judgement.
+fn divide(
+    digest: &Digest,
+    rules: &Rules,
+    groups: &[JobProcesses<'_>],
+    islands: &[JobProcesses<'_>],
+) -> Option<Parts> {
+    let mut spans: Vec<(usize, JobProcesses<'_>)> = Vec::new();
+    for (index, island) in islands.iter().enumerate() {
+        let own = groups.iter().filter(|group| island.shares_host(group)).cloned();
+        spans.extend(split_successive_jobs(own.collect()).into_iter().map(|job| (index, job)));
+    }
+    spans.sort_by_key(|(_, job)| job.first_position());
+    let (of_island, spans): (Vec<usize>, Vec<JobProcesses<'_>>) = spans.into_iter().unzip();
+    if spans.len() < 2 {
+        return None;
+    }
+    let owners = Owners::new(digest, &spans);
+    let failing = owners.find_failing_jobs(digest, rules)?;
+    let failing: BTreeSet<usize> = failing.into_iter().map(|job| of_island[job]).collect();
+    if failing.len() > 1 {
+        return None;
     }
     let skipped = spans.len().saturating_sub(JOBS);
-    spans.drain(..skipped);
-    let ends = spans.iter().skip(1).map(|span| span.start).chain([u64::MAX]);
-    let mut start = if skipped == 0 { 0 } else { spans.first().map_or(0, |span| span.start) };
-    let mut jobs = Vec::new();
-    for (span, end) in spans.iter().zip(ends) {
-        let lines = start..end;
-        let is_whole = !lacks_messages(digest, &lines);
-        jobs.push(Part { lines: span.clone(), is_whole, digest: extract_part(digest, lines) });
-        start = end;
-    }
-    (jobs, skipped)
+    let jobs = spans.iter().enumerate().skip(skipped).map(|(job, span)| Part {
+        place: span.describe_place(digest, islands.len() > 1),
+        is_whole: !owners.lacks_messages(digest, job),
+        digest: owners.extract_part(digest, job),
+    });
+    Some(Parts { jobs: jobs.collect(), skipped })
 }
 
-/// Processes with lines of their own in a log.
-struct CommunicatorProcesses<'a> {
-    lines: Range<u64>,
+/// Returns groups of hosts without a communicator that joins them, or none if the log has a single group.
+pub(super) fn find_unjoined_hosts(digest: &Digest) -> Vec<BTreeSet<&str>> {
+    let islands = merge_related(list_groups(digest), JobProcesses::shares_host);
+    if islands.len() < 2 { Vec::new() } else { islands.into_iter().map(|island| island.hosts).collect() }
+}
+
+/// Processes joined by communicators, with their lines.
+#[derive(Clone)]
+struct JobProcesses<'a> {
+    /// The processes: host and number.
+    processes: BTreeSet<(&'a str, u64)>,
+    hosts: BTreeSet<&'a str>,
+    /// The first and last line in each input.
+    lines: BTreeMap<usize, Range<u64>>,
     /// The processes of each GPU, by host and PCI bus id.
     gpus: BTreeMap<(&'a str, &'a str), BTreeSet<u64>>,
+    /// True if the log has all ranks.
+    is_whole: bool,
 }
 
-impl<'a> CommunicatorProcesses<'a> {
+impl<'a> JobProcesses<'a> {
     /// Returns the processes of a communicator.
     fn of_communicator(digest: &'a Digest, communicator: &'a Communicator) -> Option<Self> {
-        let members = communicator.members.values();
-        let members = members.filter_map(|member| Some((member, digest.writers.get(member.writer)?)));
-        let (mut lines, mut gpus): (Option<Range<u64>>, BTreeMap<_, BTreeSet<u64>>) = (None, BTreeMap::new());
-        for (member, writer) in members {
-            let (start, end) = (writer.first.line, writer.last.line);
-            lines = Some(lines.map_or(start..end, |lines| lines.start.min(start)..lines.end.max(end)));
+        let mut own = Self {
+            processes: BTreeSet::new(),
+            hosts: BTreeSet::new(),
+            lines: BTreeMap::new(),
+            gpus: BTreeMap::new(),
+            is_whole: communicator.members.len() == communicator.ranks as usize,
+        };
+        for member in communicator.members.values() {
+            let Some(writer) = digest.writers.get(member.writer) else { continue };
+            let host = writer.host.as_str();
+            own.processes.insert((host, writer.pid));
+            own.hosts.insert(host);
+            let span = writer.first.line..writer.last.line;
+            own.lines.entry(writer.first.input).and_modify(|lines| widen(lines, &span)).or_insert(span);
             if let Some(bus) = member.bus_id.as_deref() {
-                gpus.entry((writer.host.as_str(), bus)).or_default().insert(writer.pid);
+                own.gpus.entry((host, bus)).or_default().insert(writer.pid);
             }
         }
-        Some(Self { lines: lines?, gpus })
+        (!own.processes.is_empty()).then_some(own)
+    }
+
+    fn shares_host(&self, other: &Self) -> bool {
+        !self.hosts.is_disjoint(&other.hosts)
+    }
+
+    /// Returns true if lines of both are mixed in an input.
+    fn is_mixed_with(&self, other: &Self) -> bool {
+        self.lines.iter().any(|(input, own)| {
+            other.lines.get(input).is_some_and(|theirs| own.start <= theirs.end && theirs.start <= own.end)
+        })
     }
 
     /// Returns true if it has a GPU that another process of the other group had.
@@ -70,137 +141,247 @@ impl<'a> CommunicatorProcesses<'a> {
         self.gpus.iter().any(|(gpu, own)| other.gpus.get(gpu).is_some_and(|theirs| own.is_disjoint(theirs)))
     }
 
-    fn add_processes(&mut self, other: Self) {
-        self.lines.end = self.lines.end.max(other.lines.end);
+    fn joined_with(mut self, other: Self) -> Self {
+        self.processes.extend(other.processes);
+        self.hosts.extend(other.hosts);
+        for (input, theirs) in other.lines {
+            self.lines.entry(input).and_modify(|lines| widen(lines, &theirs)).or_insert(theirs);
+        }
         for (gpu, processes) in other.gpus {
             self.gpus.entry(gpu).or_default().extend(processes);
         }
+        self.is_whole &= other.is_whole;
+        self
+    }
+
+    fn first_position(&self) -> (usize, u64) {
+        self.lines.first_key_value().map_or((0, 0), |(input, lines)| (*input, lines.start))
+    }
+
+    /// Describes its place: the hosts among jobs on different hosts, and the lines or files.
+    fn describe_place(&self, digest: &Digest, is_by_host: bool) -> String {
+        let name = |input: &usize| digest.inputs.get(*input).map_or("", |input| input.name.as_str());
+        let lines = match self.lines.first_key_value() {
+            Some((_, lines)) if digest.inputs.len() == 1 => format!("lines {} to {}", lines.start, lines.end),
+            Some((first, _)) if self.lines.len() == 1 => name(first).to_owned(),
+            first => {
+                let first = first.map_or("", |(input, _)| name(input));
+                format!("{} files, the first is {first}", self.lines.len())
+            }
+        };
+        if !is_by_host {
+            return lines;
+        }
+        let hosts: Vec<&str> = self.hosts.iter().take(8).copied().collect();
+        let more = if self.hosts.len() > hosts.len() { ", ..." } else { "" };
+        format!("{}{more} ({lines})", hosts.join(", "))
     }
 }
 
-/// Returns the first and the last line of each job, in their order.
-fn find_job_lines(digest: &Digest) -> Vec<Range<u64>> {
-    let mut groups: Vec<CommunicatorProcesses<'_>> = digest
-        .communicators
-        .iter()
-        .filter_map(|communicator| CommunicatorProcesses::of_communicator(digest, communicator))
-        .collect();
-    groups.sort_by_key(|group| (group.lines.start, group.lines.end));
-    let mut apart: Vec<CommunicatorProcesses<'_>> = Vec::new();
+fn widen(lines: &mut Range<u64>, other: &Range<u64>) {
+    *lines = lines.start.min(other.start)..lines.end.max(other.end);
+}
+
+/// Returns the processes of each communicator. One of a single rank says nothing about other processes.
+fn list_groups(digest: &Digest) -> Vec<JobProcesses<'_>> {
+    let several = digest.communicators.iter().any(|communicator| communicator.ranks > 1);
+    let counted = digest.communicators.iter().filter(|communicator| communicator.ranks > 1 || !several);
+    counted.filter_map(|communicator| JobProcesses::of_communicator(digest, communicator)).collect()
+}
+
+/// Joins groups until no two are related.
+fn merge_related<'a>(
+    groups: Vec<JobProcesses<'a>>,
+    are_related: impl Fn(&JobProcesses<'a>, &JobProcesses<'a>) -> bool,
+) -> Vec<JobProcesses<'a>> {
+    let mut apart: Vec<JobProcesses<'a>> = Vec::new();
+    for mut group in groups {
+        while let Some(index) = apart.iter().position(|other| are_related(other, &group)) {
+            group = apart.swap_remove(index).joined_with(group);
+        }
+        apart.push(group);
+    }
+    apart
+}
+
+/// Returns the jobs one after another among groups of processes.
+fn split_successive_jobs(groups: Vec<JobProcesses<'_>>) -> Vec<JobProcesses<'_>> {
+    let mut groups = merge_related(groups, JobProcesses::is_mixed_with);
+    groups.sort_by_key(JobProcesses::first_position);
+    let mut jobs: Vec<JobProcesses<'_>> = Vec::new();
     for group in groups {
-        match apart.last_mut() {
-            Some(last) if group.lines.start <= last.lines.end => last.add_processes(group),
-            _ => apart.push(group),
+        match jobs.pop() {
+            Some(last) if !group.starts_again(&last) => jobs.push(last.joined_with(group)),
+            last => jobs.extend(last.into_iter().chain([group])),
         }
     }
-    let mut jobs: Vec<CommunicatorProcesses<'_>> = Vec::new();
-    for group in apart {
-        match jobs.last_mut() {
-            Some(last) if !group.starts_again(last) => last.add_processes(group),
-            _ => jobs.push(group),
-        }
-    }
-    jobs.into_iter().map(|job| job.lines).collect()
+    jobs
 }
 
-/// Returns true if messages of these lines may be missing, since a digest keeps only the first ones of a
-/// kind, and the last one.
-fn lacks_messages(digest: &Digest, lines: &Range<u64>) -> bool {
-    let of_hits = digest.hits.iter().map(|hit| (&hit.examples, &hit.last, hit.count, &hit.writers));
-    let of_unknown =
-        digest.unknown.iter().map(|each| (&each.examples, &each.last, each.count, &each.writers));
-    of_hits.chain(of_unknown).any(|(examples, last, count, writers)| {
-        let Some((first, last)) = examples.last().zip(last.as_ref()) else { return false };
-        let is_here = |example: &Example| lines.contains(&example.position.line);
-        let is_of = |index: &usize| {
-            digest.writers.get(*index).is_some_and(|writer| lines.contains(&writer.first.line))
+/// The jobs of writers and lines.
+struct Owners {
+    /// The job of each writer.
+    of_writers: Vec<Option<usize>>,
+    /// First line and job of the jobs in each input, ascending. `None` if their lines are mixed.
+    of_inputs: BTreeMap<usize, Option<Vec<(u64, usize)>>>,
+    /// The first and last line of each job.
+    spans: Vec<(Position, Position)>,
+}
+
+impl Owners {
+    fn new(digest: &Digest, jobs: &[JobProcesses<'_>]) -> Self {
+        let mut of_inputs: BTreeMap<usize, Option<Vec<(u64, usize)>>> = BTreeMap::new();
+        for (index, job) in jobs.iter().enumerate() {
+            for (&input, lines) in &job.lines {
+                let starts = of_inputs.entry(input).or_insert_with(|| Some(Vec::new()));
+                let is_mixed = |&(_, other): &(u64, usize)| {
+                    let theirs = &jobs[other].lines;
+                    theirs.get(&input).is_some_and(|theirs| theirs.end >= lines.start)
+                };
+                match starts {
+                    Some(known) if !known.iter().any(is_mixed) => known.push((lines.start, index)),
+                    _ => *starts = None,
+                }
+            }
+        }
+        let position = |(&input, line): (&usize, u64)| Position { input, line };
+        let ends = |job: &JobProcesses<'_>| {
+            let first = job.lines.first_key_value().map(|(input, lines)| position((input, lines.start)));
+            let last = job.lines.last_key_value().map(|(input, lines)| position((input, lines.end)));
+            (first.unwrap_or_default(), last.unwrap_or_default())
         };
-        let is_between = first.position.line < lines.start && lines.end <= last.position.line;
-        is_between
-            && count > examples.len() as u64 + 1
-            && !examples.iter().any(is_here)
-            && !writers.iter().any(is_of)
-    })
-}
-
-/// Returns the part of a digest about some lines.
-fn extract_part(digest: &Digest, lines: Range<u64>) -> Digest {
-    let is_here = |position: &Position| lines.contains(&position.line);
-    let mut places: Vec<Option<usize>> = Vec::new();
-    let mut writers = Vec::new();
-    for writer in &digest.writers {
-        places.push(is_here(&writer.first).then_some(writers.len()));
-        writers.extend(is_here(&writer.first).then(|| writer.clone()));
-    }
-    let place = |index: usize| places.get(index).copied().flatten();
-    let all = |indices: &BTreeSet<usize>| -> BTreeSet<usize> {
-        indices.iter().filter_map(|&index| place(index)).collect()
-    };
-    let examples = |examples: &[Example], last: &Option<Example>| -> Vec<Example> {
-        let here = examples.iter().chain(last).filter(|example| is_here(&example.position)).cloned();
-        here.map(|example| Example { writer: example.writer.and_then(place), ..example }).collect()
-    };
-    // Messages are counted for the whole log, and only the first ones and the last one are kept.
-    let count = |count: u64, kept: usize, writers: usize| (kept.max(writers) as u64).min(count);
-    let communicator = |communicator: &Communicator| {
-        let mut own = communicator.clone();
-        own.members.retain(|_, member| {
-            let place = place(member.writer);
-            member.writer = place.unwrap_or_default();
-            place.is_some()
+        let spans = jobs.iter().map(ends).collect();
+        let mut owners = Self { of_writers: Vec::new(), of_inputs, spans };
+        let writers = digest.writers.iter().map(|writer| {
+            let process = (writer.host.as_str(), writer.pid);
+            let member = jobs.iter().position(|job| job.processes.contains(&process));
+            member.or_else(|| owners.find_job_at(&writer.first))
         });
-        (!own.members.is_empty()).then_some(own)
-    };
-    let hit = |hit: &Hit| {
-        let (examples, writers) = (examples(&hit.examples, &hit.last), all(&hit.writers));
-        let count = count(hit.count, examples.len(), writers.len());
-        (count > 0).then(|| Hit { rule: hit.rule.clone(), examples, last: None, count, writers })
-    };
-    let unknown = |unknown: &Unknown| {
-        let (mut examples, writers) = (examples(&unknown.examples, &unknown.last), all(&unknown.writers));
-        let count = count(unknown.count, examples.len(), writers.len());
-        if let (true, Some(&first), Some(known)) =
-            (examples.is_empty(), writers.first(), unknown.examples.first())
-        {
-            // The text of another job: they differ only in numbers.
-            let position = Position { line: 0, ..known.position };
-            examples.push(Example {
-                position,
-                writer: Some(first),
-                text: known.text.clone(),
-                ..Example::default()
-            });
+        owners.of_writers = writers.collect();
+        owners
+    }
+
+    /// Returns the job of a line without a writer, or `None` if it can be of several jobs.
+    fn find_job_at(&self, position: &Position) -> Option<usize> {
+        let starts = self.of_inputs.get(&position.input)?.as_ref()?;
+        let (_, first) = starts.first()?;
+        let last = starts.iter().rev().find(|(start, _)| *start <= position.line);
+        Some(last.map_or(*first, |(_, job)| *job))
+    }
+
+    fn find_job_of(&self, example: &Example) -> Option<usize> {
+        match example.writer {
+            Some(writer) => self.of_writers.get(writer).copied().flatten(),
+            None => self.find_job_at(&example.position),
         }
-        (!examples.is_empty()).then_some(Unknown {
-            is_error: unknown.is_error,
-            examples,
-            last: None,
-            count,
-            writers,
-        })
-    };
-    let variable = |variable: &VariableSeen| {
-        let writers = all(&variable.writers);
-        let first = *writers.first()?;
-        let first = if is_here(&variable.first) {
-            variable.first
-        } else {
-            Position { line: 0, ..digest.writers.get(first)?.first }
+    }
+
+    /// Returns the jobs with messages about failures, or `None` if such a message can be of several jobs.
+    fn find_failing_jobs(&self, digest: &Digest, rules: &Rules) -> Option<BTreeSet<usize>> {
+        let is_failure = |hit: &&Hit| {
+            let role = rules.rule_by_id(&hit.rule).map(|rule| rule.role);
+            matches!(role, Some(Role::Root | Role::Cascade))
         };
-        Some(VariableSeen { writers, first, ..variable.clone() })
-    };
-    Digest {
-        inputs: digest.inputs.clone(),
-        communicators: digest.communicators.iter().filter_map(communicator).collect(),
-        variables: digest.variables.iter().filter_map(variable).collect(),
-        hits: digest.hits.iter().filter_map(hit).collect(),
-        unknown: digest.unknown.iter().filter_map(unknown).collect(),
-        diagnostics: digest.diagnostics.iter().filter(|line| is_here(&line.position)).cloned().collect(),
-        watchdog: digest.watchdog.iter().filter(|report| is_here(&report.position)).cloned().collect(),
-        versions: digest.versions.clone(),
-        limits: digest.limits.clone(),
-        paths: digest.paths.clone(),
-        writers,
+        let hits = digest.hits.iter().filter(is_failure).flat_map(|hit| hit.examples.iter().chain(&hit.last));
+        let unknown = digest.unknown.iter().flat_map(|each| each.examples.iter().chain(&each.last));
+        let of_messages = hits.chain(unknown).map(|example| self.find_job_of(example));
+        let diagnostics = digest.diagnostics.iter().map(|line| &line.position);
+        let reports = diagnostics.chain(digest.watchdog.iter().map(|report| &report.position));
+        of_messages.chain(reports.map(|position| self.find_job_at(position))).collect()
+    }
+
+    /// Returns true if messages of a job may be missing, since a digest keeps only the first ones of a kind,
+    /// and the last one.
+    fn lacks_messages(&self, digest: &Digest, job: usize) -> bool {
+        let of_hits = digest.hits.iter().map(|hit| (&hit.examples, &hit.last, hit.count, &hit.writers));
+        let of_unknown =
+            digest.unknown.iter().map(|each| (&each.examples, &each.last, each.count, &each.writers));
+        let (start, end) = self.spans[job];
+        of_hits.chain(of_unknown).any(|(examples, last, count, writers)| {
+            let Some((first, last)) = examples.last().zip(last.as_ref()) else { return false };
+            first.position < end
+                && start < last.position
+                && count > examples.len() as u64 + 1
+                && !examples.iter().chain([last]).any(|example| self.find_job_of(example) == Some(job))
+                && !writers.iter().any(|&writer| self.of_writers.get(writer) == Some(&Some(job)))
+        })
+    }
+
+    /// Returns the part of a digest about a job. Messages without an owner are messages of each job.
+    fn extract_part(&self, digest: &Digest, job: usize) -> Digest {
+        let is_here = |position: &Position| self.find_job_at(position) == Some(job);
+        let mut writers = Vec::new();
+        let mut places: Vec<Option<usize>> = Vec::new();
+        for (writer, owner) in digest.writers.iter().zip(&self.of_writers) {
+            places.push((*owner == Some(job)).then_some(writers.len()));
+            writers.extend((*owner == Some(job)).then(|| writer.clone()));
+        }
+        let place = |index: usize| places.get(index).copied().flatten();
+        let all = |indices: &BTreeSet<usize>| -> BTreeSet<usize> {
+            indices.iter().filter_map(|&index| place(index)).collect()
+        };
+        let examples = |examples: &[Example], last: &Option<Example>| -> Vec<Example> {
+            let all = examples.iter().chain(last);
+            let here = all.filter(|example| self.find_job_of(example).is_none_or(|owner| owner == job));
+            here.cloned().map(|own| Example { writer: own.writer.and_then(place), ..own }).collect()
+        };
+        // Messages are counted for the whole log, and only the first ones and the last one are kept.
+        let count = |count: u64, kept: usize, writers: usize| (kept.max(writers) as u64).min(count);
+        let communicator = |communicator: &Communicator| {
+            let mut own = communicator.clone();
+            own.members.retain(|_, member| {
+                let place = place(member.writer);
+                member.writer = place.unwrap_or_default();
+                place.is_some()
+            });
+            (!own.members.is_empty()).then_some(own)
+        };
+        let hit = |hit: &Hit| {
+            let (examples, writers) = (examples(&hit.examples, &hit.last), all(&hit.writers));
+            let count = count(hit.count, examples.len(), writers.len());
+            (count > 0).then(|| Hit { rule: hit.rule.clone(), examples, last: None, count, writers })
+        };
+        let unknown = |unknown: &Unknown| {
+            let (mut examples, writers) = (examples(&unknown.examples, &unknown.last), all(&unknown.writers));
+            let count = count(unknown.count, examples.len(), writers.len());
+            if let (true, Some(&first), Some(known)) =
+                (examples.is_empty(), writers.first(), unknown.examples.first())
+            {
+                // The text of another job: they differ only in numbers.
+                let position = Position { line: 0, ..known.position };
+                examples.push(Example {
+                    position,
+                    writer: Some(first),
+                    text: known.text.clone(),
+                    ..Example::default()
+                });
+            }
+            let own = Unknown { is_error: unknown.is_error, examples, last: None, count, writers };
+            (!own.examples.is_empty()).then_some(own)
+        };
+        let variable = |variable: &VariableSeen| {
+            let own = all(&variable.writers);
+            let first = *own.first()?;
+            let first = if is_here(&variable.first) {
+                variable.first
+            } else {
+                Position { line: 0, ..writers.get(first)?.first }
+            };
+            Some(VariableSeen { writers: own, first, ..variable.clone() })
+        };
+        Digest {
+            inputs: digest.inputs.clone(),
+            communicators: digest.communicators.iter().filter_map(communicator).collect(),
+            variables: digest.variables.iter().filter_map(variable).collect(),
+            hits: digest.hits.iter().filter_map(hit).collect(),
+            unknown: digest.unknown.iter().filter_map(unknown).collect(),
+            diagnostics: digest.diagnostics.iter().filter(|line| is_here(&line.position)).cloned().collect(),
+            watchdog: digest.watchdog.iter().filter(|report| is_here(&report.position)).cloned().collect(),
+            versions: digest.versions.clone(),
+            limits: digest.limits.clone(),
+            paths: digest.paths.clone(),
+            writers,
+        }
     }
 }
 

@@ -34,17 +34,15 @@ use crate::knowledge::rules::Rules;
 
 /// Draws the conclusions from the digest of a log. Each of several jobs is judged by itself.
 pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
-    let (jobs, skipped) = jobs::split_jobs(digest);
-    if jobs.len() < 2 {
+    let jobs::Parts { jobs, skipped } = jobs::split_jobs(digest, rules);
+    if jobs.is_empty() {
         return of_job(digest, rules);
     }
     let mut examination = Examination::new("log");
-    let lines: Vec<String> =
-        jobs.iter().map(|job| format!("lines {} to {}", job.lines.start, job.lines.end)).collect();
+    let places: Vec<&str> = jobs.iter().map(|job| job.place.as_str()).collect();
     let all = skipped + jobs.len();
     let which = if skipped > 0 { format!("; judged are the last {}", jobs.len()) } else { String::new() };
-    let notice =
-        format!("The log has {all} jobs on the same GPUs, one after another{which}: {}", lines.join("; "));
+    let notice = format!("The log has {all} separate jobs{which}: {}", places.join("; "));
     examination.findings.push(Finding {
         remedy: Some(
             "Each job is judged separately below; a separate log for each run is clearer.".to_owned(),
@@ -79,10 +77,16 @@ pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
         }));
         facts.push(own.facts);
     }
+    if let Some(text) = gaps::describe_unjoined_hosts(digest) {
+        examination.unseen.insert(0, text);
+        is_proven = false;
+    }
     if !is_proven {
         // One job proves nothing about another one.
         let proof = std::mem::take(&mut examination.proof);
-        examination.unseen.extend(proof.into_iter().map(|text| format!("{text}; not all jobs have a proof")));
+        examination
+            .unseen
+            .extend(proof.into_iter().map(|text| format!("{text}; not everything has a proof")));
     }
     examination.facts = serde_json::json!({ "jobs": facts });
     examination.sort_findings();
@@ -219,6 +223,12 @@ fn prove_communicator(job: &Job<'_>, ways: &Ways<'_>) -> Result<Vec<String>, Vec
         };
         return Err(vec![format!("the logs of {} are not here; {proven}", ranks_in_words(&absent))]);
     }
-    let gaps = gaps::find_gaps(job, ways);
-    if gaps.is_empty() { Ok(sentences) } else { Err(gaps) }
+    let mut gaps = gaps::find_gaps(job, ways);
+    if gaps.is_empty() {
+        return Ok(sentences);
+    }
+    if !sentences.is_empty() {
+        gaps.push(format!("the connections in the log: {}", sentences.join("; ")));
+    }
+    Err(gaps)
 }

@@ -65,6 +65,7 @@ impl Log {
         for rank in 0..ranks as u32 {
             lines.push(format!("{} Connected all rings, use ring PXN 0 GDR 1", source(rank)));
         }
+        lines.push("# Avg bus bandwidth    : 12.5".to_owned());
         lines.join("\n") + "\n"
     }
 
@@ -167,7 +168,7 @@ fn unknown_warnings_are_shown_and_leave_the_health_open() {
     assert_eq!(found.health(), Health::CannotTell);
     assert_eq!(found.findings[0].diagnosis, "NCCL warns: The flux capacitor is cold");
     assert_eq!(found.findings[0].cause, None);
-    assert_eq!(found.findings[0].evidence[0].line, Some(16));
+    assert_eq!(found.findings[0].evidence[0].line, Some(17));
 }
 
 #[test]

@@ -14,7 +14,7 @@ fn jobs_one_after_another_are_judged_each_by_itself() {
     assert_eq!(found.health(), Health::Healthy, "{:?}", found.findings);
     assert_eq!(
         finding(&found, "several-jobs").diagnosis,
-        "The log has 2 jobs on the same GPUs, one after another: lines 1 to 14; lines 15 to 28"
+        "The log has 2 separate jobs: lines 1 to 14; lines 16 to 29"
     );
     assert_eq!(
         found.proof,
@@ -51,7 +51,7 @@ fn jobs_one_after_another_are_judged_each_by_itself() {
     let found = examine(&many);
     let notice = &finding(&found, "several-jobs").diagnosis;
     assert!(
-        notice.starts_with("The log has 20 jobs") && notice.contains("judged are the last 16"),
+        notice.starts_with("The log has 20 separate jobs") && notice.contains("judged are the last 16"),
         "{notice}"
     );
     assert!(finding(&found, "nodes-over-tcp").diagnosis.starts_with("Job 5: "), "{:?}", found.findings);
@@ -72,21 +72,31 @@ fn groups_of_one_job_one_after_another_are_one_job() {
     let gpus = group(&first, "a:200:200", "b:201:201")
         .replace("busId 60", "busId 80")
         .replace("busId 70", "busId 90");
-    for second in [&pods, &gpus] {
-        let found = examine(&(first.clone() + second));
-        assert!(found.findings.iter().all(|each| each.rule != "several-jobs"), "{:?}", found.findings);
-        assert_eq!(found.proof, ["2 communicators: NET/IB with GPUDirect RDMA between the 2 ranks"]);
-    }
+    let found = examine(&(first.clone() + &gpus));
+    assert!(found.findings.iter().all(|each| each.rule != "several-jobs"), "{:?}", found.findings);
+    assert_eq!(found.proof, ["2 communicators: NET/IB with GPUDirect RDMA between the 2 ranks"]);
+    // No connection between the pods was tested.
+    let found = examine(&(first.clone() + &pods));
+    assert_eq!((found.health(), found.proof.len()), (Health::CannotTell, 0));
+    let says = "no connection between these hosts was tested, since no communicator joins them: a b | c d;";
+    assert!(found.unseen[0].starts_with(says), "{:?}", found.unseen);
+    assert_eq!(
+        finding(&found, "several-jobs").diagnosis,
+        "The log has 2 separate jobs: a, b (lines 1 to 14); c, d (lines 16 to 29)"
+    );
     // The first group proves nothing about the second one.
     let slow = pods.replace("NET/IB/0/GDRDMA", "NET/IB/0");
-    assert_eq!(
-        finding(&examine(&(first.clone() + &slow)), "network-without-gdr").severity,
-        Severity::Degraded
+    let found = examine(&(first.clone() + &slow));
+    let without = finding(&found, "network-without-gdr");
+    assert!(
+        without.severity == Severity::Degraded && without.diagnosis.starts_with("Job 2: "),
+        "{:?}",
+        found.findings
     );
     let open = pods.replace("Connected all rings", "Hello");
     let found = examine(&(first.clone() + &open));
     assert_eq!((found.health(), found.proof.len()), (Health::CannotTell, 0));
-    assert!(found.unseen.iter().any(|text| text.starts_with("communicator 0x78: ")), "{:?}", found.unseen);
+    assert!(found.unseen.iter().any(|text| text.starts_with("Job 2: ")), "{:?}", found.unseen);
     // A failure of one group is the cause of the other one's reports.
     let lost =
         "a:100:100 [0] misc/socket.cc:59 NCCL WARN socketProgress: Connection closed by remote peer d<1>\n";
@@ -99,6 +109,7 @@ fn groups_of_one_job_one_after_another_are_one_job() {
     let found = examine(&(first.clone() + &pods + &again(&first) + &again(&pods)));
     assert_eq!(
         finding(&found, "several-jobs").diagnosis,
-        "The log has 2 jobs on the same GPUs, one after another: lines 1 to 28; lines 29 to 56"
+        "The log has 4 separate jobs: a, b (lines 1 to 14); c, d (lines 16 to 29); a, b (lines 31 to 44); c, d (lines \
+         46 to 59)"
     );
 }
