@@ -24,11 +24,10 @@ pub(in crate::command) struct Style {
 const NARROWEST: usize = 40;
 
 /// Limits of the short text, which fits on a screen of 24 lines: findings after the first one, messages of
-/// the first finding, its consequences, letters of a message, and lines of a list.
-const MORE_FINDINGS: usize = 2;
+/// the first finding, letters of a message, and lines of a list.
+const MORE_FINDINGS: usize = 1;
 const EVIDENCE: usize = 2;
-const CONSEQUENCES: usize = 1;
-const MESSAGE: usize = 150;
+const MESSAGE: usize = 130;
 const LIST: usize = 2;
 
 /// Subjects whose facts were asked for: the variables, and the devices of the host.
@@ -134,7 +133,7 @@ impl Style {
     fn render_evidence(&self, finding: &Finding, is_first: bool) -> (String, bool) {
         let (evidence, consequences) = match (self.verbose, is_first) {
             (true, _) => (usize::MAX, usize::MAX),
-            (false, true) => (EVIDENCE, CONSEQUENCES),
+            (false, true) => (EVIDENCE, 0),
             (false, false) => (0, 0),
         };
         let (shown, then) = (finding.evidence.iter().take(evidence), finding.consequences.iter());
@@ -148,8 +147,8 @@ impl Style {
             is_whole &= cut.is_none();
             text += &self.wrap_indented(&line, "   > ");
         }
-        let more = finding.occurrences.saturating_sub(finding.evidence.len().min(evidence) as u64);
-        if more > 0 && evidence > 0 && !finding.evidence.is_empty() {
+        let more = finding.occurrences.saturating_sub(finding.evidence.len() as u64);
+        if more > 0 && self.verbose && !finding.evidence.is_empty() {
             let _ = writeln!(text, "   > and {more} more");
         }
         (text, is_whole)
