@@ -21,7 +21,7 @@ pub(crate) const TESTS: Tests = tests![
 ];
 
 /// The command of the tests.
-pub(crate) const DOCTOR: &str = "doctor --backend fabric -T 60";
+pub(crate) const DOCTOR: &str = "doctor --backend fabric -T 60 --verbose";
 
 /// Starts three ranks, of which the last one has a host of its own, and waits until they measure.
 fn start_doctor() -> Vec<Process> {

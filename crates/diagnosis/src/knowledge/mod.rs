@@ -7,6 +7,7 @@ pub mod faults;
 mod file;
 mod rule;
 pub mod rules;
+pub(crate) mod texts;
 mod words;
 
 #[cfg(test)]

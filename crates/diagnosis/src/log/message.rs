@@ -6,6 +6,7 @@ use semver::Version;
 use super::channel;
 use super::text::{self, first_word, parse_small_number, text_between};
 use super::trace::{self, Retry, Trace};
+use super::variable;
 
 /// A message of level INFO.
 #[derive(Clone, Debug, PartialEq)]
@@ -160,14 +161,10 @@ fn parse_network(message: &[u8]) -> Message<'_> {
         if let Some(rest) = rest.strip_prefix(b"OFI ") {
             return of_plugin(rest);
         }
-        if let Some(name) = rest.strip_prefix(b"Plugin: Plugin name set by env to ") {
-            return Message::Variable(b"NCCL_NET_PLUGIN", name, false);
-        }
         return Message::Other;
     }
     parse_fact(message, b"NCCL version ", ProcessFact::Nccl)
         .or_else(|| parse_fact(message, b"NCCL git version ", ProcessFact::Commit))
-        .or_else(|| parse_variable(message))
 }
 
 /// Reads messages of aws-ofi-nccl, after `NET/OFI `.
@@ -194,7 +191,7 @@ fn of_plugin(rest: &[u8]) -> Message<'_> {
         let after = &after[name.len()..];
         let value = after.strip_prefix(b" environment variable to ").or(after.strip_prefix(b" to \""));
         if let Some(value) = value
-            && is_name(name)
+            && variable::is_name(name)
         {
             return Message::Variable(
                 name,
@@ -212,25 +209,10 @@ fn is_aws(rest: &[u8]) -> bool {
     platform.is_some_and(|platform| first_word(platform) == b"AWS")
 }
 
-fn is_name(name: &[u8]) -> bool {
-    name.len() > 3
-        && name.iter().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || *byte == b'_')
-}
-
-/// Reads `NCCL_ALGO set by environment to Ring`. Numbers have a full stop after them.
+/// Reads a variable of the environment.
 fn parse_variable(message: &[u8]) -> Message<'_> {
-    let name = first_word(message);
-    let Some(value) = message[name.len()..].strip_prefix(b" set by environment to ") else {
-        return Message::Other;
-    };
-    if !is_name(name) {
-        return Message::Other;
-    }
-    let number = value.strip_suffix(b".").filter(|number| {
-        let digits = number.strip_prefix(b"-").unwrap_or(number);
-        !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
-    });
-    Message::Variable(name, number.unwrap_or(value), false)
+    variable::parse_variable(message)
+        .map_or(Message::Other, |(name, value)| Message::Variable(name, value, false))
 }
 
 /// Reads `AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}`, before 2.24 with numbers and

@@ -20,6 +20,7 @@ mod reader;
 mod tests;
 mod text;
 mod trace;
+mod variable;
 mod watchdog;
 mod writers;
 

@@ -17,6 +17,7 @@ use super::messages::{Messages, Place};
 use super::path::Paths;
 use super::quote::Quotes;
 use super::text;
+use super::variable;
 use super::writers::{Membership, Writers};
 use crate::finding::Role;
 use crate::knowledge::rules::{Origin, Rule, Rules};
@@ -160,6 +161,9 @@ impl<'a> Reader<'a> {
         match level {
             Level::Info => self.read_info(message, thread, place),
             Level::Warn => {
+                if let Some((name, value)) = variable::parse_variable(message) {
+                    self.messages.note_variable(name, value, false, place);
+                }
                 if !self.note_known_message(message, Origin::Nccl, place) {
                     self.messages.note_unknown_warning(message, place);
                 }

@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::hits::Placed;
 use super::job::Job;
-use crate::finding::{Action, Finding, Severity};
+use crate::finding::Finding;
 use crate::knowledge::rules::{Origin, Rules};
+use crate::knowledge::texts::compose_finding;
 use crate::log::digest::DiagnosticLine;
 
 /// Largest number of lines quoted by a finding.
@@ -46,40 +47,14 @@ fn describe_check(job: &Job<'_>, check: &str, lines: &[&DiagnosticLine]) -> Find
     let hosts = ranks.iter().filter_map(|&rank| Some(job.main?.members.get(&rank)?.writer));
     let hosts = job.hosts_of_writers(hosts);
     let failed = lines.iter().filter(|line| has_failed(&line.text)).collect::<Vec<_>>();
+    let text = |line: Option<&DiagnosticLine>| line.map_or(String::new(), |line| line.text.clone());
     let base = if check == "p2p" && !failed.is_empty() {
-        let first = failed.first().map_or("", |line| line.text.as_str());
-        Finding {
-            cause: Some(
-                "A link, a GPU or the way between two GPUs is faulty, or the driver or the container does \
-                 not allow P2P. The program is not at fault: it has not run yet."
-                    .to_owned(),
-            ),
-            remedy: Some(
-                "nccl-bench doctor host; nvidia-smi nvlink -s; nvidia-smi topo -p2p r\nNCCL_P2P_DISABLE=1 \
-                 avoids P2P, but is slow."
-                    .to_owned(),
-            ),
-            action: Action::Watch,
-            ..Finding::new(
-                "nccl-diagnostics-p2p",
-                Severity::Broken,
-                format!("NCCL's own check of P2P between GPUs failed: {}", without_check(first)),
-            )
-        }
+        let text = text(failed.first().map(|line| **line));
+        compose_finding("nccl-diagnostics-p2p", &[("text", &without_check(&text))])
     } else {
-        let first = lines.first().map_or("", |line| line.text.as_str());
-        Finding {
-            remedy: Some("Read these lines; NCCL's user guide explains them under Diagnostics.".to_owned()),
-            ..Finding::new(
-                "nccl-diagnostics",
-                if lines.iter().all(|line| line.status == "INFO") {
-                    Severity::Advice
-                } else {
-                    Severity::Unknown
-                },
-                format!("NCCL's own diagnostics report: {first}"),
-            )
-        }
+        let is_info = lines.iter().all(|line| line.status == "INFO");
+        let id = if is_info { "nccl-diagnostics/info" } else { "nccl-diagnostics" };
+        compose_finding(id, &[("text", &text(lines.first().copied()))])
     };
     Finding {
         ranks: ranks.into_iter().collect(),
@@ -90,7 +65,6 @@ fn describe_check(job: &Job<'_>, check: &str, lines: &[&DiagnosticLine]) -> Find
             .map(|line| job.cite_line(line.position, None, line.text.clone()))
             .collect(),
         occurrences: lines.len() as u64,
-        source: Some("NCCL 2.32 user guide, Diagnostics".to_owned()),
         ..base
     }
 }

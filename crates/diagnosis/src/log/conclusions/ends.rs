@@ -1,9 +1,12 @@
 //! Ranks without an end of a communicator that other ranks destroyed.
 
+use std::fmt::Display;
+
 use super::hits::Placed;
 use super::job::{self, Job, ranks_in_words};
 use super::start;
-use crate::finding::{Finding, Severity};
+use crate::finding::Finding;
+use crate::knowledge::texts::compose_finding;
 use crate::log::digest::{Communicator, Member};
 
 /// Returns the finding about the first such communicator. A log without any end proves nothing, since a
@@ -18,28 +21,17 @@ pub(super) fn find_ranks_without_end(job: &Job<'_>, found: &[Placed]) -> Option<
     let destroyed: Vec<u32> = members.filter(|(_, member)| member.destroyed).map(|(&rank, _)| rank).collect();
     let writers: Vec<usize> =
         silent.iter().filter_map(|rank| Some(communicator.members.get(rank)?.writer)).collect();
-    let text = format!(
-        "The lines of {} stop before the end of {}, which {} destroyed",
-        ranks_in_words(&silent),
-        job::describe_communicator(&communicator.id),
-        ranks_in_words(&destroyed)
-    );
+    let values: [(&str, &dyn Display); 3] = [
+        ("ranks", &ranks_in_words(&silent)),
+        ("communicator", &job::describe_communicator(&communicator.id)),
+        ("others", &ranks_in_words(&destroyed)),
+    ];
     let last_line = |&writer: &usize| start::last_line(job, communicator, writer);
     let finding = Finding {
-        cause: Some(
-            "The process was killed, still runs, or ended without destroying its communicators; or its log \
-             is cut there, or was not read in full."
-                .to_owned(),
-        ),
-        remedy: Some(
-            "Look at the exit codes of these ranks, at the end of their program's output, and on their \
-             hosts: dmesg -T | grep -iE 'killed process|Xid'"
-                .to_owned(),
-        ),
         evidence: writers.iter().take(4).filter_map(last_line).collect(),
         hosts: job.hosts_of_writers(writers),
         ranks: silent,
-        ..Finding::new("rank-without-end", Severity::Unknown, text)
+        ..compose_finding("rank-without-end", &values)
     };
     Some(Placed::without_line(finding))
 }

@@ -1,11 +1,13 @@
 //! Failed attempts to connect, and the first failed call.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 
 use super::explained;
 use super::hits::Placed;
 use super::job::{Job, count, ranks_in_words};
 use crate::finding::{Evidence, Finding, Severity};
+use crate::knowledge::texts::compose_finding;
 use crate::log::digest::{CallFailure, Example, Position, Retries};
 
 /// Largest number of peers in the findings.
@@ -74,27 +76,14 @@ fn describe_unreachable_peer(
         ..Example::default()
     };
     let examples: Vec<Example> = writers.iter().take(PEERS).map(example).collect();
+    let values: [(&str, &dyn Display); 4] =
+        [("who", &who), ("tries", &tries), ("peer", &to), ("reason", &reason)];
     let finding = Finding {
-        cause: Some(
-            "The process there ended or never started, it listens on another interface, or a firewall \
-             refuses: its own log has the reason."
-                .to_owned(),
-        ),
-        remedy: Some(
-            "Look at the log of the rank at that address first; then from this host: nc -vz ADDRESS PORT; \
-             set NCCL_SOCKET_IFNAME to the interface that all hosts share."
-                .to_owned(),
-        ),
         ranks,
         hosts,
         evidence: examples.iter().map(|example| job.cite_example(example)).collect(),
         occurrences: writers.iter().map(|(_, retries)| retries.count).sum(),
-        source: Some("NCCL 2.30.7 src/os/linux.cc:288".to_owned()),
-        ..Finding::new(
-            "peer-not-reached",
-            Severity::Broken,
-            format!("{who} tried {tries} to connect to {to} and never connected: {reason}"),
-        )
+        ..compose_finding("peer-not-reached", &values)
     };
     let writers = indices().collect();
     Placed { is_cascade: true, is_lead: true, examples, writers, ..Placed::without_line(finding) }
@@ -170,38 +159,22 @@ pub(super) fn find_unexplained_failure(job: &Job<'_>, found: &[Placed]) -> Optio
         ([], hosts) => format!(" on {}", hosts.join(", ")),
         (ranks, _) => format!(" on {}", ranks_in_words(ranks)),
     };
-    let diagnosis =
-        format!("{call} failed{who} ({}), and no message in this log gives the reason", failure.name);
+    let id = match failure.code {
+        1 => "nccl-call-failed/cuda",
+        2 => "nccl-call-failed/system",
+        4 | 5 => "nccl-call-failed/usage",
+        6 => "nccl-call-failed/remote",
+        _ => "nccl-call-failed",
+    };
     let finding = Finding {
-        cause: Some(cause_of_code(failure.code).to_owned()),
-        remedy: Some(
-            "Pass the whole log of all ranks, written with NCCL_DEBUG=INFO and without NCCL_DEBUG_SUBSYS; \
-             the first rank that fails has the cause."
-                .to_owned(),
-        ),
+        severity,
         evidence: vec![cite_failure(job, writer, failure)],
         ranks,
         hosts,
-        source: Some("NCCL 2.30.7 src/include/checks.h; NCCL user guide, ncclResult_t".to_owned()),
-        ..Finding::new("nccl-call-failed", severity, diagnosis)
+        ..compose_finding(id, &[("call", &call), ("who", &who), ("name", &failure.name)])
     };
     let writers = [writer].into();
     Some(Placed { is_cascade: false, writers, ..Placed::without_line(finding) })
-}
-
-/// Returns the usual cause of a result code without a message.
-fn cause_of_code(code: u32) -> &'static str {
-    match code {
-        1 => "A call to CUDA failed; the program's own error, or the kernel's log (Xid), has its name.",
-        2 => {
-            "A call to the system failed. If the trace begins in misc/socket.cc or bootstrap.cc, a \
-             connection to a peer failed: a firewall, the wrong interface (NCCL_SOCKET_IFNAME), or a peer \
-             that ended."
-        }
-        4 | 5 => "The program passed an argument that is not valid, or called NCCL in a wrong order.",
-        6 => "A peer ended, or the network to it failed.",
-        _ => "The message of the failure is not in this log.",
-    }
 }
 
 #[cfg(test)]

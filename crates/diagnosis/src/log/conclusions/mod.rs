@@ -29,8 +29,8 @@ use self::job::{Job, ranks_in_words};
 use self::transport::Ways;
 use super::digest::Digest;
 use crate::examination::Examination;
-use crate::finding::{Finding, Severity};
 use crate::knowledge::rules::Rules;
+use crate::knowledge::texts::compose_finding;
 
 /// Draws the conclusions from the digest of a log. Each of several jobs is judged by itself.
 pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
@@ -42,13 +42,10 @@ pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
     let places: Vec<&str> = jobs.iter().map(|job| job.place.as_str()).collect();
     let all = skipped + jobs.len();
     let which = if skipped > 0 { format!("; judged are the last {}", jobs.len()) } else { String::new() };
-    let notice = format!("The log has {all} separate jobs{which}: {}", places.join("; "));
-    examination.findings.push(Finding {
-        remedy: Some(
-            "Each job is judged separately below; a separate log for each run is clearer.".to_owned(),
-        ),
-        ..Finding::new("several-jobs", Severity::Advice, notice)
-    });
+    examination.findings.push(compose_finding(
+        "several-jobs",
+        &[("count", &all), ("judged", &which), ("places", &places.join("; "))],
+    ));
     let mut is_proven = skipped == 0;
     if skipped > 0 {
         let text =

@@ -2,12 +2,14 @@
 //! without GPUDirect RDMA, and data between GPUs of one node through the host.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 
 use super::hits::{self, Placed};
 use super::job::{Job, count, ranks_in_words};
 use super::transport::{Way, Ways};
 use crate::finding::{Evidence, Finding, Severity};
 use crate::knowledge::rules::Rules;
+use crate::knowledge::texts::compose_finding;
 use crate::log::digest::{Communicator, VariableSeen, Writer};
 
 /// Adds all findings about transports. Messages of an unused network become evidence of its finding.
@@ -162,43 +164,30 @@ fn find_fallback(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Option<Finding> {
     }
     evidence.extend(tcp_evidence(job, ways));
     let usage = Usage::socket_usage(job, ways);
-    let (cause, remedy, source) = match wanted {
-        Wanted::Efa => EFA,
-        Wanted::Ib => IB,
-        Wanted::Other(_) | Wanted::Plugin => OTHER,
-    };
-    let name = match wanted {
-        Wanted::Efa => "EFA",
-        Wanted::Ib => "InfiniBand or RoCE",
-        Wanted::Other(name) => name,
-        Wanted::Plugin => "The plugin aws-ofi-nccl",
-    };
     let severity = match (usage, wanted) {
         (Usage::Tcp, Wanted::Plugin) => Severity::Degraded,
         (Usage::Tcp, _) => Severity::Broken,
         (Usage::OneNode, _) => Severity::Advice,
         (Usage::NotShown, _) => Severity::Unknown,
     };
-    let diagnosis = match (usage, wanted) {
-        (Usage::Tcp, Wanted::Plugin) => format!("{name} was loaded, and NCCL uses TCP"),
-        (Usage::Tcp, _) => format!("{name} was asked for but you are on TCP"),
-        (Usage::OneNode, Wanted::Plugin) => format!("{name} was loaded, and several nodes would use TCP"),
-        (Usage::OneNode, _) => format!("{name} was asked for but several nodes would use TCP"),
-        (Usage::NotShown, Wanted::Plugin) => {
-            format!("{name} was loaded, and NCCL chose TCP; the log shows no connection over it")
-        }
-        (Usage::NotShown, _) => {
-            format!("{name} was asked for but NCCL chose TCP; the log shows no connection over it")
-        }
+    let effect = match (usage, wanted) {
+        (Usage::Tcp, Wanted::Plugin) => "NCCL uses TCP",
+        (Usage::Tcp, _) => "you are on TCP",
+        (Usage::OneNode, _) => "several nodes would use TCP",
+        (Usage::NotShown, _) => "NCCL chose TCP; the log shows no connection over it",
+    };
+    let (id, network) = match wanted {
+        Wanted::Efa => ("network-fell-back-to-tcp/efa", "EFA"),
+        Wanted::Ib => ("network-fell-back-to-tcp/ib", "InfiniBand or RoCE"),
+        Wanted::Other(name) => ("network-fell-back-to-tcp", name),
+        Wanted::Plugin => ("network-fell-back-to-tcp/plugin", ""),
     };
     Some(Finding {
-        cause: Some(cause.to_owned()),
-        remedy: Some(remedy.to_owned()),
+        severity,
         ranks: job.ranks_of_writers(writers.iter().copied()),
         hosts: job.hosts_of_writers(writers),
         evidence,
-        source: Some(source.to_owned()),
-        ..Finding::new("network-fell-back-to-tcp", severity, diagnosis)
+        ..compose_finding(id, &[("network", &network), ("effect", &effect)])
     })
 }
 
@@ -231,34 +220,6 @@ impl Usage {
     }
 }
 
-/// Cause, remedy and source of a fall-back.
-type Advice = (&'static str, &'static str, &'static str);
-
-const EFA: Advice = (
-    "The plugin found no usable EFA device in this process: the container has none, the instance type or the \
-     network interface has no EFA, libfabric lacks the provider efa, or the memlock limit is too low.",
-    "ls /dev/infiniband; fi_info -p efa\n\
-     Kubernetes: resources: limits: vpc.amazonaws.com/efa: 32 (p5; p4d 4, p5en 16), with the EFA device \
-     plugin: kubectl get ds -A | grep efa\n\
-     Docker: --device=/dev/infiniband/uverbs0 for each device, --ulimit memlock=-1\n\
-     Set NCCL_NET=\"AWS Libfabric\" (plugin before 1.13) or NCCL_NET=Libfabric: the job then stops instead \
-     of falling back.",
-    "aws-ofi-nccl 1.16.2 src/nccl_ofi_net.cpp; AWS EFA user guide",
-);
-const IB: Advice = (
-    "NCCL found no usable InfiniBand or RoCE device in this process: no device in the container, ports down, \
-     or libibverbs is missing.",
-    "ls /dev/infiniband; ibstat; ldconfig -p | grep ibverbs\nDocker: --device=/dev/infiniband --ulimit \
-     memlock=-1",
-    "NCCL user guide, troubleshooting: networking",
-);
-const OTHER: Advice = (
-    "The plugin of the network was not found, or found no device in this process.",
-    "Read the NET/ lines of the log before `Using network Socket`; check the devices with fi_info, and \
-     LD_LIBRARY_PATH for the plugin.",
-    "NCCL user guide, NCCL_NET and NCCL_NET_PLUGIN",
-);
-
 /// Returns a connection over sockets as evidence.
 fn tcp_evidence(job: &Job<'_>, ways: Option<&Ways<'_>>) -> Option<Evidence> {
     let ways = ways?;
@@ -278,31 +239,19 @@ fn find_sockets_between_nodes(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding>
         job.variables_named(name).find(|variable| variable.value.eq_ignore_ascii_case(value)).cloned()
     };
     let set_by = variable("NCCL_NET", "socket").or_else(|| variable("NCCL_IB_DISABLE", "1"));
-    let cause = match &set_by {
-        Some(set) => format!("{}={} asks for it.", set.name, set.value),
-        None => "NCCL found neither an InfiniBand or RoCE device nor a network plugin.".to_owned(),
-    };
-    let remedy = match &set_by {
-        Some(set) => format!("unset {}", set.name),
-        None => "AWS with EFA: install aws-ofi-nccl (the EFA installer has it) and give the container its \
-                 devices. InfiniBand or RoCE: ibstat; ls /dev/infiniband. If the hosts have only Ethernet, \
-                 TCP is all that NCCL can use."
-            .to_owned(),
-    };
+    let id = if set_by.is_some() { "nodes-over-tcp/set" } else { "nodes-over-tcp" };
+    let (setting, name) = describe_setting(set_by.as_ref());
     let ranks: BTreeSet<u32> = pairs.iter().flat_map(|&(from, to)| [from, to]).collect();
     Some(Finding {
-        cause: Some(cause),
-        remedy: Some(remedy),
         ranks: ranks.into_iter().collect(),
         evidence: set_by
             .iter()
             .map(|seen| cite_variable(job, seen))
             .chain(tcp_evidence(job, Some(ways)))
             .collect(),
-        ..Finding::new(
-            "nodes-over-tcp",
-            Severity::Degraded,
-            format!("The network between the ranks is TCP: {}", count(pairs.len(), "connection")),
+        ..compose_finding(
+            id,
+            &[("setting", &setting), ("name", &name), ("connections", &count(pairs.len(), "connection"))],
         )
     })
 }
@@ -321,34 +270,12 @@ fn find_staged_networks(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     // Both halves of a ConnectX-7 of GB10. It has one memory for CPU and GPU, and no GPUDirect RDMA.
     let spark =
         job.digest.writers.iter().flat_map(|writer| &writer.devices).any(|name| name.contains("roceP2p1s0"));
-    let severity = if spark { Severity::Advice } else { Severity::Degraded };
+    let id = if spark { "network-without-gdr/spark" } else { "network-without-gdr" };
     let evidence = format!("{}, the first from rank {from} to rank {to}", count(pairs.len(), "connection"));
     Some(Finding {
-        cause: Some(if spark {
-            "DGX Spark (GB10) has no GPUDirect RDMA: its GPU uses the host's memory, and nothing is lost."
-                .to_owned()
-        } else {
-            "GPUDirect RDMA is off: neither the module nvidia-peermem nor DMA-BUF can be used, the GPU and \
-             the NIC are too far apart (NCCL_NET_GDR_LEVEL), the instance type has none, or a virtual \
-             machine lacks ATS."
-                .to_owned()
-        }),
-        remedy: (!spark).then(|| {
-            "InfiniBand or RoCE: lsmod | grep nvidia_peermem || modprobe nvidia-peermem; nvidia-smi topo -m \
-             (GPU and NIC: PIX or PXB)\n\
-             EFA (without nvidia-peermem: DMA-BUF or its own peer memory): cat \
-             /sys/class/infiniband/*/device/p2p has to print NVIDIA; update the EFA installer\n\
-             unset NCCL_NET_GDR_LEVEL NCCL_NET_GDR_READ"
-                .to_owned()
-        }),
         ranks: ranks.into_iter().collect(),
         evidence: vec![Evidence { place: "connections".to_owned(), text: evidence, ..Evidence::default() }],
-        source: Some("NCCL user guide, troubleshooting: GPUDirect RDMA".to_owned()),
-        ..Finding::new(
-            "network-without-gdr",
-            severity,
-            format!("Data is staged through the host's memory: {way}"),
-        )
+        ..compose_finding(id, &[("way", &way)])
     })
 }
 
@@ -369,22 +296,12 @@ fn through_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     let &((from, to), way) = slow.first()?;
     let off = p2p_off(job);
     let linked = slow.iter().any(|(pair, _)| ways.linked.contains(pair));
-    let cause = match (off, linked) {
-        (Some(seen), _) => format!("{}={} limits P2P.", seen.name, seen.value),
-        (None, true) => "NVLink connects these GPUs, but P2P cannot be used: different containers or PID \
-                         namespaces, /dev/shm not shared, different host ids, or P2P refused by the driver."
-            .to_owned(),
-        (None, false) => {
-            "P2P between these GPUs is not possible: different containers or host ids, PCIe ACS or the IOMMU \
-             redirects it, the GPUs are attached to different CPU sockets, or this kind of GPU has none \
-             (A10G, L4, GeForce: then this is their normal way)."
-                .to_owned()
-        }
+    let id = match (off, linked) {
+        (Some(_), _) => "no-p2p-within-node/set",
+        (None, true) => "no-p2p-within-node/nvlink",
+        (None, false) => "no-p2p-within-node",
     };
-    let remedy = match off {
-        Some(seen) => format!("unset {}", seen.name),
-        None => "nvidia-smi topo -m; nvidia-smi topo -p2p r\nnccl-bench doctor host".to_owned(),
-    };
+    let (setting, name) = describe_setting(off);
     // Many kinds of GPU have no P2P. NCCL then takes shared memory, and nothing is wrong.
     let is_normal = off.is_none() && !linked && slow.iter().all(|(_, way)| **way == Way::Shm);
     let severity = if is_normal { Severity::Advice } else { Severity::Degraded };
@@ -392,16 +309,17 @@ fn through_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     let evidence = format!("{}, the first from rank {from} to rank {to}", count(slow.len(), "connection"));
     let evidence = Evidence { place: "connections".to_owned(), text: evidence, ..Evidence::default() };
     Some(Finding {
-        cause: Some(cause),
-        remedy: Some(remedy),
+        severity,
         ranks: ranks.into_iter().collect(),
         evidence: off.map(|seen| cite_variable(job, seen)).into_iter().chain([evidence]).collect(),
-        ..Finding::new(
-            "no-p2p-within-node",
-            severity,
-            format!("GPUs of one host exchange data through {} instead of P2P", way.long_text()),
-        )
+        ..compose_finding(id, &[("way", &way.long_text()), ("setting", &setting), ("name", &name)])
     })
+}
+
+/// Returns a variable as `NAME=VALUE`, and its name, for the texts of a finding.
+fn describe_setting(variable: Option<&VariableSeen>) -> (String, String) {
+    let text = variable.map(|set| (format!("{}={}", set.name, set.value), set.name.clone()));
+    text.unwrap_or_default()
 }
 
 /// Returns the variable that disables P2P, or limits it.
@@ -438,34 +356,13 @@ fn split_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     if let (true, Some(only)) = (ids.is_empty(), network_only(job, ways, host, &ranks)) {
         return Some(only);
     }
-    let cause = if ids.len() > 1 {
-        "NCCL_HOSTID has different values on its ranks."
-    } else {
-        "The ranks run in different containers: NCCL treats them as different hosts."
-    };
+    let id = if ids.len() > 1 { "host-counted-as-nodes/set" } else { "host-counted-as-nodes" };
     let variables = ids.iter().take(4).map(|seen| cite_variable(job, seen));
     Some(Finding {
-        cause: Some(cause.to_owned()),
-        remedy: Some(
-            "Ranks of one container: unset NCCL_HOSTID. Containers: prefer one pod with all GPUs of the host \
-             (nvidia.com/gpu: 8). Several containers are one host for NCCL only with an equal NCCL_HOSTID, \
-             and work only if they share everything: hostIPC: true, hostPID: true, hostNetwork: true, one \
-             /dev/shm, and all GPUs visible in each; without these an equal NCCL_HOSTID makes the start fail."
-                .to_owned(),
-        ),
         ranks: ranks.clone(),
         hosts: vec![(*host).to_owned()],
         evidence: variables.chain(tcp_evidence(job, Some(ways))).collect(),
-        source: Some("NCCL 2.28.9 src/misc/utils.cc, getHostHash; nccl issues 1781, 324".to_owned()),
-        ..Finding::new(
-            "host-counted-as-nodes",
-            Severity::Degraded,
-            format!(
-                "NCCL counts {} of host {host} as {nodes} nodes: between these nodes they use a network \
-                 instead of NVLink, P2P or SHM",
-                ranks_in_words(&ranks)
-            ),
-        )
+        ..compose_finding(id, &[("ranks", &ranks_in_words(&ranks)), ("host", host), ("nodes", &nodes)])
     })
 }
 
@@ -474,26 +371,20 @@ fn split_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
 fn network_only(job: &Job<'_>, ways: &Ways<'_>, host: &str, ranks: &[u32]) -> Option<Finding> {
     let shm = job.variables_named("NCCL_SHM_DISABLE").find(|variable| variable.value != "0")?;
     let p2p = p2p_off(job)?;
+    let settings = format!("{}={} and {}={}", p2p.name, p2p.value, shm.name, shm.value);
+    let values: [(&str, &dyn Display); 4] = [
+        ("host", &host),
+        ("ranks", &ranks_in_words(ranks)),
+        ("settings", &settings),
+        ("names", &format!("{} {}", p2p.name, shm.name)),
+    ];
     Some(Finding {
-        cause: Some(format!(
-            "{}={} and {}={} leave only the network.",
-            p2p.name, p2p.value, shm.name, shm.value
-        )),
-        remedy: Some(format!("unset {} {}", p2p.name, shm.name)),
         ranks: ranks.to_vec(),
         hosts: vec![host.to_owned()],
         evidence: [cite_variable(job, p2p), cite_variable(job, shm)]
             .into_iter()
             .chain(tcp_evidence(job, Some(ways)))
             .collect(),
-        source: Some("NCCL user guide, NCCL_P2P_DISABLE, NCCL_SHM_DISABLE".to_owned()),
-        ..Finding::new(
-            "network-within-host",
-            Severity::Degraded,
-            format!(
-                "On host {host}, {} use a network between them: P2P and shared memory are turned off",
-                ranks_in_words(ranks)
-            ),
-        )
+        ..compose_finding("network-within-host", &values)
     })
 }

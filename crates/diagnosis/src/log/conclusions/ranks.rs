@@ -1,6 +1,7 @@
 //! Findings about ranks: different versions, different variables, different networks.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 
 use semver::Version;
 
@@ -10,7 +11,8 @@ use super::hits::Placed;
 use super::job::{self, Job, count, ranks_in_words};
 use super::start;
 use crate::environment::must_be_equal;
-use crate::finding::{Finding, Severity};
+use crate::finding::Finding;
+use crate::knowledge::texts::compose_finding;
 use crate::log::digest::{Communicator, Member, VariableSeen, Writer};
 
 /// Returns findings about incomplete ranks, ranks without an end, and different variables and networks.
@@ -31,24 +33,13 @@ fn find_aborting_ranks(job: &Job<'_>) -> Option<Placed> {
         let ranks: Vec<u32> = members().filter(|(_, member)| member.aborted).map(|(&rank, _)| rank).collect();
         (!ranks.is_empty() && ranks.len() < members().count()).then_some((communicator, ranks))
     })?;
-    let text = format!(
-        "The program aborted {} on {}",
-        job::describe_communicator(&communicator.id),
-        ranks_in_words(&ranks)
-    );
+    let writer = |rank: &u32| communicator.members.get(rank).map(|member| member.writer);
+    let values: [(&str, &dyn Display); 2] =
+        [("communicator", &job::describe_communicator(&communicator.id)), ("ranks", &ranks_in_words(&ranks))];
     let finding = Finding {
-        cause: Some(
-            "It called ncclCommAbort, as frameworks do after an error or a timeout; the log does not show \
-             which. The other ranks did not abort."
-                .to_owned(),
-        ),
-        remedy: Some("Read what the program of these ranks wrote before `Abort COMPLETE`.".to_owned()),
-        hosts: job.hosts_of_writers(
-            ranks.iter().filter_map(|rank| communicator.members.get(rank).map(|member| member.writer)),
-        ),
+        hosts: job.hosts_of_writers(ranks.iter().filter_map(writer)),
         ranks,
-        source: Some("NCCL 2.28.9 src/init.cc, ncclCommAbort and commFree".to_owned()),
-        ..Finding::new("communicator-aborted", Severity::Degraded, text)
+        ..compose_finding("communicator-aborted", &values)
     };
     Some(Placed { is_cascade: true, ..Placed::without_line(finding) })
 }
@@ -67,28 +58,22 @@ pub(super) fn find_version_differences(job: &Job<'_>) -> Vec<Placed> {
         communicator.members.values().filter_map(version).collect::<BTreeSet<_>>().len() > 1
     };
     let mixed = job.digest.communicators.iter().any(is_mixed);
-    let severity = if mixed { Severity::Broken } else { Severity::Degraded };
-    if let Some(finding) = describe_version_difference(job, &nccl, "nccl-versions-differ", "NCCL", severity) {
-        found.push(if mixed { Placed::derived_root(finding) } else { Placed::without_line(finding) });
+    if let Some(finding) = describe_version_difference(job, &nccl, "nccl-versions-differ") {
+        let broken = describe_version_difference(job, &nccl, "nccl-versions-differ/mixed");
+        found.push(match broken.filter(|_| mixed) {
+            Some(broken) => Placed::derived_root(broken),
+            None => Placed::without_line(finding),
+        });
     } else {
-        found.extend(
-            describe_version_difference(
-                job,
-                &builds,
-                "nccl-builds-differ",
-                "the build of NCCL",
-                Severity::Degraded,
-            )
-            .map(Placed::without_line),
-        );
+        let builds = describe_version_difference(job, &builds, "nccl-builds-differ");
+        found.extend(builds.map(Placed::without_line));
     }
-    for (values, rule, name, severity) in [
-        (&plugin, "plugin-versions-differ", "aws-ofi-nccl", Severity::Degraded),
-        (&libfabric, "libfabric-versions-differ", "libfabric", Severity::Degraded),
-        (&driver, "driver-versions-differ", "the driver's CUDA", Severity::Advice),
+    for (values, id) in [
+        (&plugin, "plugin-versions-differ"),
+        (&libfabric, "libfabric-versions-differ"),
+        (&driver, "driver-versions-differ"),
     ] {
-        found
-            .extend(describe_version_difference(job, values, rule, name, severity).map(Placed::without_line));
+        found.extend(describe_version_difference(job, values, id).map(Placed::without_line));
     }
     found
 }
@@ -103,29 +88,16 @@ pub(super) fn find_other_sizes(job: &Job<'_>) -> Option<Placed> {
     }
     let list: Vec<String> =
         sizes.iter().map(|(size, ranks)| format!("{size} on {}", ranks_in_words(ranks))).collect();
-    let text = format!(
-        "The ranks of {} name different numbers of ranks: {}",
-        job::describe_communicator(&communicator.id),
-        list.join("; ")
-    );
+    let values: [(&str, &dyn Display); 2] =
+        [("communicator", &job::describe_communicator(&communicator.id)), ("list", &list.join("; "))];
     let first = |(size, ranks): (&u32, &Vec<u32>)| {
         job.cite_writer(communicator.members.get(ranks.first()?)?.writer, format!("nranks {size}"))
     };
     let finding = Finding {
-        cause: Some(
-            "The processes were started with different sizes, by a launcher or by variables such as \
-             WORLD_SIZE: the start cannot complete, or ranks exchange data with the wrong ranks."
-                .to_owned(),
-        ),
-        remedy: Some(
-            "Start all processes of the job with one number of ranks: compare mpirun -n, --nnodes, \
-             --nproc-per-node, WORLD_SIZE on all hosts."
-                .to_owned(),
-        ),
         evidence: sizes.iter().filter_map(first).take(4).collect(),
         ranks: communicator.members.keys().copied().collect(),
         hosts: job.hosts_of_writers(communicator.members.values().map(|member| member.writer)),
-        ..Finding::new("rank-counts-differ", Severity::Broken, text)
+        ..compose_finding("rank-counts-differ", &values)
     };
     Some(Placed::derived_root(finding))
 }
@@ -160,29 +132,12 @@ fn find_shared_gpus(job: &Job<'_>) -> Option<Finding> {
     let writer = main.members.get(ranks.first()?)?.writer;
     let version = job.writer(writer).and_then(|writer| writer.nccl.as_ref());
     let refuses = main.nodes == Some(1) && version.is_some_and(|version| *version < Version::new(2, 30, 0));
-    let cause = if refuses {
-        "This version of NCCL refuses that within a node, but the log shows a start: lines were changed, or \
-         belong to several jobs."
-    } else {
-        "NCCL_MULTI_RANK_GPU_ENABLE allows it (without it NCCL refuses), these are parts of one GPU (MIG), \
-         or several machines have one host name."
-    };
+    let id = if refuses { "ranks-share-gpu/refused" } else { "ranks-share-gpu" };
     Some(Finding {
-        cause: Some(cause.to_owned()),
-        remedy: Some(
-            "One process per GPU, selected by its local rank, where performance matters.".to_owned(),
-        ),
         evidence: job.cite_writer(writer, format!("busId {bus}")).into_iter().collect(),
         hosts: vec![host.to_owned()],
         ranks: ranks.clone(),
-        ..Finding::new(
-            "ranks-share-gpu",
-            if refuses { Severity::Unknown } else { Severity::Advice },
-            format!(
-                "One GPU, {bus} of host {host}, is used by {}: no link between GPUs is used between them",
-                ranks_in_words(&ranks)
-            ),
-        )
+        ..compose_finding(id, &[("bus", &bus), ("host", &host), ("ranks", &ranks_in_words(&ranks))])
     })
 }
 
@@ -195,9 +150,7 @@ pub(super) fn format_cuda_version(version: u32) -> String {
 fn describe_version_difference(
     job: &Job<'_>,
     values: &BTreeMap<String, Vec<usize>>,
-    rule: &str,
-    name: &str,
-    severity: Severity,
+    id: &str,
 ) -> Option<Finding> {
     if values.len() < 2 {
         return None;
@@ -217,24 +170,10 @@ fn describe_version_difference(
     });
     let list: Vec<String> = values.iter().map(each).collect();
     Some(Finding {
-        cause: Some(
-            "Some ranks load another library: another image, virtual environment, LD_LIBRARY_PATH or \
-             LD_PRELOAD."
-                .to_owned(),
-        ),
-        remedy: Some(
-            "Install one version on all hosts; nccl-bench doctor host shows which files are loaded."
-                .to_owned(),
-        ),
         ranks: job.ranks_of_writers(odd.iter().copied()),
         hosts: job.hosts_of_writers(odd),
         evidence: evidence.take(4).collect(),
-        ..Finding::new(
-            rule,
-            severity,
-            format!("The version of {name} differs: {}", list.join("; "))
-                .replace("version of the build", "build"),
-        )
+        ..compose_finding(id, &[("list", &list.join("; "))])
     })
 }
 
@@ -296,46 +235,18 @@ fn compare_variable(job: &Job<'_>, name: &str, seen: &[&VariableSeen]) -> Option
         job.cite_line(each.first, each.writers.first().copied(), format!("{name}={}", each.value))
     });
     Some(Finding {
-        cause: Some(
-            "Each rank chooses by its own variables, and NCCL does not compare them: ranks that choose \
-             differently hang, or are slow."
-                .to_owned(),
-        ),
-        remedy: Some(format!(
-            "Give all ranks the same {name}: mpirun -x {name}, or the same env in all pods; or unset it."
-        )),
         ranks: job.ranks_of_writers(named),
         evidence: evidence.take(4).collect(),
-        source: Some("NCCL 2.30.7 src/enqueue.cc; nccl issue 1136".to_owned()),
-        ..Finding::new(
-            "variable-differs",
-            Severity::Degraded,
-            format!("{name} differs between ranks: {}", list.join("; ")),
-        )
+        ..compose_finding("variable-differs", &[("name", &name), ("list", &list.join("; "))])
     })
 }
 
 /// Returns the finding of a variable set on some ranks, if the log lacks lines of other ranks that can name
 /// it.
 fn describe_unseen_variable(name: &str, list: &[String], without: &[u32]) -> Finding {
-    let text = format!(
-        "{name} is {}; the log does not show whether it is set on {}",
-        list.join("; "),
-        ranks_in_words(without)
-    );
-    Finding {
-        cause: Some(
-            "The log lacks lines of the start of some ranks, or these ranks wrote different lines: the log \
-             may be cut or filtered."
-                .to_owned(),
-        ),
-        remedy: Some(format!(
-            "Pass the whole log, or compare the variables of all ranks: nccl-bench doctor env. All ranks \
-             need the same {name}."
-        )),
-        ranks: without.to_vec(),
-        ..Finding::new("variable-unseen", Severity::Unknown, text)
-    }
+    let values: [(&str, &dyn Display); 3] =
+        [("name", &name), ("list", &list.join("; ")), ("ranks", &ranks_in_words(without))];
+    Finding { ranks: without.to_vec(), ..compose_finding("variable-unseen", &values) }
 }
 
 /// Returns true for variables read by every process, and reported, while it builds a communicator.
@@ -371,17 +282,8 @@ fn find_network_differences(job: &Job<'_>) -> Vec<Finding> {
             .map(|(name, writers)| format!("{name} on {}", describe_writers(job, writers)))
             .collect();
         found.push(Finding {
-            cause: Some("On some hosts the devices or the plugin of the network are missing.".to_owned()),
-            remedy: Some(
-                "Compare the NET/ lines of a rank of each kind; nccl-bench doctor host on both hosts."
-                    .to_owned(),
-            ),
             ranks: job.ranks_of_writers(names.values().flatten().copied()),
-            ..Finding::new(
-                "networks-differ",
-                Severity::Broken,
-                format!("The ranks chose different networks: {}", list.join("; ")),
-            )
+            ..compose_finding("networks-differ", &[("list", &list.join("; "))])
         });
     }
     let is_fast = |network: &Option<String>| network.as_deref().is_some_and(|name| name != "Socket");
@@ -402,20 +304,9 @@ fn find_network_differences(job: &Job<'_>) -> Vec<Finding> {
             .flat_map(|(_, writers)| writers.iter().copied())
             .collect();
         found.push(Finding {
-            cause: Some(
-                "Some hosts have fewer devices: a port is down, or the container was given fewer.".to_owned(),
-            ),
-            remedy: Some(
-                "On the hosts with fewer: ibstat, fi_info -p efa, ls /dev/infiniband; check NCCL_IB_HCA."
-                    .to_owned(),
-            ),
             ranks: job.ranks_of_writers(fewer.iter().copied()),
             hosts: job.hosts_of_writers(fewer),
-            ..Finding::new(
-                "nics-differ",
-                Severity::Degraded,
-                format!("The number of network devices differs: {}", list.join("; ")),
-            )
+            ..compose_finding("nics-differ", &[("list", &list.join("; "))])
         });
     }
     found

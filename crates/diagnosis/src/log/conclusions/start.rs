@@ -1,11 +1,13 @@
 //! Ranks with an incomplete start of a communicator.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use super::failures;
 use super::hits::Placed;
 use super::job::{self, Job, ranks_in_words};
 use crate::finding::{Evidence, Finding, Severity};
+use crate::knowledge::texts::compose_finding;
 use crate::log::digest::Communicator;
 
 /// Number of lines below the last line of the starting ranks, as proof that the log continues without them.
@@ -28,68 +30,30 @@ pub(super) fn find_incomplete_start(job: &Job<'_>, found: &[Placed]) -> Option<P
     let (open, done) = (select(false), select(true));
     let writers = open.iter().filter_map(|rank| communicator.members.get(rank).map(|member| member.writer));
     let writers: Vec<usize> = writers.collect();
-    let text = format!(
-        "{} of {} started {} and did not complete it",
-        ranks_in_words(&open),
-        communicator.ranks,
-        job::describe_communicator(&communicator.id)
-    );
     let absent: Vec<u32> =
         (0..communicator.ranks).filter(|rank| !communicator.members.contains_key(rank)).collect();
-    let finding = if has_failed(job, communicator, found) || goes_on(job, &writers) {
-        Finding {
-            cause: Some(describe_start_failure(&absent, &done)),
-            remedy: Some(
-                "Look at the last lines of these ranks. If all wait: check that all ranks run, that they \
-                 reach the address of rank 0 (firewall, NCCL_SOCKET_IFNAME), and ask the job: nccl-bench \
-                 doctor job"
-                    .to_owned(),
-            ),
-            ..Finding::new("start-never-complete", Severity::Broken, text)
-        }
-    } else {
-        let others = match &absent[..] {
-            [] => String::new(),
-            absent => format!(" The log has no line of {}.", ranks_in_words(absent)),
-        };
-        Finding {
-            cause: Some(format!(
-                "The log is cut, or was read while the job started; or the job waits there.{others}"
-            )),
-            remedy: Some(
-                "Pass the whole log. If the job still runs and writes no more, ask it: nccl-bench doctor job"
-                    .to_owned(),
-            ),
-            ..Finding::new(
-                "log-ends-in-start",
-                Severity::Unknown,
-                format!("The log ends during the start: {text}"),
-            )
-        }
+    let id = match (has_failed(job, communicator, found) || goes_on(job, &writers), &absent[..], &done[..]) {
+        (true, [], []) => "start-never-complete",
+        (true, [], _) => "start-never-complete/some",
+        (true, [_], _) => "start-never-complete/absent-rank",
+        (true, _, _) => "start-never-complete/absent-ranks",
+        (false, [], _) => "log-ends-in-start",
+        (false, _, _) => "log-ends-in-start/absent",
     };
+    let values: [(&str, &dyn Display); 5] = [
+        ("ranks", &ranks_in_words(&open)),
+        ("count", &communicator.ranks),
+        ("communicator", &job::describe_communicator(&communicator.id)),
+        ("absent", &ranks_in_words(&absent)),
+        ("done", &ranks_in_words(&done)),
+    ];
+    let finding = compose_finding(id, &values);
     let is_cascade = finding.severity == Severity::Broken;
     let evidence =
         writers.iter().take(4).filter_map(|&writer| last_line(job, communicator, writer)).collect();
     let finding =
         Finding { ranks: open, hosts: job.hosts_of_writers(writers.iter().copied()), evidence, ..finding };
     Some(Placed { is_cascade, ..Placed::without_line(finding) })
-}
-
-/// Returns the cause of a failed start.
-fn describe_start_failure(absent: &[u32], done: &[u32]) -> String {
-    match (absent, done) {
-        ([], []) => "No rank completed: a rank failed during the start, or waits for another one.".to_owned(),
-        ([], done) => format!("{} completed; the other ranks failed or wait.", ranks_in_words(done)),
-        ([rank], _) => format!(
-            "The log has no line of rank {rank}: it did not start, or cannot reach rank 0, or its log is not \
-             here."
-        ),
-        (absent, _) => format!(
-            "The log has no line of {}: they did not start, or cannot reach rank 0, or their logs are not \
-             here.",
-            ranks_in_words(absent)
-        ),
-    }
 }
 
 /// Returns true if the log shows a failure, or that members of the communicator came to its end.

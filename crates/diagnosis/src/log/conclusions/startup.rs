@@ -1,7 +1,10 @@
 //! Time of the start, and the late ranks.
 
+use std::fmt::Display;
+
 use super::job::{Job, count, ranks_in_words};
-use crate::finding::{Finding, Severity};
+use crate::finding::Finding;
+use crate::knowledge::texts::compose_finding;
 use crate::log::digest::Communicator;
 
 /// Shortest reported wait, in seconds.
@@ -82,35 +85,23 @@ pub(super) fn find_slow_start(job: &Job<'_>) -> Option<Finding> {
         let writer = communicator.members.get(&rank)?.writer;
         let text = format!("Bootstrap timings: recv {seconds:.2} s");
         return Some(Finding {
-            cause: Some(
-                "The processes did not start together: images were pulled, pods were scheduled, or data was \
-                 loaded. The network is not the reason."
-                    .to_owned(),
-            ),
             ranks: start.late.clone(),
             evidence: job.cite_writer(writer, text).into_iter().collect(),
-            source: Some("NCCL 2.28.9 src/bootstrap.cc, bootstrapInit".to_owned()),
-            ..Finding::new("late-ranks", Severity::Advice, format!("The start waited: {explanation}"))
+            ..compose_finding("late-ranks", &[("explanation", &explanation)])
         });
     }
     let (seconds, rank) = start.total.filter(|(seconds, _)| *seconds >= 2.0 * LONG_S)?;
     let (phase, longest) = start.phases.first()?;
-    Some(Finding {
-        cause: Some(match phase.as_str() {
-            "kernels" => "Loading NCCL's kernels took long: the first use after a boot, a slow file system, \
-             or a build without code for this GPU."
-                .to_owned(),
-            "topo" => "Reading the topology took long: NVML without persistence mode, or slow \
-             /sys."
-                .to_owned(),
-            _ => format!("Most of it is in the phase `{phase}`."),
-        }),
-        remedy: (phase == "topo" || phase == "kernels").then(|| "nvidia-smi -pm 1".to_owned()),
-        ranks: vec![rank],
-        ..Finding::new(
-            "slow-start",
-            Severity::Advice,
-            format!("The start took {seconds:.1} s on rank {rank}, {longest:.1} s of it in `{phase}`"),
-        )
-    })
+    let id = match phase.as_str() {
+        "kernels" => "slow-start/kernels",
+        "topo" => "slow-start/topology",
+        _ => "slow-start",
+    };
+    let values: [(&str, &dyn Display); 4] = [
+        ("total", &format!("{seconds:.1}")),
+        ("rank", &rank),
+        ("longest", &format!("{longest:.1}")),
+        ("phase", phase),
+    ];
+    Some(Finding { ranks: vec![rank], ..compose_finding(id, &values) })
 }

@@ -205,6 +205,11 @@ fn harmful_variables_are_told_for_the_version_of_the_log() {
     assert!(unknown.findings.iter().all(|each| each.rule != "algo-without-ring"), "{:?}", unknown.findings);
     let found = with(&mut log, "NCCL_PROTO set by environment to Simpel");
     assert_eq!(finding(&found, "variable-value").severity, Severity::Degraded);
+    // The form of a value is wrong for every version.
+    let found = with(&mut log, "NCCL_IB_HCA set to ^=mlx5_8,^=mlx5_14");
+    assert_eq!(finding(&found, "variable-value").remedy.as_deref(), Some("set NCCL_IB_HCA=^=mlx5_8,mlx5_14"));
+    let unknown = examine(&log.text().replace("NCCL version 2.28.9+cuda13.0", "hello"));
+    assert_eq!(finding(&unknown, "variable-value").severity, Severity::Degraded);
     // The log shows the transport. The network is unrelated to P2P.
     let found = with(&mut log, "NCCL_P2P_DISABLE set by environment to 1.");
     assert_eq!(finding(&found, "p2p-disabled").severity, Severity::Advice);

@@ -26,7 +26,7 @@ pub(super) fn find_harmful_variables(job: &Job<'_>, found: &[Placed]) -> Vec<Pla
     let seen = job.digest.variables.iter().filter(|seen| !seen.by_plugin && is_collected(&seen.name));
     let seen: Vec<&VariableSeen> = seen.collect();
     let judge = |variable: &&VariableSeen| -> Vec<Placed> {
-        let Some(situation) = situation_of(job, variable) else { return Vec::new() };
+        let situation = situation_of(job, variable);
         let own = format!("{}={}", variable.name, variable.value);
         let mut named = found.iter().flat_map(|each| &each.finding.evidence);
         if named.any(|evidence| evidence.text == own) {
@@ -40,25 +40,26 @@ pub(super) fn find_harmful_variables(job: &Job<'_>, found: &[Placed]) -> Vec<Pla
             variable.value.clone(),
             Location::without_line("environment"),
         );
-        let findings = find_harm(&setting, &situation, &is_set).into_iter();
+        let mut findings = find_harm(&setting, &situation, &is_set);
+        // Without a version, only the form of the value is judged.
+        findings.retain(|finding| situation.nccl.is_some() || finding.rule == "variable-value");
+        let findings = findings.into_iter();
         findings.map(|finding| Placed::without_line(locate_finding(job, variable, finding))).collect()
     };
     seen.iter().flat_map(judge).collect()
 }
 
-/// Returns the software and the platform of the processes with the variable, or `None` without a version of
-/// NCCL.
-fn situation_of(job: &Job<'_>, variable: &VariableSeen) -> Option<Situation> {
+/// Returns the software and the platform of the processes with the variable.
+fn situation_of(job: &Job<'_>, variable: &VariableSeen) -> Situation {
     let writers: Vec<&Writer> = variable.writers.iter().filter_map(|&index| job.writer(index)).collect();
-    let nccl = writers.iter().find_map(|writer| writer.nccl.clone())?;
-    Some(Situation {
-        nccl: Some(nccl),
+    Situation {
+        nccl: writers.iter().find_map(|writer| writer.nccl.clone()),
         plugin: writers.iter().find_map(|writer| writer.plugin.clone()),
         libfabric: writers.iter().find_map(|writer| writer.libfabric.clone()),
         platform: writers.iter().any(|writer| writer.efa).then(|| Platform::from_product("aws")),
         nodes: job.main.and_then(|main| main.nodes),
         rdma: None,
-    })
+    }
 }
 
 /// Returns the finding with its place in the log. The log would contain a failure, so a variable alone breaks

@@ -44,6 +44,10 @@ Exit code:
 /// Options of the output.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Output {
+    /// Show all findings, their evidence, and the facts: transports, ranks, variables, hosts
+    #[arg(long, short, help_heading = "Reports")]
+    pub verbose: bool,
+
     /// Print JSON instead of text
     #[arg(long, help_heading = "Reports")]
     pub json: bool,
@@ -103,7 +107,7 @@ pub(super) fn write_reports(output: &Output, examinations: &[Examination]) -> Re
     let text = if output.json {
         json::render_json(examinations)?
     } else {
-        text::render_text(examinations, &output_style())
+        text::render_text(examinations, &text::Style { verbose: output.verbose, ..output_style() })
     };
     match print_text(&text) {
         Err(ExitError::Output(error)) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -147,7 +151,7 @@ pub(in crate::command) fn output_style() -> text::Style {
     let stdout = std::io::stdout();
     let colour = anstream::AutoStream::choice(&stdout) != anstream::ColorChoice::Never;
     let width = terminal_size::terminal_size_of(&stdout).map(|(width, _)| usize::from(width.0));
-    text::Style { colour, width: width.filter(|_| stdout.is_terminal()) }
+    text::Style { colour, width: width.filter(|_| stdout.is_terminal()), verbose: false }
 }
 
 /// Returns the signal that interrupted one of the examinations.

@@ -46,7 +46,7 @@ fn square(count: usize) -> Matrix {
 }
 
 fn text_of(examinations: &[Examination]) -> String {
-    text::render_text(examinations, &text::Style::default())
+    text::render_text(examinations, &text::Style { verbose: true, ..text::Style::default() })
 }
 
 #[test]
@@ -133,7 +133,8 @@ fn hostile_text_does_not_reach_the_terminal() {
     found.sections.push(Section { title: "t".into(), body: table });
     found.sections.push(Section { title: "l".into(), body: Body::Lines(vec![HOSTILE.into()]) });
     for width in [None, Some(10), Some(80)] {
-        let text = text::render_text(std::slice::from_ref(&found), &text::Style { colour: false, width });
+        let style = text::Style { colour: false, width, verbose: true };
+        let text = text::render_text(std::slice::from_ref(&found), &style);
         let bad = |character: char| (character.is_control() && character != '\n') || character == '\u{202e}';
         assert_eq!(text.chars().find(|&character| bad(character)), None, "{text:?}");
         assert!(text.contains("\\u{1b}[2J"), "{text}");
@@ -240,9 +241,42 @@ fn lines_keep_within_the_terminal() {
     let rows = vec![vec![words.clone(), words.clone()]];
     let table = Body::Table { columns: vec!["a".into(), "b".into()], rows };
     found.sections.push(Section { title: "t".into(), body: table });
-    let text = text::render_text(&[found], &text::Style { colour: false, width: Some(80) });
-    let long: Vec<&str> = text.lines().filter(|line| line.len() > 80).collect();
-    assert_eq!(long, [""; 0], "{text}");
+    for verbose in [false, true] {
+        let style = text::Style { colour: false, width: Some(80), verbose };
+        let text = text::render_text(std::slice::from_ref(&found), &style);
+        let long: Vec<&str> = text.lines().filter(|line| line.len() > 80).collect();
+        assert_eq!(long, [""; 0], "{text}");
+    }
+}
+
+#[test]
+fn the_short_text_fits_on_a_screen_and_says_what_it_leaves_out() {
+    let mut first = finding(Severity::Broken, "EFA was asked for but you are on TCP.");
+    first.evidence = vec![evidence(&"a long message ".repeat(30)); 4];
+    first.consequences = first.evidence.clone();
+    let words =
+        "a sentence about a cause of a fault, as long as these sentences are in the rules of the files";
+    first.cause = Some(words.to_owned());
+    let second = finding(Severity::Degraded, "a second fault");
+    let advice = finding(Severity::Advice, "something to improve");
+    let mut found = examination(vec![first, second, advice], &[]);
+    found.unseen = ["one", "two", "three"].map(str::to_owned).to_vec();
+    let facts = Body::Facts(vec![("ranks".into(), "8".into())]);
+    found.sections.push(Section { title: "Job".into(), body: facts });
+    let style = text::Style { width: Some(80), ..text::Style::default() };
+    let text = text::render_text(std::slice::from_ref(&found), &style);
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines.len() <= 24, "{} lines:\n{text}", lines.len());
+    let place = |words: &str| lines.iter().position(|line| line.contains(words)).unwrap();
+    let order = ["BROKEN: EFA", "Cause:", "Remedy:", "> job.log:24", "2. degraded: a second", "- one"];
+    assert!(order.map(place).is_sorted(), "{text}");
+    assert!(!text.contains("- three") && !text.contains("improve") && !text.contains("Job"), "{text}");
+    assert_eq!(lines.last(), Some(&"--verbose shows all findings, their evidence, and the facts."));
+    // The facts about a host or an environment were asked for, and nothing is left out.
+    found.subject = "host";
+    (found.findings, found.unseen) = (Vec::new(), Vec::new());
+    let text = text::render_text(&[found], &style);
+    assert!(text.contains("\nJob\n") && !text.contains("--verbose"), "{text}");
 }
 
 #[test]

@@ -16,10 +16,22 @@ pub(in crate::command) struct Style {
     pub(super) colour: bool,
     /// Width of the terminal; `None` without wrapping.
     pub(super) width: Option<usize>,
+    /// With all findings, their evidence, and all facts.
+    pub(super) verbose: bool,
 }
 
 /// Smallest width for wrapping. Narrower terminals count as this wide.
 const NARROWEST: usize = 40;
+
+/// Limits of the short text, which fits on a screen of 24 lines: findings after the first one, messages of
+/// the first finding, letters of a message, and lines of a list.
+const MORE_FINDINGS: usize = 1;
+const EVIDENCE: usize = 2;
+const MESSAGE: usize = 130;
+const LIST: usize = 2;
+
+/// Subjects whose facts were asked for: the variables, and the devices of the host.
+const SHOWN: [&str; 2] = ["environment", "host"];
 
 /// Returns the whole text.
 pub(super) fn render_text(examinations: &[Examination], style: &Style) -> String {
@@ -34,37 +46,58 @@ pub(super) fn render_text(examinations: &[Examination], style: &Style) -> String
 
 /// Returns the text without the verdict: findings, proof, the list of unseen facts, and the facts.
 pub(in crate::command) fn render_details(examinations: &[Examination], style: &Style) -> String {
-    render_paragraphs(examinations, style, None)
+    render_paragraphs(examinations, &Style { verbose: true, ..*style }, None)
 }
 
 /// Returns the details. `said` is the verdict's reason, and is not repeated.
 fn render_paragraphs(examinations: &[Examination], style: &Style, said: Option<&str>) -> String {
     let is_doubt = super::overall_health(examinations) == Health::CannotTell;
     let doubt = super::find_doubt(examinations).filter(|_| is_doubt && said.is_some());
+    let findings = super::sort_findings(examinations);
+    let shown = if style.verbose { findings.len() } else { count_shown(&findings) };
+    let mut is_whole = shown == findings.len();
     let mut text = String::new();
-    for (index, finding) in super::sort_findings(examinations).into_iter().enumerate() {
+    for (index, finding) in findings.into_iter().take(shown).enumerate() {
         let is_said = index == 0 && said == Some(finding.diagnosis.trim_end_matches('.'));
-        text += &style.render_finding(index + 1, finding, is_said);
+        let (paragraph, is_full) = style.render_finding(index + 1, finding, is_said);
+        text += &paragraph;
+        is_whole &= is_full;
     }
-    let listed = |title: &str, select: fn(&Examination) -> &Vec<String>| {
+    let mut list = |title: &str, select: fn(&Examination) -> &Vec<String>| {
         let is_new = |line: &&String| doubt != Some(line.trim_end_matches('.'));
-        let lines: Vec<&String> = examinations.iter().flat_map(select).filter(is_new).collect();
+        let mut lines: Vec<&String> = examinations.iter().flat_map(select).filter(is_new).collect();
+        if !style.verbose && lines.len() > LIST {
+            lines.truncate(LIST);
+            is_whole = false;
+        }
         if lines.is_empty() { String::new() } else { style.render_list(title, &lines) }
     };
-    text += &listed("Proven", |examination| &examination.proof);
-    text += &listed("Not seen", |examination| &examination.unseen);
-    text += &listed("Not applicable", |examination| &examination.not_applicable);
+    text += &list("Proven", |examination| &examination.proof);
+    text += &list("Not seen", |examination| &examination.unseen);
+    text += &list("Not applicable", |examination| &examination.not_applicable);
     for examination in examinations {
-        for section in &examination.sections {
-            text += &style.render_section(section);
+        let is_asked = examinations.len() == 1 && SHOWN.contains(&examination.subject);
+        match style.verbose || is_asked {
+            true => examination.sections.iter().for_each(|section| text += &style.render_section(section)),
+            false => is_whole &= examination.sections.is_empty(),
         }
+    }
+    if !is_whole {
+        text += "\n--verbose shows all findings, their evidence, and the facts.\n";
     }
     text
 }
 
+/// Returns the number of findings in the short text: the first one, and the next ones except advice.
+fn count_shown(findings: &[&Finding]) -> usize {
+    let others = findings.iter().skip(1).take_while(|finding| finding.severity != Severity::Advice);
+    findings.len().min(1) + others.count().min(MORE_FINDINGS)
+}
+
 impl Style {
-    /// Returns the paragraph of a finding, without the diagnosis if the verdict contains it.
-    fn render_finding(&self, number: usize, finding: &Finding, is_said: bool) -> String {
+    /// Returns the paragraph of a finding, without the diagnosis if the verdict contains it, and true if
+    /// nothing is left out.
+    fn render_finding(&self, number: usize, finding: &Finding, is_said: bool) -> (String, bool) {
         let severity = finding.severity.to_string();
         let severity =
             if self.colour { colour_text(&severity, severity_colour(finding.severity)) } else { severity };
@@ -77,19 +110,14 @@ impl Style {
             let wrapped = self.wrapped_from(&first, prefix, "   ");
             format!("\n{number}. {severity}: {}", wrapped.trim_start())
         };
-        for evidence in &finding.evidence {
-            let line = format!("{}: {}", super::evidence_place(evidence), evidence.text);
-            text += &self.wrap_indented(&plain_line(&line), "   > ");
-        }
-        let more = finding.occurrences.saturating_sub(finding.evidence.len() as u64);
-        if more > 0 && !finding.evidence.is_empty() {
-            let _ = writeln!(text, "   > and {more} more");
-        }
-        for evidence in &finding.consequences {
-            let line = format!("then {}: {}", super::evidence_place(evidence), evidence.text);
-            text += &self.wrap_indented(&plain_line(&line), "   > ");
-        }
+        let is_first = number == 1;
+        let is_shown = |name: &str| self.verbose || name == "Remedy" || is_first && name != "Source";
+        let mut is_whole = true;
         for (name, value) in super::finding_details(finding) {
+            if !is_shown(name) {
+                is_whole = false;
+                continue;
+            }
             for (index, line) in value.lines().enumerate() {
                 let head = if index == 0 { format!("   {:10}", format!("{name}:")) } else { " ".repeat(13) };
                 let wrapped = self.wrapped_from(&plain_line(line), 13, &" ".repeat(13));
@@ -97,7 +125,33 @@ impl Style {
                 text += &format!("{head}{}", wrapped.trim_start());
             }
         }
-        text
+        let (evidence, is_full) = self.render_evidence(finding, is_first);
+        (text + &evidence, is_whole && is_full)
+    }
+
+    /// Returns the messages of a finding, and true if none is left out.
+    fn render_evidence(&self, finding: &Finding, is_first: bool) -> (String, bool) {
+        let (evidence, consequences) = match (self.verbose, is_first) {
+            (true, _) => (usize::MAX, usize::MAX),
+            (false, true) => (EVIDENCE, 0),
+            (false, false) => (0, 0),
+        };
+        let (shown, then) = (finding.evidence.iter().take(evidence), finding.consequences.iter());
+        let lines = shown.map(|each| ("", each)).chain(then.take(consequences).map(|each| ("then ", each)));
+        let mut text = String::new();
+        let mut is_whole = finding.evidence.len() <= evidence && finding.consequences.len() <= consequences;
+        for (then, each) in lines {
+            let line = plain_line(&format!("{then}{}: {}", super::evidence_place(each), each.text));
+            let cut = line.char_indices().nth(MESSAGE).filter(|_| !self.verbose);
+            let line = cut.map_or(line.clone(), |(end, _)| format!("{}...", &line[..end]));
+            is_whole &= cut.is_none();
+            text += &self.wrap_indented(&line, "   > ");
+        }
+        let more = finding.occurrences.saturating_sub(finding.evidence.len() as u64);
+        if more > 0 && self.verbose && !finding.evidence.is_empty() {
+            let _ = writeln!(text, "   > and {more} more");
+        }
+        (text, is_whole)
     }
 
     fn render_heading(&self, title: &str) -> String {

@@ -1,0 +1,108 @@
+//! Texts of the findings that are drawn from facts of a log.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::sync::OnceLock;
+
+use serde::Deserialize;
+
+use crate::finding::{Action, Finding, Severity};
+
+/// The compiled-in file.
+const FILE: &str = include_str!("../../knowledge/findings.toml");
+
+/// A file of texts.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TextFile {
+    finding: Vec<FindingText>,
+}
+
+/// The texts of a finding, or of one case of it (`name/case`). A case has the missing texts of its finding.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FindingText {
+    id: String,
+    severity: Option<Severity>,
+    diagnosis: Option<String>,
+    cause: Option<String>,
+    remedy: Option<String>,
+    #[serde(default)]
+    action: Action,
+    source: Option<String>,
+}
+
+fn texts() -> &'static BTreeMap<String, FindingText> {
+    static TEXTS: OnceLock<BTreeMap<String, FindingText>> = OnceLock::new();
+    // A test reads the file.
+    TEXTS.get_or_init(|| {
+        let entries = toml::from_str(FILE).map_or_else(|_| Vec::new(), |file: TextFile| file.finding);
+        entries.into_iter().map(|entry| (entry.id.clone(), entry)).collect()
+    })
+}
+
+/// Returns the finding with this name, or with the texts of a case of it: `ranks-share-gpu/refused`. The
+/// values replace `{name}` in the texts.
+pub(crate) fn compose_finding(id: &str, values: &[(&str, &dyn Display)]) -> Finding {
+    let (name, _) = id.split_once('/').unwrap_or((id, ""));
+    let entries = || [texts().get(id), texts().get(name)].into_iter().flatten();
+    let text = |select: fn(&FindingText) -> Option<&String>| {
+        let mut text = entries().find_map(select)?.clone();
+        for (name, value) in values {
+            text = text.replace(&format!("{{{name}}}"), &value.to_string());
+        }
+        Some(text)
+    };
+    let severity = entries().find_map(|entry| entry.severity).unwrap_or(Severity::Unknown);
+    Finding {
+        cause: text(|entry| entry.cause.as_ref()).filter(|text| !text.is_empty()),
+        remedy: text(|entry| entry.remedy.as_ref()).filter(|text| !text.is_empty()),
+        action: entries().next().map(|entry| entry.action).unwrap_or_default(),
+        source: text(|entry| entry.source.as_ref()),
+        ..Finding::new(name, severity, text(|entry| entry.diagnosis.as_ref()).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn every_entry_has_its_own_name_and_all_texts() {
+        let file: TextFile = toml::from_str(FILE).unwrap();
+        assert_eq!(file.finding.len(), texts().len(), "two entries have one name");
+        for id in texts().keys() {
+            let finding = compose_finding(id, &[]);
+            assert!(!finding.diagnosis.is_empty() && !finding.diagnosis.ends_with('.'), "{id}");
+            assert!(finding.cause.is_some() || finding.remedy.is_some(), "{id}");
+        }
+    }
+
+    #[test]
+    fn the_code_names_entries_that_exist_and_all_of_them() {
+        let mut used = BTreeSet::new();
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/log");
+        let pattern = regex::Regex::new(r#""([a-z0-9]+(?:-[a-z0-9]+)+(?:/[a-z]+(?:-[a-z]+)*)?)""#).unwrap();
+        let mut folders = vec![folder];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else {
+                    let text = std::fs::read_to_string(&path).unwrap();
+                    used.extend(pattern.captures_iter(&text).map(|found| found[1].to_owned()));
+                    let called = text.split("compose_finding(\"").skip(1);
+                    for id in called.filter_map(|rest| rest.split('"').next()) {
+                        assert!(texts().contains_key(id), "{}: {id}", path.display());
+                    }
+                }
+            }
+        }
+        let unused: Vec<&String> = texts().keys().filter(|id| !used.contains(*id)).collect();
+        assert_eq!(unused, [""; 0]);
+    }
+}
