@@ -1,22 +1,27 @@
 //! NCCL's last warning in the error of a program: PyTorch writes it on the line after `Last error:`, JAX
-//! between quotes.
+//! between quotes. Some programs write PyTorch's lines as one.
 
-use memchr::memmem::Finder;
+use memchr::memmem::{self, Finder};
 
 /// Words before the warning in a line of JAX.
 const JAX: &[u8] = b"Last NCCL warning(error): '";
+
+/// Words before the warning in a line of PyTorch's error, and words in its beginning.
+const TORCH: &[u8] = b" Last error: ";
+const TORCH_ERROR: &[u8] = b"NCCL version ";
 
 /// The state of the search for quoted warnings.
 #[derive(Debug)]
 pub(super) struct Quotes {
     jax: Finder<'static>,
+    torch: Finder<'static>,
     /// True after a line with `Last error:` at its end.
     is_next: bool,
 }
 
 impl Default for Quotes {
     fn default() -> Self {
-        Self { jax: Finder::new(JAX), is_next: false }
+        Self { jax: Finder::new(JAX), torch: Finder::new(TORCH), is_next: false }
     }
 }
 
@@ -34,7 +39,11 @@ impl Quotes {
 
     /// Returns the warning within a line.
     pub(super) fn quoted_warning<'a>(&self, line: &'a [u8]) -> Option<&'a [u8]> {
-        let start = self.jax.find(line)? + JAX.len();
+        let Some(start) = self.jax.find(line).map(|start| start + JAX.len()) else {
+            let start = self.torch.find(line)?;
+            memmem::find(&line[..start], TORCH_ERROR)?;
+            return Some(&line[start + TORCH.len()..]);
+        };
         let rest = line.get(start..)?;
         Some(&rest[..memchr::memrchr(b'\'', rest).unwrap_or(rest.len())])
     }

@@ -187,7 +187,12 @@ impl<'a> Reader<'a> {
     /// Notes the warning of a failed CUDA call. Its cause depends on the file of the source, so rules see the
     /// file before the message.
     fn cuda_call(&mut self, file: &[u8], message: &[u8], place: Place<'_>) {
-        let text = [file.trim_ascii(), b" NCCL WARN ", message].concat();
+        let file = match file.trim_ascii() {
+            // Without a writer, the file stands before `NCCL`.
+            [] => place.before.trim_ascii_end().rsplit(|byte| *byte == b' ').next().unwrap_or_default(),
+            file => file,
+        };
+        let text = [file, b" NCCL WARN ", message].concat();
         if !self.note_rule_hit(self.rules.find_rule(&text, Origin::Nccl), message, place) {
             self.messages.note_unknown_warning(message, place);
         }

@@ -254,6 +254,12 @@ fn warnings_that_programs_quote_are_those_of_nccl() {
     );
     let jax = "F0000 failed: ... Last NCCL warning(error): 'Bootstrap : no socket interface found'";
     assert_eq!(hits(&format!("{jax}\n{jax}\n")), [("nccl-no-interface".to_owned(), 1, None)]);
+    let one = "what(): NCCL error: x, NCCL version 2.14.3 Last error: Bootstrap : no socket interface found";
+    assert_eq!(hits(&format!("{one}\n")), [("nccl-no-interface".to_owned(), 1, None)]);
+    assert_eq!(hits("[http] Last error: Connection reset by peer\n"), []);
+    // Without a writer, the file is still read.
+    let launch = "[1] enqueue.cc:1500 NCCL WARN Cuda failure 1 'invalid argument'\n";
+    assert_eq!(hits(launch), [("cuda-launch-invalid".to_owned(), 1, None)]);
     // Another line of a program is not a line of NCCL.
     assert_eq!(hits(&format!("Last error:\nnone\n{closed}\n")), []);
     assert_eq!(hits(&format!("My Last error: {closed}\nLast NCCL warning(error): '\n")), []);
