@@ -38,6 +38,18 @@ const REPORT_S: f64 = 600.0;
 /// Lines within which the threads of a process can write a consequence before its cause.
 const THREADS: u64 = 10;
 
+/// Rules about messages that say only that something failed. Another message of the failure says more.
+const ENDS: [&str; 8] = [
+    "nccl-result-cascade",
+    "nccl-tests-failure",
+    "process-aborted",
+    "program-failed",
+    "exit-by-signal",
+    "torch-child-failed",
+    "torch-watchdog-end",
+    "launcher-sigterm",
+];
+
 /// Rules about suspicious lines caused by a failure, if there was one.
 const CONSEQUENCES: [&str; 1] = ["torch-store-lost"];
 
@@ -225,10 +237,11 @@ fn warning_text(finding: &Finding) -> &str {
 }
 
 /// Returns the finding of a failure without a cause in the log.
-fn without_cause(job: &Job<'_>, alone: Vec<Placed>, failing: &[u32]) -> Option<Finding> {
+fn without_cause(job: &Job<'_>, mut alone: Vec<Placed>, failing: &[u32]) -> Option<Finding> {
     let severity = alone.iter().map(|each| each.finding.severity).min()?;
-    let mut alone = alone.into_iter();
-    let first = alone.next()?;
+    // The conclusions without a line come last.
+    let is_exact = |each: &Placed| !each.examples.is_empty() && !ENDS.contains(&each.finding.rule.as_str());
+    let first = alone.remove(alone.iter().position(is_exact).unwrap_or(0));
     if first.examples.is_empty() {
         // Incomplete ranks: the conclusion is the diagnosis.
         let mut finding = first.finding;
@@ -255,7 +268,7 @@ fn without_cause(job: &Job<'_>, alone: Vec<Placed>, failing: &[u32]) -> Option<F
             format!("{failed}; look first at {ranks}, which report nothing")
         }
     };
-    finding.consequences = cite_consequences(alone.collect());
+    finding.consequences = cite_consequences(alone);
     Some(finding)
 }
 

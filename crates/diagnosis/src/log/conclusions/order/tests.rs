@@ -150,3 +150,12 @@ fn reports_of_launchers_come_after_what_they_caused() {
         assert_eq!((found.rule.as_str(), found.consequences.len()), (rule, 1), "{found:?}");
     }
 }
+
+#[test]
+fn the_first_sign_is_a_message_that_says_more_than_that_something_failed() {
+    let end = "torch.distributed.DistBackendError: NCCL error in: a.cpp:268, remote process exited or there was a \
+               network error, NCCL version 2.21.5\n";
+    let found = first(&(end.to_owned() + &warn(0, "", CLOSED)));
+    assert_eq!((found.rule.as_str(), found.consequences.len()), ("nccl-peer-closed", 1));
+    assert_eq!(first(end).rule, "nccl-result-cascade");
+}
