@@ -28,6 +28,7 @@ struct ReportWords {
     operation: Finder<'static>,
     sequence: Finder<'static>,
     failed: Finder<'static>,
+    waited: Finder<'static>,
     enqueued: Finder<'static>,
     last_enqueued: Finder<'static>,
     guid: Finder<'static>,
@@ -42,8 +43,9 @@ static WORDS: LazyLock<ReportWords> = LazyLock::new(|| ReportWords {
     operation: Finder::new("OpType="),
     sequence: Finder::new("SeqNum="),
     failed: Finder::new("failure detected by watchdog at work sequence id: "),
+    waited: Finder::new("watchdog at work: "),
     enqueued: Finder::new("last enqueued work: "),
-    last_enqueued: Finder::new("Last enqueued NCCL work: "),
+    last_enqueued: Finder::new("ast enqueued NCCL work: "),
     guid: Finder::new("PG GUID "),
     group: Finder::new("[PG "),
     rank: Finder::new("Rank "),
@@ -80,7 +82,7 @@ fn parse_report(line: &[u8]) -> Option<WatchdogReport> {
     let inner = work.map(|work| &work[..memchr::memchr(b')', work).unwrap_or(work.len())]);
     let sequence = match inner {
         Some(inner) => number_after(inner, &words.sequence),
-        None => number_after(line, &words.failed),
+        None => number_after(line, &words.failed).or_else(|| number_after(line, &words.waited)),
     };
     // A report of a call has no numbers of the queue.
     let enqueued = match inner {

@@ -58,6 +58,28 @@ fn move_lost_connections(job: &Job<'_>, found: &mut Vec<Placed>) {
     found.remove(closed);
 }
 
+/// Turns a crash into a consequence of a root just above it: a program that ends after an error can crash.
+pub(super) fn explain_crashes(found: &mut [Placed]) {
+    let is_crash = |each: &Placed| each.finding.rule == "process-crashed";
+    let is_below = |crash: &Example, root: &Example| {
+        let lines = crash.position.line.checked_sub(root.position.line);
+        crash.position.input == root.position.input
+            && crash.rank == root.rank
+            && lines.is_some_and(|lines| lines <= LINES)
+    };
+    let errors: Vec<Example> = found
+        .iter()
+        .filter(|each| each.is_root && !each.is_reported_late && !is_crash(each))
+        .flat_map(|each| each.examples.iter().cloned())
+        .collect();
+    for crash in found.iter_mut().filter(|each| is_crash(each) && each.is_root) {
+        let first = crash.first_example();
+        if first.is_some_and(|crash| errors.iter().any(|root| is_below(crash, root))) {
+            (crash.is_root, crash.is_cascade) = (false, true);
+        }
+    }
+}
+
 /// Returns the host of `... by remote peer 192.0.2.7<46494>`.
 fn remote_peer(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once("remote peer ").or_else(|| text.split_once(" from "))?;
@@ -114,6 +136,22 @@ mod tests {
         }
         let own = "a:100:100 [0] NCCL INFO Bootstrap: Using eth0:203.0.113.3<0>\n".to_owned();
         assert_eq!(rules(&(own + &job + &closed("203.0.113.3") + refused)).0, Health::Broken);
+    }
+
+    #[test]
+    fn a_crash_just_below_an_error_of_its_process_is_a_consequence() {
+        let rules = |text: &str| -> Vec<String> {
+            examine(text).findings.into_iter().map(|finding| finding.rule).collect()
+        };
+        let (error, crash) = ("RuntimeError: can't start new thread\n", "Segmentation fault (core dumped)\n");
+        assert_eq!(rules(&(error.to_owned() + crash)), ["thread-limit"]);
+        for text in [
+            crash.to_owned() + error,
+            error.to_owned() + &"a line\n".repeat(20) + crash,
+            format!("[rank0]: {error}[rank1]: {crash}"),
+        ] {
+            assert_eq!(rules(&text).len(), 2, "{text}");
+        }
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::fmt::Display;
 use super::explained;
 use super::hits::Placed;
 use super::job::{Job, count, ranks_in_words};
-use crate::finding::{Evidence, Finding, Severity};
+use crate::finding::{Evidence, Finding, Role, Severity};
+use crate::knowledge::rules::{Rule, Rules};
 use crate::knowledge::texts::compose_finding;
 use crate::log::digest::{CallFailure, Example, Position, Retries};
 
@@ -105,6 +106,30 @@ fn first_returned_failure<'a>(job: &'a Job<'_>) -> Option<(usize, &'a CallFailur
     failures.filter(|(_, each)| reached(each)).min_by_key(|(_, each)| order(each))
 }
 
+/// Returns a failure returned by a function of NCCL's interface, with the index of its writer, and a message
+/// just above it in the same process that is harmless where NCCL continues.
+fn find_harmless_message<'a>(
+    job: &'a Job<'_>,
+    rules: &'a Rules,
+) -> Option<(usize, &'a CallFailure, &'a Rule, &'a Example)> {
+    let known = job.digest.hits.iter().filter_map(|hit| Some((hit, rules.rule_by_id(&hit.rule)?)));
+    let harmless = known.filter(|(_, rule)| rule.role == Role::Harmless);
+    let mut messages = harmless.flat_map(|(hit, rule)| hit.examples.iter().map(move |each| (rule, each)));
+    messages.find_map(|(rule, message)| {
+        let writers = job.digest.writers.iter().enumerate();
+        let same = writers.filter(|&(index, _)| job.process_of(index) == job.process_of_message(message));
+        let mut failures =
+            same.flat_map(|(index, writer)| writer.failures.iter().map(move |each| (index, each)));
+        let (writer, failure) = failures.find(|(_, failure)| {
+            let lines = failure.first.line.checked_sub(message.position.line);
+            failure.first.input == message.position.input
+                && lines.is_some_and(|lines| lines <= 2)
+                && OUTERMOST.iter().any(|file| failure.outermost.starts_with(file))
+        })?;
+        Some((writer, failure, rule, message))
+    })
+}
+
 /// Finds the first unexplained failed call within NCCL, with the index of its writer. Three kinds need no
 /// explanation: during the start (NCCL continues despite the failure, or the start has a finding), at the end
 /// of a communicator (its threads stop with an error), and beside a message with a finding.
@@ -146,8 +171,10 @@ fn cite_failure(job: &Job<'_>, writer: usize, failure: &CallFailure) -> Evidence
 /// Returns the finding of a failed call, by the program or within NCCL, in a log without another failure. Its
 /// message is missing: the level of the log excludes it, the log is cut, or NCCL wrote none. A program can
 /// handle the error, so it decides the health only if no communicator was completed.
-pub(super) fn find_unexplained_failure(job: &Job<'_>, found: &[Placed]) -> Option<Placed> {
-    let returned = first_returned_failure(job).map(|(writer, failure)| (writer, failure, "A call to NCCL"));
+pub(super) fn find_unexplained_failure(job: &Job<'_>, rules: &Rules, found: &[Placed]) -> Option<Placed> {
+    let before = find_harmless_message(job, rules);
+    let first = before.map(|(writer, failure, ..)| (writer, failure)).or_else(|| first_returned_failure(job));
+    let returned = first.map(|(writer, failure)| (writer, failure, "A call to NCCL"));
     let within =
         || find_inner_failure(job, found).map(|(writer, failure)| (writer, failure, "A call within NCCL"));
     let (writer, failure, call) = returned.or_else(within)?;
@@ -166,13 +193,22 @@ pub(super) fn find_unexplained_failure(job: &Job<'_>, found: &[Placed]) -> Optio
         6 => "nccl-call-failed/remote",
         _ => "nccl-call-failed",
     };
-    let finding = Finding {
+    let id = if before.is_some() { "nccl-call-failed/after" } else { id };
+    let reason = before.map(|(.., rule, _)| rule.diagnosis.trim_end_matches('.')).unwrap_or_default();
+    let values: [(&str, &dyn Display); 4] =
+        [("call", &call), ("who", &who), ("name", &failure.name), ("before", &reason)];
+    let mut finding = Finding {
         severity,
         evidence: vec![cite_failure(job, writer, failure)],
         ranks,
         hosts,
-        ..compose_finding(id, &[("call", &call), ("who", &who), ("name", &failure.name)])
+        ..compose_finding(id, &values)
     };
+    if let Some((.., rule, message)) = before {
+        finding.evidence.insert(0, job.cite_example(message));
+        finding.cause = rule.cause.clone().or(finding.cause);
+        finding.remedy = rule.remedy.clone().or(finding.remedy);
+    }
     let writers = [writer].into();
     Some(Placed { is_cascade: false, writers, ..Placed::without_line(finding) })
 }
@@ -221,6 +257,20 @@ mod tests {
         let root = "vm:1:1 [1] include/alloc.h:1 NCCL WARN Cuda failure 2 'out of memory'\n".to_owned();
         let found = examine(&(root + &log));
         assert!(found.findings.iter().all(|each| each.rule != "peer-not-reached"), "{:?}", found.findings);
+    }
+
+    #[test]
+    fn a_harmless_message_just_before_a_failed_call_is_its_possible_reason() {
+        let path = "vm:1:1 [1] graph/xml.cc:332 NCCL WARN Could not find real path of \
+                    /sys/class/pci_bus/0000:03/../../0000:03:00.0\n";
+        let trace = "vm:1:1 [1] NCCL INFO graph/xml.cc:469 -> 2\nvm:1:1 [1] NCCL INFO init.cc:540 -> 2\n";
+        let told = |text: &str| examine(text).findings.remove(0).diagnosis;
+        let reason = "A call to NCCL failed on vm (ncclSystemError), perhaps for this reason: The PCI device of \
+                      a GPU is not visible in /sys";
+        assert_eq!(told(&[path, trace].concat()), reason);
+        for text in [[trace, path].concat(), [&path.replace("vm:1:1", "vm:2:2"), trace].concat()] {
+            assert!(told(&text).ends_with("no message in this log gives the reason"), "{text}");
+        }
     }
 
     #[test]

@@ -105,12 +105,13 @@ fn of_job(digest: &Digest, rules: &Rules) -> Examination {
     found.extend(diagnostics::find_reported_checks(&job, rules));
     let failures = failures::find_unreachable_peers(&job);
     found.extend(failures);
+    explained::explain_crashes(&mut found);
     cleanup::soften_cleanup_failures(&job, &mut found);
     cleanup::excuse_lost_store(&job, &mut found);
     let of_ranks = ranks::find_rank_differences(&job, &found);
     found.extend(of_ranks);
     if !start::has_failure(&found) {
-        found.extend(failures::find_unexplained_failure(&job, &found));
+        found.extend(failures::find_unexplained_failure(&job, rules, &found));
     }
     found.extend(known::find_known_faults(&job));
     paths::find_transport_problems(&job, rules, ways.as_ref(), &mut found);

@@ -6,12 +6,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::hits::Placed;
 use super::job::{Job, ranks_in_words};
 use crate::finding::{Evidence, Finding, Severity};
+use crate::knowledge::texts::compose_finding;
 use crate::log::digest::WatchdogReport;
 
 /// Operations with the same number of elements on all ranks. Sizes of other operations, as a gather, may
 /// differ.
 const EQUAL_SIZES: [&str; 5] =
     ["ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"];
+
+/// Operations that no rank completes before all ranks have called them.
+const TOGETHER: [&str; 3] = ["ALLREDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"];
 
 /// Operations called by some ranks of a group only, or with different arguments.
 const BETWEEN_PAIRS: [&str; 4] = ["SEND", "RECV", "COALESCED", "UNKNOWN"];
@@ -39,7 +43,9 @@ pub(super) fn judge_watchdog_reports(job: &Job<'_>) -> Vec<Placed> {
     if !differing.is_empty() {
         return differing;
     }
-    let lead = groups.iter().find_map(|group| find_late_ranks(job, group).or_else(|| all_wait(job, group)));
+    let lead = groups.iter().find_map(|group| {
+        find_ranks_apart(job, group).or_else(|| find_late_ranks(job, group)).or_else(|| all_wait(job, group))
+    });
     lead.map(|finding| Placed { is_lead: true, is_cascade: true, ..Placed::without_line(finding) })
         .into_iter()
         .collect()
@@ -198,6 +204,33 @@ fn describe_call(group: &ReportGroup<'_>, report: &WatchdogReport) -> String {
     let operation = report.operation.as_deref().unwrap_or("the collective");
     let size = report.elements.map(|(input, _)| format!(" of {input} elements")).unwrap_or_default();
     format!("{operation}{size} (SeqNum {}{})", report.sequence.unwrap_or_default(), group.name_suffix())
+}
+
+/// Returns a finding about ranks of a named group in a collective that another rank completed, and at least one
+/// more after it.
+fn find_ranks_apart(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Finding> {
+    let waits = || group.waits.iter().filter_map(|(&rank, &report)| Some((report.sequence?, rank, report)));
+    let (first, _, behind) = waits().min_by_key(|&(sequence, rank, _)| (sequence, rank))?;
+    let (last, _, ahead) = waits().max_by_key(|&(sequence, ..)| sequence)?;
+    let is_together = behind.operation.as_deref().is_some_and(|operation| TOGETHER.contains(&operation));
+    if group.name.is_empty() || !is_together || last < first + 2 {
+        return None;
+    }
+    let at = |number: u64| -> Vec<u32> {
+        waits().filter(|&(sequence, ..)| sequence == number).map(|(_, rank, _)| rank).collect()
+    };
+    let (ranks, others) = (at(first), at(last));
+    let values: [(&str, &dyn std::fmt::Display); 4] = [
+        ("ranks", &capitalize_rank(&ranks_in_words(&ranks))),
+        ("call", &describe_call(group, behind)),
+        ("others", &ranks_in_words(&others)),
+        ("later", &describe_call(group, ahead)),
+    ];
+    Some(Finding {
+        evidence: vec![cite_report(job, behind), cite_report(job, ahead)],
+        ranks,
+        ..compose_finding("torch-ranks-apart", &values)
+    })
 }
 
 /// Returns a finding about ranks without the call that the other ranks wait for.

@@ -66,6 +66,33 @@ fn a_rank_at_a_lower_number_is_late() {
 }
 
 #[test]
+fn a_rank_in_a_call_that_others_completed_made_other_calls() {
+    let wait = |rank: u32, sequence: u64, operation: &str| {
+        format!(
+            "{}[rank{rank}]:[E1 a.cpp:1785] [PG ID 0 PG GUID {ALL} Rank {rank}] Exception (either an error or \
+             timeout) detected by watchdog at work: {sequence}, last enqueued NCCL work: {}, last completed \
+             NCCL work: 1.\n",
+            timeout(rank, "", sequence, operation, 8),
+            sequence + 5,
+        )
+    };
+    let apart = first(&(wait(0, 5, "_REDUCE_SCATTER_BASE") + &wait(1, 9, "_ALLGATHER_BASE")));
+    assert_eq!((apart.rule.as_str(), &apart.ranks[..]), ("torch-ranks-apart", &[0][..]));
+    assert!(
+        apart.diagnosis.contains("(SeqNum 5 of group default_pg), which rank 1 had completed"),
+        "{apart:?}"
+    );
+    // The root of a broadcast does not wait for others, and numbers of unnamed groups are not compared.
+    for lines in [
+        wait(0, 5, "BROADCAST") + &wait(1, 9, "ALLREDUCE"),
+        wait(0, 5, "ALLREDUCE") + &wait(1, 6, "ALLREDUCE"),
+        timeout(0, "", 5, "ALLREDUCE", 8) + &timeout(1, "", 9, "ALLREDUCE", 8),
+    ] {
+        assert_ne!(first(&lines).rule, "torch-ranks-apart", "{lines}");
+    }
+}
+
+#[test]
 fn equal_calls_of_all_ranks_are_no_fault_of_the_program() {
     let found = first(&(timeout(1, ALL, 6, "ALLREDUCE", 8) + &timeout(0, ALL, 6, "ALLREDUCE", 8)));
     assert!(found.diagnosis.starts_with("All 2 ranks wait in ALLREDUCE of 8 elements"), "{found:?}");
