@@ -39,7 +39,7 @@ const REPORT_S: f64 = 600.0;
 const THREADS: u64 = 10;
 
 /// Rules about messages that say only that something failed. Another message of the failure says more.
-const ENDS: [&str; 8] = [
+const ENDS: &[&str] = &[
     "nccl-result-cascade",
     "nccl-tests-failure",
     "process-aborted",
@@ -48,6 +48,8 @@ const ENDS: [&str; 8] = [
     "torch-child-failed",
     "torch-watchdog-end",
     "launcher-sigterm",
+    "jax-error-polled",
+    "mpirun-exit",
 ];
 
 /// Rules about suspicious lines caused by a failure, if there was one.

@@ -206,8 +206,8 @@ fn describe_call(group: &ReportGroup<'_>, report: &WatchdogReport) -> String {
     format!("{operation}{size} (SeqNum {}{})", report.sequence.unwrap_or_default(), group.name_suffix())
 }
 
-/// Returns a finding about ranks of a named group in a collective that another rank completed, and at least one
-/// more after it.
+/// Returns a finding about ranks of a named group in a collective that another rank completed, with at least
+/// one more after it.
 fn find_ranks_apart(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Finding> {
     let waits = || group.waits.iter().filter_map(|(&rank, &report)| Some((report.sequence?, rank, report)));
     let (first, _, behind) = waits().min_by_key(|&(sequence, rank, _)| (sequence, rank))?;
