@@ -2,28 +2,53 @@
 
 use super::hits::Placed;
 use super::job::Job;
+use super::moment::Moment;
 use crate::finding::Severity;
 use crate::log::digest::Example;
-
-/// Rules of a cause and of a message written by the same process just before it.
-const SAME: [(&str, &str); 1] = [("mnnvl-imex", "cuda-not-permitted")];
 
 /// Number of lines within which a process writes several messages about one event.
 pub(super) const LINES: u64 = 10;
 
 /// Turns messages into consequences of a finding that explains them, and drops lost connections of strangers.
 pub(super) fn explain_consequences(job: &Job<'_>, found: &mut Vec<Placed>) {
-    for (cause, message) in SAME {
-        let Some(by) = found.iter().find(|each| each.finding.rule == cause).map(|each| each.writers.clone())
-        else {
-            continue;
-        };
-        let same = found.iter_mut().filter(|each| each.finding.rule == message);
-        for each in same.filter(|each| !each.writers.is_empty() && each.writers.is_subset(&by)) {
-            (each.is_root, each.is_cascade) = (false, true);
-        }
+    let is_explained =
+        |each: &Placed| each.is_root && found.iter().any(|by| by.is_root && explains(job, by, each));
+    let explained: Vec<bool> = found.iter().map(is_explained).collect();
+    for (each, _) in found.iter_mut().zip(explained).filter(|(_, is_explained)| *is_explained) {
+        (each.is_root, each.is_cascade) = (false, true);
     }
     move_lost_connections(job, found);
+}
+
+/// Returns true if two findings are about one failure, and the first says more: the second is vague, or its
+/// messages stand below in the same threads.
+fn explains(job: &Job<'_>, by: &Placed, each: &Placed) -> bool {
+    let processes = job.of_same_processes(&by.writers);
+    let mut pairs = by.examples.iter().flat_map(|one| each.examples.iter().map(move |other| (one, other)));
+    let is_first = by.first_example().map(|one| one.position) < each.first_example().map(|one| one.position);
+    each.writers.is_subset(&processes)
+        && match (by.is_vague, each.is_vague) {
+            (true, false) => false,
+            (false, true) => pairs.any(|(one, other)| is_near(job, one, other)),
+            _ => is_first && pairs.any(|(one, other)| one.thread < other.thread && is_near(job, one, other)),
+        }
+}
+
+/// Returns true for two messages of one thread, written within some lines or a second. Lines of other programs
+/// have no thread, and are compared by their process.
+fn is_near(job: &Job<'_>, one: &Example, other: &Example) -> bool {
+    let moment = |example: &Example| Moment::parse(example.time.as_deref()?);
+    let seconds = || moment(one)?.seconds_since(&moment(other)?);
+    match (one.thread, other.thread) {
+        (Some((thread, line)), Some((same, below))) => {
+            thread == same && (line.abs_diff(below) <= LINES || seconds().is_some_and(|s| s.abs() <= 1.0))
+        }
+        _ => {
+            one.position.input == other.position.input
+                && one.position.line.abs_diff(other.position.line) <= LINES
+                && job.process_of_message(one) == job.process_of_message(other)
+        }
+    }
 }
 
 /// Moves closed connections of processes outside the job into the finding about these processes. The process
@@ -126,5 +151,39 @@ mod tests {
         assert_eq!(found.findings[0].rule, "mnnvl-imex", "{:?}", found.findings);
         assert!(found.findings[0].consequences[0].text.contains("operation not permitted"));
         assert_eq!(examine(&(call + &imex.replace("a:1:1", "b:2:2"))).findings.len(), 2);
+    }
+
+    #[test]
+    fn a_vague_message_and_a_later_one_of_its_thread_are_consequences() {
+        let rules = |text: &str| -> Vec<String> {
+            let found = examine(text).findings.into_iter();
+            found.map(|finding| finding.rule).filter(|rule| rule != "known-faults").collect()
+        };
+        let error = |time: &str, thread: u32, text: &str| {
+            format!("{time}a:1:{thread} [1] transport/x.cc:7 NCCL WARN {text}\n")
+        };
+        const VAGUE: &str = "NET/IB: ncclIbTest: Got CQE with error (devIndex=0, wr_id=0)";
+        const EXACT: &str = "NET/IB: Got completion from peer b<1> with status=12 opcode=0";
+        let (vague, exact) = (error("", 2, VAGUE), error("", 2, EXACT));
+        for text in [
+            vague.clone() + &exact,
+            exact.clone() + &vague,
+            exact.clone() + &"another line\n".repeat(50) + &vague,
+        ] {
+            assert_eq!(rules(&text), ["ib-retry-exceeded"], "{text}");
+        }
+        // Another process, and a message of this thread much later.
+        let lines = "a:1:2 [1] NCCL INFO A line\n".repeat(20);
+        let other = vague.replace("a:1:2", "b:2:2");
+        for text in [exact.clone() + &other, exact.clone() + &lines + &vague] {
+            assert_eq!(rules(&text), ["ib-retry-exceeded", "ib-completion"], "{text}");
+        }
+        let at = |second: u32, text: &str| error(&format!("[2026-09-09 10:46:{second}] "), 2, text);
+        assert_eq!(rules(&(at(33, EXACT) + &lines + &at(34, VAGUE))), ["ib-retry-exceeded"]);
+        assert_eq!(rules(&(at(33, EXACT) + &lines + &at(36, VAGUE))).len(), 2);
+        // Of two exact ones, the first of a thread is the cause.
+        let full = error("", 2, "Error: failed to extend /dev/shm/nccl-x to 9 bytes");
+        assert_eq!(rules(&(full.clone() + &exact)), ["nccl-shm-full"]);
+        assert_eq!(rules(&(full + &error("", 3, EXACT))).len(), 2);
     }
 }

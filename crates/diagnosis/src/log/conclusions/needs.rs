@@ -4,11 +4,25 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::job::Job;
 use crate::knowledge::faults::{Fault, NEEDS};
+use crate::knowledge::rules::Use;
 use crate::log::digest::Communicator;
 
 /// Returns the first property needed by the fault and missing in the job, in words, or `None` if the job
 /// lacks none, or the log does not show it.
-pub(super) fn find_missing_need(job: &Job<'_>, fault: &Fault, network: Option<&str>) -> Option<String> {
+pub(super) fn find_missing_need(
+    job: &Job<'_>,
+    fault: &Fault,
+    network: Option<&str>,
+    proven: &BTreeSet<Use>,
+) -> Option<String> {
+    if let Some(denied) = fault.denies.filter(|denied| proven.contains(denied)) {
+        let lacks = match denied {
+            Use::P2p => "GPUs without direct access to each other",
+            Use::Nvlink => "GPUs without NVLink",
+            Use::Gdr => "a network without GPUDirect RDMA",
+        };
+        return Some(lacks.to_owned());
+    }
     if !fault.applies_to_network(network) {
         let names: Vec<&str> = fault.networks.iter().map(|name| describe_network(name)).collect();
         return Some(names.join(" or "));

@@ -25,6 +25,8 @@ struct ReportGroup<'a> {
     waits: BTreeMap<u32, &'a WatchdogReport>,
     /// The number of each rank's last call of a collective.
     called: BTreeMap<u32, u64>,
+    /// The first report about a rank that did not make a call of other ranks.
+    missed: Option<&'a WatchdogReport>,
 }
 
 /// Returns findings about the calls of the ranks. Different calls are the cause of a failure. A rank that did
@@ -46,22 +48,30 @@ pub(super) fn judge_watchdog_reports(job: &Job<'_>) -> Vec<Placed> {
 }
 
 /// Returns the reports by group. A line without a group belongs to the group of another line about the same
-/// rank and number.
+/// rank and number, a comparison of the ranks to the group of the call above it.
 fn group_reports(reports: &[WatchdogReport]) -> Vec<ReportGroup<'_>> {
     let named: BTreeMap<(u32, Option<u64>), &str> = reports
         .iter()
         .filter_map(|report| Some(((report.rank, report.sequence), report.group.as_deref()?)))
         .collect();
     let mut groups: BTreeMap<&str, ReportGroup<'_>> = BTreeMap::new();
+    let mut above = "";
     for report in reports {
         let name = report.group.as_deref().or_else(|| named.get(&(report.rank, report.sequence)).copied());
-        let name = name.unwrap_or_default();
+        let is_call = report.group.is_some() || report.text.contains("WorkNCCL(");
+        let name = name.unwrap_or(if is_call { "" } else { above });
+        if is_call {
+            above = name;
+        }
         let group = groups
             .entry(name)
             .or_insert_with(|| ReportGroup { name: name.to_owned(), ..ReportGroup::default() });
         if let Some(called) = report.enqueued.max(report.sequence) {
             let last = group.called.entry(report.rank).or_default();
             *last = called.max(*last);
+        }
+        if report.missed.is_some() {
+            group.missed.get_or_insert(report);
         }
         let is_collective = |operation: &String| !BETWEEN_PAIRS.contains(&operation.trim_start_matches('_'));
         if report.sequence.is_some() && report.operation.as_ref().is_some_and(is_collective) {
@@ -202,16 +212,18 @@ fn describe_call(group: &ReportGroup<'_>, report: &WatchdogReport) -> String {
 
 /// Returns a finding about ranks without the call that the other ranks wait for.
 fn find_late_ranks(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Finding> {
-    let last = group.waits.values().filter_map(|report| report.sequence).max()?;
+    let missed = group.missed.and_then(|report| report.missed);
+    let last = group.waits.values().filter_map(|report| report.sequence).max().or(missed)?;
     let waiting: Vec<u32> = group
         .waits
         .iter()
         .filter(|(_, report)| report.sequence == Some(last))
         .map(|(&rank, _)| rank)
         .collect();
-    let report = *group.waits.get(waiting.first()?)?;
-    let call = describe_call(group, report);
-    let wait = format!("for which {} waited until the timeout", ranks_in_words(&waiting));
+    let report = waiting.first().and_then(|rank| group.waits.get(rank).copied()).or(group.missed)?;
+    let call = describe_call(group, &WatchdogReport { sequence: Some(last), ..report.clone() });
+    let waiting = if waiting.is_empty() { "other ranks".to_owned() } else { ranks_in_words(&waiting) };
+    let wait = format!("for which {waiting} waited until the timeout");
     let behind: Vec<u32> =
         group.called.iter().filter(|(_, called)| **called < last).map(|(&rank, _)| rank).collect();
     let silent = || {
@@ -242,10 +254,12 @@ fn find_late_ranks(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Finding> {
         (silent, diagnosis, cause)
     } else {
         let called = behind.first().and_then(|rank| group.called.get(rank)).copied().unwrap_or_default();
-        let diagnosis = format!(
-            "{} did not call {call}, {wait}; the last call there was SeqNum {called}",
-            capitalize_rank(&ranks_in_words(&behind))
-        );
+        let last_call = match called {
+            0 => "no call of a collective is known there".to_owned(),
+            called => format!("the last call there was SeqNum {called}"),
+        };
+        let diagnosis =
+            format!("{} did not call {call}, {wait}; {last_call}", capitalize_rank(&ranks_in_words(&behind)));
         (
             behind,
             diagnosis,
@@ -255,6 +269,8 @@ fn find_late_ranks(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Finding> {
     };
     let first = ranks.first().copied().unwrap_or_default();
     let ended = has_ended(job, &ranks);
+    let compared = group.missed.filter(|missed| *missed != report).map(|missed| cite_report(job, missed));
+    let evidence = [cite_report(job, report)].into_iter().chain(compared).chain(ended);
     Some(Finding {
         cause: Some(cause.to_owned()),
         remedy: Some(format!(
@@ -262,7 +278,7 @@ fn find_late_ranks(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Finding> {
              TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1, then nccl-bench doctor job on the dumps."
         )),
         ranks,
-        evidence: [cite_report(job, report)].into_iter().chain(ended).collect(),
+        evidence: evidence.collect(),
         source: Some(SOURCE.to_owned()),
         ..Finding::new("torch-rank-late", Severity::Broken, diagnosis)
     })
