@@ -22,8 +22,8 @@ pub(super) const FILES: [(&str, &str); 7] = [
     ("knowledge/harmless.toml", include_str!("../../knowledge/harmless.toml")),
 ];
 
-/// Facts of a log besides hits and variables, for `with` and `without`: a connection over P2P.
-pub const FACTS: [&str; 1] = ["p2p"];
+/// Facts of a log besides hits and variables, for `with` and `without`: connections, and one over P2P.
+pub const FACTS: [&str; 2] = ["connections", "p2p"];
 
 /// Number of bytes searched for short words at the beginning of a line. The prefixes of launchers and loggers
 /// come before the words.

@@ -72,6 +72,7 @@ fn has_hit_or_fact(job: &Job<'_>, name: &str) -> bool {
     let mut connections = job.digest.communicators.iter().flat_map(|each| each.connections.values());
     let is_p2p = |way: &Transport| matches!(way, Transport::P2p { .. });
     match name {
+        "connections" => connections.next().is_some(),
         "p2p" => connections.any(|connection| connection.transports.keys().any(is_p2p)),
         name if name.starts_with("NCCL_") => job.variables_named(name).next().is_some(),
         rule => job.digest.hits.iter().any(|hit| hit.rule == rule),

@@ -24,12 +24,14 @@ pub(super) fn explain_consequences(job: &Job<'_>, found: &mut Vec<Placed>) {
 /// messages stand below in the same threads.
 fn explains(job: &Job<'_>, by: &Placed, each: &Placed) -> bool {
     let processes = job.of_same_processes(&by.writers);
+    // The digest keeps the first messages only, perhaps of different threads.
+    let is_cut = |one: &Placed| one.finding.occurrences > one.examples.len() as u64;
     let mut pairs = by.examples.iter().flat_map(|one| each.examples.iter().map(move |other| (one, other)));
     let is_first = by.first_example().map(|one| one.position) < each.first_example().map(|one| one.position);
     each.writers.is_subset(&processes)
         && match (by.is_vague, each.is_vague) {
             (true, false) => false,
-            (false, true) => pairs.any(|(one, other)| is_near(job, one, other)),
+            (false, true) => is_cut(by) && is_cut(each) || pairs.any(|(one, other)| is_near(job, one, other)),
             _ => is_first && pairs.any(|(one, other)| one.thread < other.thread && is_near(job, one, other)),
         }
 }

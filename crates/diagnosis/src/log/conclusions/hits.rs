@@ -104,6 +104,8 @@ fn from_hit(job: &Job<'_>, hit: &Hit, rule: &Rule) -> Option<Placed> {
     if rule.step && context::goes_on(job, hit) {
         (placed.is_root, placed.is_cascade, placed.finding.severity) = (false, false, Severity::Advice);
         placed.finding.diagnosis = format!("A step failed, and the process went on: {}", rule.diagnosis);
+        let cause = "NCCL did without it, or succeeded in another way: later lines of the process show it.";
+        (placed.finding.cause, placed.finding.remedy) = (Some(cause.to_owned()), None);
     }
     Some(placed)
 }

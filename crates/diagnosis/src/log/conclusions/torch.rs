@@ -23,6 +23,8 @@ struct ReportGroup<'a> {
     name: String,
     /// The first collective each rank waited for.
     waits: BTreeMap<u32, &'a WatchdogReport>,
+    /// The last collective of each rank in a comparison of the ranks.
+    latest: BTreeMap<u32, &'a WatchdogReport>,
     /// The number of each rank's last call of a collective.
     called: BTreeMap<u32, u64>,
     /// The first report about a rank that did not make a call of other ranks.
@@ -35,7 +37,12 @@ pub(super) fn judge_watchdog_reports(job: &Job<'_>) -> Vec<Placed> {
     let groups = group_reports(&job.digest.watchdog);
     let differing: Vec<Placed> = groups
         .iter()
-        .filter_map(|group| find_differing_calls(job, group))
+        .filter_map(|group| {
+            let mut latest = group.waits.clone();
+            latest.extend(&group.latest);
+            find_differing_calls(job, group, &group.waits)
+                .or_else(|| find_differing_calls(job, group, &latest))
+        })
         .map(Placed::derived_root)
         .collect();
     if !differing.is_empty() {
@@ -75,7 +82,9 @@ fn group_reports(reports: &[WatchdogReport]) -> Vec<ReportGroup<'_>> {
         }
         let is_collective = |operation: &String| !BETWEEN_PAIRS.contains(&operation.trim_start_matches('_'));
         if report.sequence.is_some() && report.operation.as_ref().is_some_and(is_collective) {
-            let first = group.waits.entry(report.rank).or_insert(report);
+            let is_wait = report.text.contains("WorkNCCL(");
+            let calls = if is_wait { &mut group.waits } else { &mut group.latest };
+            let first = calls.entry(report.rank).or_insert(report);
             if report.sequence < first.sequence {
                 *first = report;
             }
@@ -101,9 +110,13 @@ impl ReportGroup<'_> {
 }
 
 /// Returns a finding about the first collective with different calls on ranks of a group.
-fn find_differing_calls(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Finding> {
+fn find_differing_calls(
+    job: &Job<'_>,
+    group: &ReportGroup<'_>,
+    calls: &BTreeMap<u32, &WatchdogReport>,
+) -> Option<Finding> {
     let mut by_sequence: BTreeMap<u64, Vec<(u32, &WatchdogReport)>> = BTreeMap::new();
-    for (&rank, &report) in &group.waits {
+    for (&rank, &report) in calls {
         by_sequence.entry(report.sequence?).or_default().push((rank, report));
     }
     by_sequence.into_iter().find_map(|(sequence, calls)| {
@@ -212,15 +225,14 @@ fn describe_call(group: &ReportGroup<'_>, report: &WatchdogReport) -> String {
 
 /// Returns a finding about ranks without the call that the other ranks wait for.
 fn find_late_ranks(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Finding> {
-    let missed = group.missed.and_then(|report| report.missed);
-    let last = group.waits.values().filter_map(|report| report.sequence).max().or(missed)?;
-    let waiting: Vec<u32> = group
-        .waits
-        .iter()
-        .filter(|(_, report)| report.sequence == Some(last))
-        .map(|(&rank, _)| rank)
-        .collect();
-    let report = waiting.first().and_then(|rank| group.waits.get(rank).copied()).or(group.missed)?;
+    // A comparison of the ranks says more where the lines of the waiting ranks have no numbers.
+    let compared = group.missed.and_then(|report| report.missed);
+    let compared = compared.or(group.latest.values().filter_map(|report| report.sequence).max());
+    let last = group.waits.values().filter_map(|report| report.sequence).max().or(compared)?;
+    let calls = if group.waits.is_empty() { &group.latest } else { &group.waits };
+    let waits = |report: &&WatchdogReport| report.sequence.is_some_and(|sequence| sequence >= last);
+    let waiting: Vec<u32> = calls.iter().filter(|(_, report)| waits(report)).map(|(&rank, _)| rank).collect();
+    let report = calls.values().copied().find(|report| report.sequence == Some(last)).or(group.missed)?;
     let call = describe_call(group, &WatchdogReport { sequence: Some(last), ..report.clone() });
     let waiting = if waiting.is_empty() { "other ranks".to_owned() } else { ranks_in_words(&waiting) };
     let wait = format!("for which {waiting} waited until the timeout");
