@@ -2,8 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use super::explained::LINES;
-use super::hits::Placed;
 use super::job::Job;
 use super::transport::{Way, Ways};
 use crate::knowledge::rules::{Rule, Rules, Use};
@@ -57,8 +55,8 @@ fn has_all_neighbours(job: &Job<'_>, ways: &Ways<'_>) -> bool {
     ranks().all(|rank| joined.contains(&rank) || is_alone(rank))
 }
 
-/// Returns the rule with the diagnosis of a hit: the first case that fits the log, else the rule itself. Returns
-/// `None` if the log does not fit the rule.
+/// Returns the rule with the diagnosis of a hit: the first case that fits the log, else the rule itself.
+/// Returns `None` if the log does not fit the rule.
 pub(super) fn choose_case<'a>(job: &Job<'_>, rules: &'a Rules, rule: &'a Rule) -> Option<&'a Rule> {
     let mut all = rules.cases_of(&rule.id).chain([rule]);
     all.find(|case| {
@@ -99,35 +97,6 @@ pub(super) fn goes_on(job: &Job<'_>, hit: &Hit) -> bool {
     !hit.writers.is_empty()
         && examples().all(|example| example.writer.is_some())
         && hit.writers.iter().all(is_passed)
-}
-
-/// Adds the functions of NCCL in the stacks below the messages about crashes.
-pub(super) fn add_stack_frames(job: &Job<'_>, rules: &Rules, found: &mut [Placed]) {
-    for hit in &job.digest.hits {
-        let Some(rule) = rules.rule_by_id(&hit.rule).filter(|rule| !rule.frame_of.is_empty()) else {
-            continue;
-        };
-        for example in &hit.examples {
-            let Some(function) = rule.pattern.as_ref().and_then(|pattern| pattern.first_group(&example.text))
-            else {
-                continue;
-            };
-            let is_below = |crash: Position| {
-                let lines = example.position.line.checked_sub(crash.line);
-                crash.input == example.position.input && lines.is_some_and(|lines| lines <= LINES)
-            };
-            let crash = found.iter_mut().find(|each| {
-                rule.frame_of.contains(&each.finding.rule)
-                    && each.examples.iter().any(|crash| is_below(crash.position))
-            });
-            let Some(finding) = crash.map(|crash| &mut crash.finding) else { continue };
-            finding.evidence.push(job.cite_example(example));
-            if !finding.diagnosis.contains("in NCCL: ") {
-                finding.diagnosis =
-                    format!("{}, in NCCL: {function}.", finding.diagnosis.trim_end_matches('.'));
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -246,21 +215,6 @@ mod tests {
                 (Health::Broken, "nccl-no-libcuda"),
                 "{log}"
             );
-        }
-    }
-
-    #[test]
-    fn the_first_function_of_nccl_below_a_crash_is_told() {
-        let crash = "[vm:4425] *** Process received signal ***\n";
-        let frame =
-            |name: &str| format!("[vm:4425] [ 1] /usr/lib/libnccl.so.2({name}+0x1a)[0x7f3c00001000]\n");
-        let told = |log: &str| examine(log).findings.remove(0).diagnosis;
-        let both = crash.to_owned() + &frame("ncclProxySaveOp") + &frame("ncclAllReduce");
-        assert_eq!(told(&both), "A process of the job crashed, in NCCL: ncclProxySaveOp.");
-        for log in
-            [frame("ncclAllReduce") + crash, crash.to_owned() + &"x\n".repeat(30) + &frame("ncclAllReduce")]
-        {
-            assert_eq!(told(&log), "A process of the job crashed.");
         }
     }
 }

@@ -4,7 +4,8 @@ use super::hits::Placed;
 use super::job::Job;
 use super::moment::Moment;
 use crate::finding::Severity;
-use crate::log::digest::Example;
+use crate::knowledge::rules::Rules;
+use crate::log::digest::{Example, Position};
 
 /// Number of lines within which a process writes several messages about one event.
 pub(super) const LINES: u64 = 10;
@@ -36,8 +37,8 @@ fn explains(job: &Job<'_>, by: &Placed, each: &Placed) -> bool {
         }
 }
 
-/// Returns true for two messages of one thread, written within some lines or a second. Lines of other programs
-/// have no thread, and are compared by their process.
+/// Returns true for two messages of one thread, written within some lines or a second. Lines of other
+/// programs have no thread, and are compared by their process.
 fn is_near(job: &Job<'_>, one: &Example, other: &Example) -> bool {
     let moment = |example: &Example| Moment::parse(example.time.as_deref()?);
     let seconds = || moment(one)?.seconds_since(&moment(other)?);
@@ -49,6 +50,35 @@ fn is_near(job: &Job<'_>, one: &Example, other: &Example) -> bool {
             one.position.input == other.position.input
                 && one.position.line.abs_diff(other.position.line) <= LINES
                 && job.process_of_message(one) == job.process_of_message(other)
+        }
+    }
+}
+
+/// Adds the functions of NCCL in the stacks below the messages about crashes.
+pub(super) fn add_stack_frames(job: &Job<'_>, rules: &Rules, found: &mut [Placed]) {
+    for hit in &job.digest.hits {
+        let Some(rule) = rules.rule_by_id(&hit.rule).filter(|rule| !rule.frame_of.is_empty()) else {
+            continue;
+        };
+        for example in &hit.examples {
+            let Some(function) = rule.pattern.as_ref().and_then(|pattern| pattern.first_group(&example.text))
+            else {
+                continue;
+            };
+            let is_below = |crash: Position| {
+                let lines = example.position.line.checked_sub(crash.line);
+                crash.input == example.position.input && lines.is_some_and(|lines| lines <= LINES)
+            };
+            let crash = found.iter_mut().find(|each| {
+                rule.frame_of.contains(&each.finding.rule)
+                    && each.examples.iter().any(|crash| is_below(crash.position))
+            });
+            let Some(finding) = crash.map(|crash| &mut crash.finding) else { continue };
+            finding.evidence.push(job.cite_example(example));
+            if !finding.diagnosis.contains("in NCCL: ") {
+                finding.diagnosis =
+                    format!("{}, in NCCL: {function}.", finding.diagnosis.trim_end_matches('.'));
+            }
         }
     }
 }
@@ -187,5 +217,20 @@ mod tests {
         let full = error("", 2, "Error: failed to extend /dev/shm/nccl-x to 9 bytes");
         assert_eq!(rules(&(full.clone() + &exact)), ["nccl-shm-full"]);
         assert_eq!(rules(&(full + &error("", 3, EXACT))).len(), 2);
+    }
+
+    #[test]
+    fn the_first_function_of_nccl_below_a_crash_is_told() {
+        let crash = "[vm:4425] *** Process received signal ***\n";
+        let frame =
+            |name: &str| format!("[vm:4425] [ 1] /usr/lib/libnccl.so.2({name}+0x1a)[0x7f3c00001000]\n");
+        let told = |log: &str| examine(log).findings.remove(0).diagnosis;
+        let both = crash.to_owned() + &frame("ncclProxySaveOp") + &frame("ncclAllReduce");
+        assert_eq!(told(&both), "A process of the job crashed, in NCCL: ncclProxySaveOp.");
+        for log in
+            [frame("ncclAllReduce") + crash, crash.to_owned() + &"x\n".repeat(30) + &frame("ncclAllReduce")]
+        {
+            assert_eq!(told(&log), "A process of the job crashed.");
+        }
     }
 }

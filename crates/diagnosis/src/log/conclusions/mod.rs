@@ -105,7 +105,7 @@ fn of_job(digest: &Digest, rules: &Rules) -> Examination {
     found.extend(ranks::find_other_sizes(&job));
     found.extend(torch::judge_watchdog_reports(&job));
     found.extend(hits::find_known_messages(&job, rules, &proven));
-    context::add_stack_frames(&job, rules, &mut found);
+    explained::add_stack_frames(&job, rules, &mut found);
     explained::explain_consequences(&job, &mut found);
     found.extend(diagnostics::find_reported_checks(&job, rules));
     let failures = failures::find_unreachable_peers(&job);
