@@ -39,7 +39,7 @@ const EXPECTED: &[Case] = &[
         &["Either NCCL_TOPO_FILE", "USB", "does not show which"],
         &[],
     ),
-    ("hm", Healthy, "known-faults", &["P2P"], &["without direct access"]),
+    ("hm", Healthy, "known-faults", &["P2P"], &["without direct access", "GB200", "network ports"]),
     (
         "b3b",
         Broken,

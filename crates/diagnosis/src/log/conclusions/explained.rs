@@ -12,8 +12,8 @@ pub(super) const LINES: u64 = 10;
 
 /// Turns messages into consequences of a finding that explains them, and drops lost connections of strangers.
 pub(super) fn explain_consequences(job: &Job<'_>, found: &mut Vec<Placed>) {
-    let is_explained =
-        |each: &Placed| each.is_root && found.iter().any(|by| by.is_root && explains(job, by, each));
+    let is_later = |each: &Placed| found.iter().any(|by| by.is_root && follows(job, by, each));
+    let is_explained = |each: &Placed| each.is_root && (is_said_better(job, found, each) || is_later(each));
     let explained: Vec<bool> = found.iter().map(is_explained).collect();
     for (each, _) in found.iter_mut().zip(explained).filter(|(_, is_explained)| *is_explained) {
         (each.is_root, each.is_cascade) = (false, true);
@@ -21,20 +21,29 @@ pub(super) fn explain_consequences(job: &Job<'_>, found: &mut Vec<Placed>) {
     move_lost_connections(job, found);
 }
 
-/// Returns true if two findings are about one failure, and the first says more: the second is vague, or its
-/// messages stand below in the same threads.
-fn explains(job: &Job<'_>, by: &Placed, each: &Placed) -> bool {
-    let processes = job.of_same_processes(&by.writers);
+/// Returns true for a vague finding if more exact ones stand beside its messages, and one of them is a root.
+fn is_said_better(job: &Job<'_>, found: &[Placed], each: &Placed) -> bool {
+    let exact = || found.iter().filter(|by| (by.is_root || by.is_cascade) && !by.is_vague);
+    let beside = |other| exact().filter(move |by| by.examples.iter().any(|one| is_near(job, one, other)));
     // The digest keeps the first messages only, perhaps of different threads.
-    let is_cut = |one: &Placed| one.finding.occurrences > one.examples.len() as u64;
-    let mut pairs = by.examples.iter().flat_map(|one| each.examples.iter().map(move |other| (one, other)));
-    let is_first = by.first_example().map(|one| one.position) < each.first_example().map(|one| one.position);
-    each.writers.is_subset(&processes)
-        && match (by.is_vague, each.is_vague) {
-            (true, false) => false,
-            (false, true) => is_cut(by) && is_cut(each) || pairs.any(|(one, other)| is_near(job, one, other)),
-            _ => is_first && pairs.any(|(one, other)| one.thread < other.thread && is_near(job, one, other)),
+    let is_cut = each.finding.occurrences > each.examples.len() as u64;
+    let writers = || exact().flat_map(|by| by.writers.iter().copied()).collect();
+    each.is_vague
+        && each.examples.iter().flat_map(beside).any(|by| by.is_root)
+        && match is_cut {
+            true => each.writers.is_subset(&job.of_same_processes(&writers())),
+            false => each.examples.iter().all(|other| beside(other).next().is_some()),
         }
+}
+
+/// Returns true if the messages of the second finding stand below those of the first in the same threads. A
+/// more exact message does not follow from a vague one.
+fn follows(job: &Job<'_>, by: &Placed, each: &Placed) -> bool {
+    let mut pairs = by.examples.iter().flat_map(|one| each.examples.iter().map(move |other| (one, other)));
+    by.is_vague == each.is_vague
+        && by.first_example().map(|one| one.position) < each.first_example().map(|one| one.position)
+        && each.writers.is_subset(&job.of_same_processes(&by.writers))
+        && pairs.any(|(one, other)| one.thread < other.thread && is_near(job, one, other))
 }
 
 /// Returns true for two messages of one thread, written within some lines or a second. Lines of other
@@ -204,6 +213,12 @@ mod tests {
         ] {
             assert_eq!(rules(&text), ["ib-retry-exceeded"], "{text}");
         }
+        // Two processes, of which one only follows.
+        let (flushed, of_other) = (exact.replace("=12", "=5"), |text: &str| text.replace("a:1:2", "b:2:2"));
+        assert_eq!(
+            rules(&(vague.clone() + &of_other(&vague) + &flushed + &of_other(&exact))),
+            ["ib-retry-exceeded"]
+        );
         // Another process, and a message of this thread much later.
         let lines = "a:1:2 [1] NCCL INFO A line\n".repeat(20);
         let other = vague.replace("a:1:2", "b:2:2");
