@@ -31,7 +31,13 @@ const EXPECTED: &[Case] = &[
         &["P2P", "IOMMU", "patched driver", "NCCL_P2P_DISABLE=1"],
         &["fault in a kernel of the program", "compute-sanitizer"],
     ),
-    ("mixed", Broken, "ib-qp-mixed-adapters", &["InfiniBand and of RoCE", "NCCL_IB_HCA"], &[]),
+    (
+        "mixed",
+        Broken,
+        "ib-qp-mixed-adapters",
+        &["InfiniBand and of RoCE", "NCCL_IB_HCA"],
+        &["NCCL uses adapters of InfiniBand and of RoCE together"],
+    ),
     (
         "torchlast",
         Broken,

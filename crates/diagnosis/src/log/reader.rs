@@ -268,7 +268,7 @@ impl<'a> Reader<'a> {
             Message::Channel(_)
                 | Message::Communicator(_)
                 | Message::Connected
-                | Message::Fact(ProcessFact::Network(_))
+                | Message::Fact(ProcessFact::Network(_) | ProcessFact::Devices(_))
         ) {
             self.writers.note_progress(thread, place.position);
         }

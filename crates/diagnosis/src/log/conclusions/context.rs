@@ -1,6 +1,6 @@
 //! Conditions of rules, faults and conflicts that the rest of the log fulfils or refutes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::job::Job;
 use super::transport::{Way, Ways};
@@ -50,9 +50,11 @@ fn ways_within_hosts<'a>(job: &Job<'_>, ways: &'a Ways<'_>) -> Vec<&'a Way> {
 fn has_all_neighbours(job: &Job<'_>, ways: &Ways<'_>) -> bool {
     let local = ways.pairs.keys().filter(|&&(from, to)| is_within_host(job, ways, from, to));
     let joined: BTreeSet<u32> = local.flat_map(|&(from, to)| [from, to]).collect();
-    let ranks = || ways.communicator.members.keys().copied();
-    let is_alone = |rank: u32| !ranks().any(|other| is_within_host(job, ways, rank, other));
-    ranks().all(|rank| joined.contains(&rank) || is_alone(rank))
+    let mut by_host: BTreeMap<Option<&str>, Vec<u32>> = BTreeMap::new();
+    for &rank in ways.communicator.members.keys() {
+        by_host.entry(job.host_of_rank(ways.communicator, rank)).or_default().push(rank);
+    }
+    by_host.values().filter(|ranks| ranks.len() > 1).flatten().all(|rank| joined.contains(rank))
 }
 
 /// Returns the rule with the diagnosis of a hit: the first case that fits the log, else the rule itself.
@@ -169,6 +171,15 @@ mod tests {
             all.extend(proven);
         }
         assert_eq!(all, [Use::P2p, Use::Nvlink].into());
+    }
+
+    #[test]
+    fn adapters_of_two_kinds_are_advice_while_nothing_fails() {
+        let mut log = pair("IB", "NET/IB/0/GDRDMA");
+        log.messages = vec![(0, "NET/IB : Using [0]mlx5_3:1/IB [1]mlx5_2:1/RoCE [RO]; OOB eth0:10.0.0.1<0>")];
+        let found = examine(&log.text());
+        assert_eq!(found.health(), Health::Healthy, "{:?}", found.findings);
+        assert!(rules_of(&found).contains(&"ib-mixed-adapters"), "{:?}", found.findings);
     }
 
     #[test]

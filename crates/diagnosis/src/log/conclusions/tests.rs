@@ -29,7 +29,7 @@ pub(super) struct Log {
     /// Sender, receiver, transport.
     connections: Vec<(u32, u32, &'static str)>,
     /// Rank and message, before the communicator starts.
-    messages: Vec<(u32, &'static str)>,
+    pub(super) messages: Vec<(u32, &'static str)>,
 }
 
 impl Log {

@@ -101,10 +101,14 @@ impl ReportGroup<'_> {
         if name.is_empty() { String::new() } else { format!(" of group {name}") }
     }
 
+    /// Returns true unless the group is known to have a part of the ranks.
+    fn is_of_all(&self) -> bool {
+        self.name.contains("default_pg") || self.name.is_empty()
+    }
+
     /// Returns all ranks of the group, if the log has them.
     fn member_ranks(&self, job: &Job<'_>) -> Option<Vec<u32>> {
-        let is_of_all = self.name.contains("default_pg") || self.name.is_empty();
-        let main = job.main.filter(|_| is_of_all)?;
+        let main = job.main.filter(|_| self.is_of_all())?;
         Some((0..main.ranks).collect())
     }
 }
@@ -272,6 +276,11 @@ fn find_late_ranks(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Finding> {
         };
         let diagnosis =
             format!("{} did not call {call}, {wait}; {last_call}", capitalize_rank(&ranks_in_words(&behind)));
+        // A comparison numbers the ranks within their group.
+        let (behind, diagnosis) = match group.missed {
+            Some(_) if !group.is_of_all() => (Vec::new(), format!("{diagnosis} (ranks of the group)")),
+            _ => (behind, diagnosis),
+        };
         (
             behind,
             diagnosis,
@@ -279,14 +288,14 @@ fn find_late_ranks(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Finding> {
              took a branch without this call.",
         )
     };
-    let first = ranks.first().copied().unwrap_or_default();
+    let first = ranks.first().map_or_else(|| "that rank".to_owned(), |rank| format!("rank {rank}"));
     let ended = has_ended(job, &ranks);
     let compared = group.missed.filter(|missed| *missed != report).map(|missed| cite_report(job, missed));
     let evidence = [cite_report(job, report)].into_iter().chain(compared).chain(ended);
     Some(Finding {
         cause: Some(cause.to_owned()),
         remedy: Some(format!(
-            "Look at the stack of rank {first}: py-spy dump --pid PID on its host, or its flight recorder: \
+            "Look at the stack of {first}: py-spy dump --pid PID on its host, or its flight recorder: \
              TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1, then nccl-bench doctor job on the dumps."
         )),
         ranks,

@@ -130,6 +130,16 @@ fn a_comparison_of_the_ranks_names_the_late_ones() {
 }
 
 #[test]
+fn ranks_of_a_part_are_numbered_within_it() {
+    let compared = "\t - [1] finished collective #5, but didn't join collective #6 (count from 1)\n";
+    let found = examine(&(timeout(3, "7(tp)", 6, "ALLREDUCE", 8) + compared)).findings.remove(0);
+    assert!(
+        found.ranks.is_empty() && found.diagnosis.ends_with("SeqNum 5 (ranks of the group)"),
+        "{found:?}"
+    );
+}
+
+#[test]
 fn a_comparison_alone_names_the_late_ranks() {
     let found = examine("\t - [1] finished collective #41, but didn't join collective #42 (count from 1)\n");
     let first = &found.findings[0];
