@@ -12,7 +12,7 @@ use super::communicators::Communicators;
 use super::digest::{Digest, Input, Position, Writer};
 use super::input;
 use super::line::{Level, LinePart, LineParts, Splitter};
-use super::message::{self, Message};
+use super::message::{self, Message, ProcessFact};
 use super::messages::{Messages, Place};
 use super::path::Paths;
 use super::quote::Quotes;
@@ -129,7 +129,9 @@ impl<'a> Reader<'a> {
                     let thread =
                         source.and_then(|source| self.writers.thread_index(&source, position, message));
                     let writer = thread.map(|thread| self.writers.thread_at(thread).writer);
-                    let place = Place { position, writer, before };
+                    let line = thread.map(|thread| self.writers.last_line(thread, position));
+                    let line = line.map(|line| (line.thread, line.number));
+                    let place = Place { position, writer, thread: line, before };
                     if level == Level::Warn && is_of_ras(file) {
                         self.of_ras(message, place);
                     } else if level == Level::Warn && message.starts_with(CUDA_CALL) {
@@ -208,7 +210,7 @@ impl<'a> Reader<'a> {
         if line.trim_ascii().is_empty() {
             return;
         }
-        let place = Place { position, writer: None, before: line };
+        let place = Place { position, writer: None, thread: None, before: line };
         if self.quotes.is_quote(line)
             && let Some(rule) = self.rules.find_rule(line, Origin::Nccl)
         {
@@ -265,6 +267,15 @@ impl<'a> Reader<'a> {
     }
 
     fn learn_message(&mut self, parsed: Message<'_>, thread: usize, place: Place<'_>) {
+        if matches!(
+            parsed,
+            Message::Channel(_)
+                | Message::Communicator(_)
+                | Message::Connected
+                | Message::Fact(ProcessFact::Network(_) | ProcessFact::Devices(_))
+        ) {
+            self.writers.note_progress(thread, place.position);
+        }
         let current = self.writers.current_communicator(thread);
         match (parsed, current) {
             (Message::Channel(ChannelLine::Channel(channel)), _) => {

@@ -38,9 +38,6 @@ const REPORT_S: f64 = 600.0;
 /// Lines within which the threads of a process can write a consequence before its cause.
 const THREADS: u64 = 10;
 
-/// Rules about suspicious lines caused by a failure, if there was one.
-const CONSEQUENCES: [&str; 1] = ["torch-store-lost"];
-
 /// Order of two messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
@@ -171,9 +168,7 @@ fn is_of_one_process(job: &Job<'_>, one: &Example, other: &Example) -> bool {
 
 /// Returns the index of the unknown warning or suspicious line that may be the cause of a cascade.
 fn find_suspect(job: &Job<'_>, others: &[Placed], cascade: &Placed) -> Option<usize> {
-    let unknown = |each: &Placed| {
-        each.finding.severity == Severity::Unknown && !CONSEQUENCES.contains(&each.finding.rule.as_str())
-    };
+    let unknown = |each: &Placed| each.finding.severity == Severity::Unknown && !each.is_aftermath;
     let cascade = cascade.first_example();
     let candidates = others.iter().enumerate().filter(|(_, each)| unknown(each));
     let ranked = candidates.filter_map(|(index, each)| {
