@@ -25,6 +25,8 @@ pub struct Digest {
     /// Reports of PyTorch's watchdog.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub watchdog: Vec<WatchdogReport>,
+    /// True if the log has lines of a program, besides NCCL's.
+    pub has_program_lines: bool,
     /// Versions of NCCL on lines without a writer, as with `NCCL_DEBUG=VERSION` and `WARN`.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub versions: BTreeSet<Version>,

@@ -37,6 +37,7 @@ pub struct Reader<'a> {
     quotes: Quotes,
     /// Number of cut lines.
     cut: u64,
+    has_program_lines: bool,
 }
 
 /// Beginning of the warning about a failed CUDA call.
@@ -59,6 +60,7 @@ impl<'a> Reader<'a> {
             paths: Paths::default(),
             quotes: Quotes::default(),
             cut: 0,
+            has_program_lines: false,
         }
     }
 
@@ -97,6 +99,7 @@ impl<'a> Reader<'a> {
             versions: self.versions.into_keys().collect(),
             paths: self.paths.into_paths(),
             limits,
+            has_program_lines: self.has_program_lines,
             ..Digest::default()
         };
         self.messages.move_into_digest(&places, &mut digest);
@@ -114,6 +117,7 @@ impl<'a> Reader<'a> {
                     true
                 }
                 _ => {
+                    self.has_program_lines |= line.iter().any(u8::is_ascii_alphanumeric);
                     self.read_other_line(line, position);
                     false
                 }

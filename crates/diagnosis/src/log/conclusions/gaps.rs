@@ -1,10 +1,13 @@
 //! Gaps in a log with all ranks: reasons why it proves no transport.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 
-use super::job::{Job, count, ranks_in_words};
+use super::hits::Placed;
+use super::job::{self, Job, count, ranks_in_words};
 use super::jobs;
 use super::transport::{Way, Ways};
+use crate::knowledge::texts::compose_finding;
 use crate::log::digest::{Communicator, Digest, Member, VariableSeen};
 
 /// Largest number of named hosts or groups of hosts.
@@ -85,17 +88,27 @@ fn describe_unfinished_tests(job: &Job<'_>) -> Option<String> {
     })
 }
 
-/// Describes a log without the end of its operations. Connections alone do not show that one finished.
+/// Describes output of a program without its end. Connections alone do not show that an operation finished.
 fn describe_missing_end(job: &Job<'_>, ways: &Ways<'_>) -> Option<String> {
-    let (begun, ended) = count_tests(job);
-    let is_ended = |member: &Member| member.destroyed || member.aborted;
-    let all_ended = ways.communicator.members.values().all(is_ended);
-    (!all_ended && (ended == 0 || ended < begun)).then(|| {
+    (job.digest.has_program_lines && !has_end(job, ways.communicator)).then(|| {
         "the end of the job is not in the log, neither of its communicators (`Destroy COMPLETE`) nor of \
-         nccl-tests (`# Avg bus bandwidth`): it may hang in a collective, still run, or the log is cut; pass \
-         the output of the program as well"
+         nccl-tests (`# Avg bus bandwidth`): it may hang in a collective, still run, or the log is cut"
             .to_owned()
     })
+}
+
+/// Returns advice about a log of NCCL alone without an end, as the files of NCCL_DEBUG_FILE.
+pub(super) fn find_unseen_end(job: &Job<'_>) -> Option<Placed> {
+    let main = job.main.filter(|main| !job.digest.has_program_lines && !has_end(job, main))?;
+    let values: [(&str, &dyn Display); 1] = [("communicator", &job::describe_communicator(&main.id))];
+    Some(Placed::without_line(compose_finding("end-not-shown", &values)))
+}
+
+/// Returns true if all members ended the communicator, or all runs of nccl-tests ended.
+fn has_end(job: &Job<'_>, communicator: &Communicator) -> bool {
+    let (begun, ended) = count_tests(job);
+    let is_ended = |member: &Member| member.destroyed || member.aborted;
+    ended > 0 && ended >= begun || communicator.members.values().all(is_ended)
 }
 
 /// Describes empty files among the files of ranks. Launchers write a second file for each rank, often an

@@ -122,6 +122,7 @@ fn of_job(digest: &Digest, rules: &Rules) -> Examination {
     paths::find_transport_problems(&job, rules, ways.as_ref(), &mut found);
     others.iter().for_each(|ways| paths::of_group(&job, ways, &mut found));
     found.extend(startup::find_slow_start(&job).map(Placed::without_line));
+    found.extend(gaps::find_unseen_end(&job));
     let variables = variables::find_harmful_variables(&job, &found);
     found.extend(variables);
     let mut examination = Examination::new("log");
