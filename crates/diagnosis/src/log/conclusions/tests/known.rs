@@ -69,7 +69,7 @@ fn faults_that_a_job_cannot_have_are_counted_with_what_it_lacks() {
     let last = |log: &str| listed(log).pop().unwrap();
     assert_eq!(
         last(&text),
-        "Not listed: 5 known faults for which the job lacks: InfiniBand or RoCE, a communicator of one rank, \
+        "Not listed: 7 known faults for which the job lacks: InfiniBand or RoCE, a communicator of one rank, \
          hosts with one GPU, libfabric, several nodes."
     );
     let has =
@@ -80,7 +80,7 @@ fn faults_that_a_job_cannot_have_are_counted_with_what_it_lacks() {
         text.lines().filter(|line| line.starts_with("a:100:")).map(|line| format!("{line}\n")).collect();
     assert!(has(&half, "average over one rank") && !has(&half, "network ports"));
     log.messages = vec![(0, "NCCL_DEBUG set by environment to INFO")];
-    assert!(!has(&log.text(), "NCCL_CHUNK_SIZE") && last(&log.text()).contains("6 known faults"));
+    assert!(!has(&log.text(), "NCCL_CHUNK_SIZE") && last(&log.text()).contains("8 known faults"));
     log.messages = vec![(0, "NCCL_CHUNK_SIZE set by environment to 1048576.")];
     assert!(has(&log.text(), "NCCL_CHUNK_SIZE"));
     // Several nodes, with a GPU each.
@@ -111,8 +111,8 @@ fn a_job_on_eight_gpus_of_a_host_has_few_of_the_faults_of_its_version() {
     let last = lines.pop().unwrap();
     assert_eq!(
         last,
-        "Not listed: 6 known faults for which the job lacks: InfiniBand or RoCE, NCCL_CHUNK_SIZE, a \
-         communicator of one rank, hosts with one GPU, libfabric, several nodes."
+        "Not listed: 10 known faults for which the job lacks: InfiniBand or RoCE, NCCL_CHUNK_SIZE, NVLink \
+         multicast (NVLS), a communicator of one rank, hosts with one GPU, libfabric, several nodes."
     );
-    assert_eq!(lines.len(), 5, "{lines:?}");
+    assert_eq!(lines.len(), 7, "{lines:?}");
 }
