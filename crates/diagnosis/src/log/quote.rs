@@ -1,10 +1,13 @@
-//! NCCL's last warning in the error of a program: PyTorch writes it on the line after `Last error:`, JAX
-//! between quotes.
+//! NCCL's last warning in the error of a program: PyTorch writes it on the line after `Last error:`, JAX and
+//! XLA behind words of their own, mostly between quotes.
 
 use memchr::memmem::Finder;
 
 /// Words before the warning in a line of JAX.
-const JAX: &[u8] = b"Last NCCL warning(error): '";
+const JAX: &[u8] = b"Last NCCL warning(error)";
+
+/// Words that XLA adds to [`JAX`].
+const UNRELATED: &[u8] = b" log entry (may be unrelated)";
 
 /// The state of the search for quoted warnings.
 #[derive(Debug)]
@@ -34,8 +37,37 @@ impl Quotes {
 
     /// Returns the warning within a line.
     pub(super) fn quoted_warning<'a>(&self, line: &'a [u8]) -> Option<&'a [u8]> {
-        let start = self.jax.find(line)? + JAX.len();
-        let rest = line.get(start..)?;
-        Some(&rest[..memchr::memrchr(b'\'', rest).unwrap_or(rest.len())])
+        let rest = line.get(self.jax.find(line)? + JAX.len()..)?;
+        let rest = rest.strip_prefix(UNRELATED).unwrap_or(rest);
+        let rest = rest.strip_prefix(b":").unwrap_or(rest).strip_prefix(b" ")?;
+        let Some(quoted) = rest.strip_prefix(b"'") else { return Some(rest) };
+        Some(&quoted[..memchr::memrchr(b'\'', quoted).unwrap_or(quoted.len())])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_warning_in_the_error_of_xla_is_found_with_and_without_quotes() {
+        let operation = "INTERNAL: NCCL operation ncclGroupEnd() failed: unhandled cuda error.";
+        for (text, warning) in [
+            (
+                " Last NCCL warning(error): 'Cuda failure 2 'out of memory''.",
+                "Cuda failure 2 'out of memory'",
+            ),
+            (
+                " Last NCCL warning(error) log entry (may be unrelated) 'Cuda failure 2 'out of memory''.",
+                "Cuda failure 2 'out of memory'",
+            ),
+            (" Last NCCL warning(error) log entry (may be unrelated): Cuda failure", "Cuda failure"),
+            (" Last NCCL warning(error) log entry (may be unrelated) '", ""),
+        ] {
+            let line = format!("{operation}{text}");
+            let quotes = Quotes::default();
+            assert_eq!(quotes.quoted_warning(line.as_bytes()), Some(warning.as_bytes()), "{line}");
+        }
+        assert_eq!(Quotes::default().quoted_warning(operation.as_bytes()), None);
     }
 }
