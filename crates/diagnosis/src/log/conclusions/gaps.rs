@@ -34,6 +34,24 @@ pub(super) fn find_gaps(job: &Job<'_>, ways: &Ways<'_>) -> Vec<String> {
     gaps.into_iter().flatten().chain(describe_transport_between_hosts(job, ways)).collect()
 }
 
+/// Describes a log without a communicator.
+pub(super) fn describe_missing_communicator(job: &Job<'_>) -> &'static str {
+    let has_nccl_lines = job.digest.inputs.iter().any(|input| input.nccl_lines > 0);
+    match (has_nccl_lines, count_tests(job)) {
+        (true, _) => {
+            "no communicator was started in this log: run the job with NCCL_DEBUG=INFO, and pass its whole \
+             output"
+        }
+        (false, (begun, ended)) if ended > 0 && ended >= begun => {
+            "nccl-tests ended, and no line of NCCL shows which transport it used: run it with \
+             NCCL_DEBUG=INFO, and pass the output of all ranks"
+        }
+        (false, _) => {
+            "there is no line of NCCL: run the job with NCCL_DEBUG=INFO, and pass the output of all ranks"
+        }
+    }
+}
+
 /// Returns sentences about facts beside the proven communicators: processes without a communicator, empty
 /// files, and aborts.
 pub(super) fn find_gaps_beside_communicators(job: &Job<'_>) -> Vec<String> {

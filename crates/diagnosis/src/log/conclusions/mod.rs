@@ -156,16 +156,8 @@ fn prove_transport(
         unseen.push(format!("{part}{}: {problem}", input.name));
     }
     unseen.extend(job.digest.limits.iter().cloned());
-    let lines: u64 = job.digest.inputs.iter().map(|input| input.nccl_lines).sum();
     let Some(ways) = ways else {
-        unseen.push(match lines {
-            0 => "there is no line of NCCL: run the job with NCCL_DEBUG=INFO, and pass the output of all \
-                  ranks"
-                .to_owned(),
-            _ => "no communicator was started in this log: run the job with NCCL_DEBUG=INFO, and pass its \
-                  whole output"
-                .to_owned(),
-        });
+        unseen.push(gaps::describe_missing_communicator(job).to_owned());
         return;
     };
     let (mut proof, mut gaps) = (Told::default(), Told::default());

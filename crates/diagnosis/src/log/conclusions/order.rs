@@ -236,14 +236,9 @@ fn without_cause(job: &Job<'_>, alone: Vec<Placed>, failing: &[u32]) -> Option<F
     let mut finding = first.finding;
     finding.severity = severity;
     finding.evidence.extend(failures::first_failed_call(job));
-    let own = finding.diagnosis.trim_end_matches('.').to_owned();
-    finding.cause = Some(match &finding.cause {
-        Some(cause) => format!("First sign: {own}. {cause}"),
-        None => format!("First sign: {own}."),
-    });
-    let failed = "The job failed, and the cause is not in this log";
+    let failed = format!("{}; the cause is not in this log", finding.diagnosis.trim_end_matches('.'));
     finding.diagnosis = match &silent[..] {
-        [] => failed.to_owned(),
+        [] => failed,
         [rank] => format!("{failed}; look first at rank {rank}, which reports nothing"),
         several => {
             let ranks = super::job::ranks_in_words(several);
