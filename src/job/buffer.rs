@@ -19,11 +19,23 @@ pub trait Buffer: memory::GroupMemory + Send + 'static {
 }
 
 pub(crate) mod memory {
+    #[cfg(feature = "nccl")]
+    use std::sync::Arc;
+
+    #[cfg(feature = "nccl")]
+    use cudarc::driver::CudaContext;
+
     use crate::job::group_backend::Operations;
 
     /// Memory of one of the backends.
     pub trait GroupMemory: Sized {
         /// The backend's rank of a group.
         type Group: Operations<Self> + 'static;
+
+        /// The object in which cudarc notes errors of the memory's events; `None` for memory without events.
+        #[cfg(feature = "nccl")]
+        fn context(&self) -> Option<Arc<CudaContext>> {
+            None
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaSlice, CudaStream, sys::CUdeviceptr};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, sys::CUdeviceptr};
 
 use super::buffer::{Buffer, memory::GroupMemory};
 use super::gpu::GpuGroup;
@@ -84,6 +84,10 @@ impl<T> fmt::Debug for DeviceMemory<T> {
 
 impl<T: Element> GroupMemory for CudaSlice<T> {
     type Group = GpuGroup;
+
+    fn context(&self) -> Option<Arc<CudaContext>> {
+        Some(Arc::clone(self.context()))
+    }
 }
 
 impl<T: Element> GroupMemory for DeviceMemory<T> {

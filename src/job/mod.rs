@@ -44,6 +44,7 @@ mod gpu_operation;
 mod group;
 mod group_backend;
 mod guard;
+mod held;
 #[cfg(feature = "fabric")]
 mod host;
 #[cfg(feature = "fabric")]

@@ -7,7 +7,7 @@ use std::thread::{self, ThreadId};
 
 use super::guard::call_guarded;
 use super::under_way::UnderWay;
-use super::work_error::WorkError;
+use super::work_error::FailedWork;
 use crate::Error;
 use crate::lock::lock;
 use crate::world::sync::SpinPark;
@@ -24,7 +24,7 @@ pub(crate) struct ResultSlot<T> {
 }
 
 struct SlotContent<T> {
-    result: Option<Result<T, WorkError<T>>>,
+    result: Option<Result<T, FailedWork<T>>>,
     waker: Option<Waker>,
 }
 
@@ -42,7 +42,7 @@ impl<T> ResultSlot<T> {
         self.done.load(Ordering::SeqCst)
     }
 
-    fn fill_result(&self, result: Result<T, WorkError<T>>) {
+    fn fill_result(&self, result: Result<T, FailedWork<T>>) {
         let mut content = lock(&self.content);
         if self.is_done() {
             return;
@@ -63,7 +63,7 @@ impl<T> UnderWay<T> for Arc<ResultSlot<T>> {
         ResultSlot::is_done(self)
     }
 
-    fn wait_for_result(self) -> Result<T, WorkError<T>> {
+    fn wait_for_result(self) -> Result<T, FailedWork<T>> {
         if !self.is_done() && self.from == Some(thread::current().id()) {
             return Err(waits_for_itself().into());
         }
@@ -72,7 +72,7 @@ impl<T> UnderWay<T> for Arc<ResultSlot<T>> {
         result.wait_for_result()
     }
 
-    fn poll_result(&mut self, waker: &Waker) -> Poll<Result<T, WorkError<T>>> {
+    fn poll_result(&mut self, waker: &Waker) -> Poll<Result<T, FailedWork<T>>> {
         // Cloning and dropping a waker run code of the program, which must not happen under the lock.
         let waker = waker.clone();
         let mut content = lock(&self.content);
@@ -100,7 +100,7 @@ pub(crate) fn waits_for_itself() -> Error {
 pub(crate) struct Promise<T>(Arc<ResultSlot<T>>);
 
 impl<T> Promise<T> {
-    pub(crate) fn fill_slot(self, result: Result<T, WorkError<T>>) {
+    pub(crate) fn fill_slot(self, result: Result<T, FailedWork<T>>) {
         self.0.fill_result(result);
     }
 }
@@ -125,7 +125,7 @@ mod tests {
         let (mut slot, promise) = ResultSlot::new(false, None);
         let waiting = thread::spawn({
             let slot = Arc::clone(&slot);
-            move || slot.wait_for_result()
+            move || slot.wait_for_result().map_err(Error::from)
         });
         assert!(!slot.is_done());
         promise.fill_slot(Ok(5));
@@ -138,7 +138,7 @@ mod tests {
     fn a_promise_that_is_not_kept_is_an_error() {
         let (slot, promise) = ResultSlot::<u8>::new(false, None);
         drop(promise);
-        assert!(matches!(slot.wait_for_result(), Err(WorkError { error: Error::Job(_), buffers: None })));
+        assert!(matches!(slot.wait_for_result().map_err(Error::from), Err(Error::Job(_))));
     }
 
     #[test]
@@ -154,6 +154,6 @@ mod tests {
         let (mut slot, promise) = ResultSlot::new(false, None);
         assert!(slot.poll_result(&waker).is_pending());
         promise.fill_slot(Ok(7));
-        assert_eq!(slot.wait_for_result().unwrap(), 7);
+        assert_eq!(slot.wait_for_result().map_err(Error::from).unwrap(), 7);
     }
 }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use super::dispatch::with_backend;
 use super::under_way::UnderWay as _;
-use super::work_error::WorkError;
+use super::work_error::{FailedWork, WorkError};
 use crate::Error;
 
 /// An operation of a [`Group`](super::Group) under way. It returns its buffers: by [`wait`](Work::wait), as a
@@ -23,7 +23,7 @@ pub struct Work<B> {
 
 pub(super) enum WorkState<B> {
     /// The result, until it is taken.
-    Ready(Option<Result<B, WorkError<B>>>),
+    Ready(Option<Result<B, FailedWork<B>>>),
     /// The result that a progress thread delivers.
     #[cfg(feature = "fabric")]
     Host(std::sync::Arc<super::slot::ResultSlot<B>>),
@@ -38,9 +38,9 @@ impl<B> From<WorkState<B>> for Work<B> {
 }
 
 impl<B> Work<B> {
-    /// An operation that has not begun; `buffers` are those that nothing uses.
-    pub(super) fn not_begun(error: Error, buffers: Option<B>) -> Self {
-        WorkState::Ready(Some(Err(WorkError { error, buffers }))).into()
+    /// An operation that has not begun, with the buffers that nothing uses.
+    pub(super) fn not_begun(failed: FailedWork<B>) -> Self {
+        WorkState::Ready(Some(Err(failed))).into()
     }
 
     /// Waits until the operation is complete, and returns its buffers. Spins for a short time, and then
@@ -52,7 +52,16 @@ impl<B> Work<B> {
     /// be used; on hosts, [`Error::Job`] in a waker that the group calls, whose operations it would stop. The
     /// buffers are freed then.
     pub fn wait(self) -> Result<B, Error> {
-        Ok(self.wait_or_return()?)
+        Ok(self.wait_for_result()?)
+    }
+
+    fn wait_for_result(self) -> Result<B, FailedWork<B>> {
+        with_backend!(
+            WorkState,
+            self.state,
+            operation => operation.wait_for_result(),
+            WorkState::Ready(result) => result.wait_for_result()
+        )
     }
 
     /// Like [`wait`](Self::wait), with an error that has the buffers where the operation does not use them:
@@ -77,12 +86,7 @@ impl<B> Work<B> {
     /// # Errors
     /// Those of [`wait`](Self::wait).
     pub fn wait_or_return(self) -> Result<B, WorkError<B>> {
-        with_backend!(
-            WorkState,
-            self.state,
-            operation => operation.wait_for_result(),
-            WorkState::Ready(result) => result.wait_for_result()
-        )
+        Ok(self.wait_for_result()?)
     }
 
     /// Makes a stream of the device wait for the operation, and returns its buffers without waiting on the
@@ -100,7 +104,17 @@ impl<B> Work<B> {
     /// which only the host can wait, and for a stream that is being captured.
     #[cfg(feature = "nccl")]
     pub fn wait_on(self, stream: &cudarc::driver::CudaStream) -> Result<B, Error> {
-        Ok(self.wait_on_or_return(stream)?)
+        Ok(self.order_result(stream)?)
+    }
+
+    #[cfg(feature = "nccl")]
+    fn order_result(self, stream: &cudarc::driver::CudaStream) -> Result<B, FailedWork<B>> {
+        with_backend!(
+            WorkState,
+            self.state,
+            operation => operation.wait_on(stream),
+            WorkState::Ready(result) => result.wait_on(stream)
+        )
     }
 
     /// Like [`wait_on`](Self::wait_on), with an error that has the buffers of an operation that was refused.
@@ -110,12 +124,7 @@ impl<B> Work<B> {
     /// Those of [`wait_on`](Self::wait_on).
     #[cfg(feature = "nccl")]
     pub fn wait_on_or_return(self, stream: &cudarc::driver::CudaStream) -> Result<B, WorkError<B>> {
-        with_backend!(
-            WorkState,
-            self.state,
-            operation => operation.wait_on(stream),
-            WorkState::Ready(result) => result.wait_on(stream)
-        )
+        Ok(self.order_result(stream)?)
     }
 
     /// True once the operation is complete or has failed, so that [`wait`](Self::wait) returns at once.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::held::HeldBuffers;
 use crate::Error;
 
 /// The error of an operation, with its buffers if nothing uses them: from
@@ -13,9 +14,33 @@ pub struct WorkError<B> {
     pub buffers: Option<B>,
 }
 
-impl<B> From<Error> for WorkError<B> {
+/// A [`WorkError`] that the program does not have yet: dropping it drops the buffers after their uses.
+pub(crate) struct FailedWork<B> {
+    pub(crate) error: Error,
+    buffers: Option<Box<HeldBuffers<B>>>,
+}
+
+impl<B> FailedWork<B> {
+    pub(crate) fn new(error: Error, buffers: HeldBuffers<B>) -> Self {
+        Self { error, buffers: Some(Box::new(buffers)) }
+    }
+}
+
+impl<B> From<Error> for FailedWork<B> {
     fn from(error: Error) -> Self {
         Self { error, buffers: None }
+    }
+}
+
+impl<B> From<FailedWork<B>> for Error {
+    fn from(failed: FailedWork<B>) -> Self {
+        failed.error
+    }
+}
+
+impl<B> From<FailedWork<B>> for WorkError<B> {
+    fn from(FailedWork { error, buffers }: FailedWork<B>) -> Self {
+        Self { error, buffers: buffers.and_then(|mut held| held.take()) }
     }
 }
 

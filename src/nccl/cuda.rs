@@ -2,6 +2,8 @@
 //!
 //! cudarc panics without libcuda. Call [`available`] first, as everything in [`nccl`](super) does.
 
+mod release;
+
 use std::sync::{Arc, OnceLock};
 use std::{cell::Cell, env, path::PathBuf};
 
@@ -11,6 +13,8 @@ use cudarc::driver::sys::{
 };
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result};
 use libloading::Library;
+
+pub(crate) use release::drop_in_order;
 
 use super::error::Error;
 
@@ -340,15 +344,6 @@ pub(crate) fn without_noted<R>(context: &CudaContext, calls: impl FnOnce() -> R)
     let result = calls();
     context.record_err(noted);
     result
-}
-
-/// Drops objects of cudarc with memory of these contexts, after the events of its uses: cudarc skips the
-/// waits of a drop while an error is noted. An error that another thread notes during the drop can still skip
-/// a wait.
-pub(crate) fn drop_in_order<'a, T>(contexts: impl IntoIterator<Item = &'a Arc<CudaContext>>, objects: T) {
-    let noted: Vec<_> = contexts.into_iter().map(|context| (context, context.check_err())).collect();
-    drop(objects);
-    noted.into_iter().for_each(|(context, noted)| context.record_err(noted));
 }
 
 /// Waits for all work of the context. Fails if a capture forbids it.

@@ -1,19 +1,24 @@
-//! Memory that the library frees while cudarc has noted an error: cudarc's drop waits for no event then.
+//! Memory that the library frees while cudarc has noted an error, or in a context object whose streams cudarc
+//! does not count: cudarc's drop waits for no event then.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
 use collectives::ReduceOp::Sum;
-use collectives::job::{Group, Job};
+use collectives::job::{Backend, Group, Job, Work};
+use collectives::nccl::{self, Memory};
 use collectives::train::{Reducer, Zero1};
 use collectives::world::{self, Called, Position, Reason, World};
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
-use cudarc::driver::{CudaContext, CudaSlice, DriverError};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError};
 
 use crate::fake::{Fake, Knob};
 use crate::jobs::{on_gpus, with_groups};
 use crate::training::{compute, options, parameters};
+use crate::uncounted::copied;
 
 const UNKNOWN: DriverError = DriverError(CUresult::CUDA_ERROR_UNKNOWN);
 
@@ -207,4 +212,128 @@ fn the_memory_of_compared_steps_is_not_freed_in_a_capture() {
     });
     assert!(!fake.log().iter().any(|line| line.starts_with("capture free")));
     assert_eq!(fake.bugs(), [""; 0]);
+}
+
+type Loss = fn(Work<CudaSlice<f32>>, &CudaStream);
+
+/// Ways to lose the buffer of a refused operation.
+const LOSSES: [Loss; 4] = [
+    |work, _| _ = work.wait().unwrap_err(),
+    |work, stream| _ = work.wait_on(stream).unwrap_err(),
+    |work, _| drop(work),
+    |work, _| {
+        let mut work = pin!(work);
+        let polled = work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(polled, Poll::Ready(Err(collectives::Error::Buffer(_)))));
+    },
+];
+
+#[test]
+fn the_buffer_of_a_refused_operation_is_freed_after_its_uses() {
+    let fake = Fake::new();
+    on_gpus(&fake, 1, |group| {
+        let context = group.context().unwrap();
+        for lose in LOSSES {
+            let (stream, other) = (compute(group), compute(group));
+            let part = stream.clone_htod(&[1.0_f32; 8]).unwrap();
+            let _copy = other.clone_dtod(&part).unwrap();
+            // There is no rank 7.
+            let refused = group.broadcast(part, 7);
+            context.record_err::<()>(Err(UNKNOWN));
+            lose(refused, &stream);
+            assert_eq!(context.check_err(), Err(UNKNOWN));
+        }
+        assert_eq!(fake.bugs(), [""; 0]);
+    });
+}
+
+/// The error is taken before the group refuses the buffer.
+#[test]
+fn a_buffer_that_is_refused_for_an_error_is_freed_after_its_copy() {
+    let fake = Fake::new();
+    on_gpus(&fake, 1, |group| {
+        let context = CudaContext::new(group.context().unwrap().ordinal()).unwrap();
+        let data = copied(&context);
+        context.record_err::<()>(Err(UNKNOWN));
+        let refused = group.all_reduce(data, Sum).wait().map(drop);
+        assert!(matches!(refused, Err(collectives::Error::Buffer(_))), "{refused:?}");
+        assert_eq!(fake.bugs(), [""; 0]);
+    });
+}
+
+/// The release does not wait for the context, which a capture forbids.
+#[test]
+fn a_refused_buffer_without_counted_streams_is_freed_after_its_copy() {
+    let fake = Fake::new();
+    on_gpus(&fake, 1, |group| {
+        let context = CudaContext::new(group.context().unwrap().ordinal()).unwrap();
+        for lose in LOSSES {
+            let data = copied(&context);
+            let captured = compute(group);
+            captured.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
+            lose(group.broadcast(data, 7), group.stream().unwrap());
+            captured.end_capture(CUgraphInstantiate_flags(0)).map(drop).unwrap();
+        }
+        assert_eq!(fake.bugs(), [""; 0]);
+    });
+}
+
+#[cfg(feature = "fabric")]
+#[test]
+fn buffers_of_gpus_in_a_group_over_hosts_are_freed_after_their_copies() {
+    let fake = Fake::new();
+    let group = Job::new(world::single()).group(Backend::Host).unwrap();
+    let context = CudaContext::new(0).unwrap();
+    let mut copies = (0..8).map(|_| copied(&context));
+    let mut next = || copies.next().unwrap();
+    drop(group.all_reduce(next(), Sum));
+    drop(group.broadcast(next(), 0));
+    drop(group.all_gather(next(), next()));
+    drop(group.reduce_scatter(next(), next(), Sum));
+    drop(group.all_reduce_list(vec![next(), next()], Sum));
+    assert_eq!(fake.bugs(), [""; 0]);
+}
+
+#[test]
+fn a_buffer_without_counted_streams_is_freed_after_its_copy_in_a_stopped_group() {
+    let fake = Fake::new();
+    on_gpus(&fake, 1, |group| {
+        let context = CudaContext::new(group.context().unwrap().ordinal()).unwrap();
+        fake.set(Knob::EventsFail, 1);
+        group.barrier().unwrap_err();
+        fake.set(Knob::EventsFail, 0);
+        let failed = group.all_reduce(copied(&context), Sum).wait_or_return();
+        assert_eq!(failed.unwrap_err().to_string(), group.check().unwrap_err().to_string());
+        assert_eq!(fake.bugs(), [""; 0]);
+    });
+}
+
+/// Nothing orders the release after the copy: the stream that is made for this cannot be used.
+#[test]
+fn a_buffer_whose_release_cannot_be_ordered_is_leaked() {
+    let fake = Fake::new();
+    on_gpus(&fake, 1, |group| {
+        let context = CudaContext::new(group.context().unwrap().ordinal()).unwrap();
+        let refused = group.broadcast(copied(&context), 7);
+        fake.log();
+        fake.set(Knob::EventsFail, 1);
+        refused.wait().unwrap_err();
+        let log = fake.log();
+        assert!(!log.iter().any(|line| line.starts_with("free")), "{log:#?}");
+    });
+}
+
+/// The adoption waits for the context, which a capture forbids.
+#[test]
+fn a_slice_that_is_not_adopted_is_freed_after_its_copy() {
+    let fake = Fake::new();
+    let context = CudaContext::new(0).unwrap();
+    // The first stream of a context object waits for all work.
+    let captured = CudaContext::new(0).unwrap().new_stream().unwrap();
+    let data = copied(&context);
+    captured.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
+    let refused = Memory::try_from(data);
+    assert!(matches!(refused, Err(nccl::Error::Stream { .. })), "{refused:?}");
+    assert_eq!(fake.bugs(), [""; 0]);
+    captured.end_capture(CUgraphInstantiate_flags(0)).map(drop).unwrap_err();
 }

@@ -18,7 +18,7 @@ fn communicator(fake: &Fake, stream: &Arc<CudaStream>) -> Communicator {
 }
 
 /// Memory of the default stream into which a stream that is gone copies.
-fn copied(context: &Arc<CudaContext>) -> CudaSlice<f32> {
+pub(crate) fn copied(context: &Arc<CudaContext>) -> CudaSlice<f32> {
     let loader = context.new_stream().unwrap();
     let source = loader.clone_htod(&[1.0_f32; 8]).unwrap();
     let mut data = context.default_stream().alloc_zeros::<f32>(8).unwrap();

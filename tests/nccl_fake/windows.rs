@@ -348,8 +348,11 @@ fn misaligned_offsets_are_refused() {
         let (send, mut receive) = (send.slice::<u8>(2..5)?, receive.slice_mut::<u8>(..6)?);
         group(|group| group.on(communicator).all_gather(&send, &mut receive))
     };
-    let reduced = |communicator: &Communicator, send: &Memory, receive: &mut Memory| {
-        communicator.all_reduce(&send.slice::<u8>(2..5)?, &mut receive.slice_mut::<u8>(..3)?, Sum)
+    let reduced = |offset: usize, target: usize| {
+        move |communicator: &Communicator, send: &Memory, receive: &mut Memory| {
+            let mut receive = receive.slice_mut::<u8>(target..target + 3)?;
+            communicator.all_reduce(&send.slice::<u8>(offset..offset + 3)?, &mut receive, Sum)
+        }
     };
     // The parts of two bytes begin at bytes 4 and 6.
     let scattered = |communicator: &Communicator, send: &Memory, receive: &mut Memory| {
@@ -379,13 +382,15 @@ fn misaligned_offsets_are_refused() {
     assert!(misread(old, WindowKind::Symmetric, &apart(2)));
     assert!(misread(old, WindowKind::Symmetric, &in_place));
     assert!(misread(old, WindowKind::Symmetric, &grouped));
-    assert!(misread(old, WindowKind::Symmetric, &reduced));
+    assert!(misread(old, WindowKind::Symmetric, &reduced(2, 0)));
     assert!(misread(old, WindowKind::Symmetric, &scattered));
     assert!(misread(old, WindowKind::Symmetric, &halves));
     assert!(misread(old, WindowKind::Symmetric, &both));
     assert!(misread(old, WindowKind::Symmetric, &last));
     assert!(!misread(old, WindowKind::Symmetric, &aligned));
+    // Only what is read counts.
     assert!(!misread(old, WindowKind::Symmetric, &apart(4)));
+    assert!(!misread(old, WindowKind::Symmetric, &reduced(4, 1)));
     assert!(!misread(old, WindowKind::Symmetric, &broadcast));
     assert!(!misread(old, WindowKind::Plain, &apart(2)));
     assert!(!misread(fake.library(), WindowKind::Symmetric, &apart(2)));

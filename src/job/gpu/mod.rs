@@ -21,7 +21,9 @@ use super::gpu_operation::{
     Comparison, FirstCall, GpuOperation, GroupWatch, Mark, SpareMemory, Watched, refuse_captured,
 };
 use super::guard::is_group_thread;
+use super::held::HeldBuffers;
 use super::work::{Work, WorkState};
+use super::work_error::FailedWork;
 use crate::Error;
 use crate::hash::fnv1a_hash;
 use crate::lock::lock;
@@ -158,7 +160,10 @@ impl GpuGroup {
         let contexts: Vec<_> = iter::once(own).chain(contexts).collect();
         match self.refuse_noted(&operation, &contexts) {
             Ok(()) => self.start_in_contexts(operation, contexts, buffers, call),
-            Err(error) => Work::not_begun(error, Some(buffers)),
+            Err(error) => {
+                let buffers = HeldBuffers::in_contexts(buffers, contexts);
+                Work::not_begun(FailedWork::new(error, buffers))
+            }
         }
     }
 
@@ -207,23 +212,19 @@ impl GpuGroup {
         let mark = self.queue_operation(&operation, first, |communicator| {
             call(communicator, &mut buffers).inspect(|()| queued = true)
         });
+        let buffers = HeldBuffers::in_contexts(buffers, contexts);
         match mark {
-            Ok(mark) => {
-                let watch = Arc::clone(&self.rank.watch);
-                WorkState::Gpu(GpuOperation::new(mark, watch, buffers, contexts)).into()
-            }
+            Ok(mark) => WorkState::Gpu(GpuOperation::new(mark, Arc::clone(&self.rank.watch), buffers)).into(),
             // Only the program's buffers are returned.
             Err(error) if !queued && error.is_refusal() && self.purpose.is_none() => {
-                Work::not_begun(error, Some(buffers))
+                Work::not_begun(FailedWork::new(error, buffers))
             }
             Err(error) => {
                 // Not returned: after a failure NCCL may still use them. Freed before the failure is
                 // reported, since the report runs code of the program.
-                cuda::drop_in_order(&contexts, buffers);
-                Work::not_begun(
-                    if error.is_refusal() { error } else { self.rank.watch.stop_with(error) },
-                    None,
-                )
+                drop(buffers);
+                let error = if error.is_refusal() { error } else { self.rank.watch.stop_with(error) };
+                Work::not_begun(error.into())
             }
         }
     }

@@ -4,14 +4,15 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+use cudarc::driver::{CudaSlice, CudaStream};
 
 use super::GpuGroup;
 use super::buffers::elements_view;
 use crate::job::backend::{Backend, Choice};
+use crate::job::buffer::memory::GroupMemory;
 use crate::job::group_backend::{GroupBackend, Operations};
 use crate::job::work::Work;
-use crate::nccl::{self, Collectives, Communicator, DeviceBuffer, DeviceBufferMut};
+use crate::nccl::{self, Collectives, Communicator, DeviceBufferMut};
 use crate::purpose::Purpose;
 use crate::{Element, Error, ReduceOp, world};
 
@@ -77,10 +78,10 @@ impl GroupBackend for GpuGroup {
     }
 }
 
-impl<B: DeviceBufferMut> Operations<B> for GpuGroup {
+impl<B: DeviceBufferMut + GroupMemory> Operations<B> for GpuGroup {
     fn all_reduce(&self, data: B, op: ReduceOp) -> Work<B> {
         let operation = describe_operation::<B::Element>("all_reduce", data.len(), with_op(op));
-        let contexts = buffer_context(&data).into_iter();
+        let contexts = data.context();
         self.start_checked(operation, contexts, data, |communicator, data| {
             communicator.all_reduce_in_place(data, op)
         })
@@ -89,7 +90,7 @@ impl<B: DeviceBufferMut> Operations<B> for GpuGroup {
     fn broadcast(&self, data: B, root: usize) -> Work<B> {
         let operation =
             describe_operation::<B::Element>("broadcast", data.len(), format_args!(", root {root}"));
-        let contexts = buffer_context(&data).into_iter();
+        let contexts = data.context();
         self.start_checked(operation, contexts, data, |communicator, data| {
             communicator.broadcast_in_place(data, root)
         })
@@ -97,7 +98,7 @@ impl<B: DeviceBufferMut> Operations<B> for GpuGroup {
 
     fn all_gather(&self, part: B, whole: B) -> Work<(B, B)> {
         let operation = describe_operation::<B::Element>("all_gather", part.len(), "");
-        let contexts = buffer_context(&part).into_iter().chain(buffer_context(&whole));
+        let contexts = part.context().into_iter().chain(whole.context());
         self.start_checked(operation, contexts, (part, whole), |communicator, (part, whole)| {
             communicator.all_gather(part, whole)
         })
@@ -105,7 +106,7 @@ impl<B: DeviceBufferMut> Operations<B> for GpuGroup {
 
     fn reduce_scatter(&self, whole: B, part: B, op: ReduceOp) -> Work<(B, B)> {
         let operation = describe_operation::<B::Element>("reduce_scatter", part.len(), with_op(op));
-        let contexts = buffer_context(&whole).into_iter().chain(buffer_context(&part));
+        let contexts = whole.context().into_iter().chain(part.context());
         self.start_checked(operation, contexts, (whole, part), |communicator, (whole, part)| {
             communicator.reduce_scatter(whole, part, op)
         })
@@ -115,18 +116,13 @@ impl<B: DeviceBufferMut> Operations<B> for GpuGroup {
         let (buffers, elements) = (data.len(), data.iter().map(B::len).sum::<usize>());
         let operation =
             format!("all_reduce_list of {buffers} buffers with {elements} {}, {op}", B::Element::DATA_TYPE);
-        let contexts: Vec<_> = data.iter().filter_map(buffer_context).collect();
+        let contexts: Vec<_> = data.iter().filter_map(B::context).collect();
         self.start_checked(operation, contexts, data, |communicator, data| {
             nccl::group(|group| {
                 data.iter_mut().try_for_each(|buffer| group.on(communicator).all_reduce_in_place(buffer, op))
             })
         })
     }
-}
-
-/// The object in which cudarc notes errors of the buffer's own events; `None` for a buffer without events.
-fn buffer_context(buffer: &impl DeviceBuffer) -> Option<Arc<CudaContext>> {
-    buffer.may_have_events().then(|| Arc::clone(buffer.stream().context()))
 }
 
 /// A description for errors and comparisons: `all_reduce of 100 float, sum`.

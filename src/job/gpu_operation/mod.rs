@@ -9,13 +9,14 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::{CudaContext, CudaStream};
+use cudarc::driver::CudaStream;
 
 pub(crate) use steps::{Comparison, FirstCall, SpareMemory};
 pub(crate) use watch::{GroupWatch, Watched};
 
+use super::held::HeldBuffers;
 use super::under_way::UnderWay;
-use super::work_error::WorkError;
+use super::work_error::FailedWork;
 use crate::Error;
 use crate::lock::lock;
 use crate::nccl;
@@ -75,22 +76,14 @@ impl Mark {
 
 /// An operation under way, and its buffers.
 pub(crate) struct GpuOperation<B> {
+    buffers: HeldBuffers<B>,
     mark: Arc<Mark>,
     watch: Arc<GroupWatch>,
-    /// `None` once they are returned.
-    buffers: Option<B>,
-    /// The context objects of the buffers' memory.
-    contexts: Vec<Arc<CudaContext>>,
 }
 
 impl<B> GpuOperation<B> {
-    pub(crate) fn new(
-        mark: Arc<Mark>,
-        watch: Arc<GroupWatch>,
-        buffers: B,
-        contexts: Vec<Arc<CudaContext>>,
-    ) -> Self {
-        Self { mark, watch, buffers: Some(buffers), contexts }
+    pub(crate) fn new(mark: Arc<Mark>, watch: Arc<GroupWatch>, buffers: HeldBuffers<B>) -> Self {
+        Self { buffers, mark, watch }
     }
 
     /// The end of the operation; `None` while it is under way. After a failure the buffers have no defined
@@ -107,17 +100,8 @@ impl<B> GpuOperation<B> {
         }
     }
 
-    fn take_buffers(&mut self) -> Result<B, WorkError<B>> {
+    fn take_buffers(&mut self) -> Result<B, FailedWork<B>> {
         self.buffers.take().ok_or_else(|| Error::result_taken().into())
-    }
-}
-
-impl<B> Drop for GpuOperation<B> {
-    fn drop(&mut self) {
-        // Only the buffers' events order earlier uses on other streams.
-        if let Some(buffers) = self.buffers.take() {
-            cuda::drop_in_order(&self.contexts, buffers);
-        }
     }
 }
 
@@ -126,7 +110,7 @@ impl<B> UnderWay<B> for GpuOperation<B> {
         self.poll_end().is_some()
     }
 
-    fn wait_for_result(mut self) -> Result<B, WorkError<B>> {
+    fn wait_for_result(mut self) -> Result<B, FailedWork<B>> {
         self.watch.stop_on_error(cuda::bind_context(self.mark.event.context()))?;
         let start = Instant::now();
         let result = loop {
@@ -145,7 +129,7 @@ impl<B> UnderWay<B> for GpuOperation<B> {
 
     /// Makes a stream wait for the operation, also after a failure, since the operation may still use memory
     /// that is freed in the order of this stream.
-    fn wait_on(mut self, stream: &CudaStream) -> Result<B, WorkError<B>> {
+    fn wait_on(mut self, stream: &CudaStream) -> Result<B, FailedWork<B>> {
         match refuse_captured("wait_on", stream) {
             Err(error) if error.is_refusal() => return Err(error.into()),
             other => self.watch.stop_on_error(other)?,
@@ -157,7 +141,7 @@ impl<B> UnderWay<B> for GpuOperation<B> {
         }
     }
 
-    fn poll_result(&mut self, waker: &Waker) -> Poll<Result<B, WorkError<B>>> {
+    fn poll_result(&mut self, waker: &Waker) -> Poll<Result<B, FailedWork<B>>> {
         if let Err(error) = self.watch.stop_on_error(cuda::bind_context(self.mark.event.context())) {
             return Poll::Ready(Err(error.into()));
         }
@@ -166,7 +150,7 @@ impl<B> UnderWay<B> for GpuOperation<B> {
         let replaced = lock(&self.mark.waker).replace(waker);
         drop(replaced);
         match self.poll_end() {
-            Some(result) => Poll::Ready(result.map_err(WorkError::from).and_then(|()| self.take_buffers())),
+            Some(result) => Poll::Ready(result.map_err(FailedWork::from).and_then(|()| self.take_buffers())),
             None => {
                 self.watch.hurry_queries();
                 Poll::Pending

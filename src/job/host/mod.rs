@@ -15,7 +15,7 @@ use super::guard::is_group_thread;
 use super::host_buffer::HostBuffer;
 use super::slot::Promise;
 use super::work::{Work, WorkState};
-use super::work_error::WorkError;
+use super::work_error::FailedWork;
 use crate::lock::lock;
 use crate::log;
 use crate::purpose::Purpose;
@@ -61,7 +61,7 @@ where
         promise.fill_slot(match result {
             Ok(()) => Ok(buffers),
             // After an error the communicator does not use them.
-            Err(error) => Err(WorkError { error, buffers: Some(buffers) }),
+            Err(error) => Err(FailedWork::new(error, buffers.into())),
         });
     }
 }
@@ -85,7 +85,7 @@ impl HostGroup {
     ) -> Work<B> {
         let HostRank { queue, world, .. } = &*self.rank;
         if let Some(error) = queue.stop_error() {
-            return Work::not_begun(error, Some(buffers));
+            return Work::not_begun(FailedWork::new(error, buffers.into()));
         }
         let (slot, promise) = queue.new_slot();
         let operation = Box::new(Owned { purpose: self.purpose, buffers, call: Some(call), promise });

@@ -8,7 +8,8 @@ mod window;
 
 use std::{ops::RangeBounds, sync::Arc};
 
-use cudarc::driver::{CudaSlice, CudaStream};
+use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut as _};
 
 use super::allocation::Allocation;
 use super::{cuda, error::Error, library::Library};
@@ -178,30 +179,45 @@ impl<T: Element> TryFrom<CudaSlice<T>> for Memory {
     type Error = Error;
 
     fn try_from(mut slice: CudaSlice<T>) -> Result<Self, Error> {
-        use cudarc::driver::{DevicePtrMut, DeviceSlice};
-        let stream = Arc::clone(DeviceSlice::stream(&slice));
-        let bytes = DeviceSlice::num_bytes(&slice);
-        cuda::check_stream(ADOPT, &stream)?;
-        cuda::bind_context(stream.context())?;
-        // The slice may be memory of the capture's graph.
-        cuda::refuse_captured(ADOPT, &stream)?;
-        // An error noted by cudarc may mean a lost record of an earlier use.
-        stream.context().check_err().map_err(Error::of_cuda("an earlier operation of cudarc's"))?;
-        // cudarc waits for the events of earlier uses only while it counts a stream.
-        let tracks = stream.context().is_event_tracking();
-        let counted = tracks.then(|| cuda::track_events(stream.context())).transpose()?;
-        // SAFETY: used only here, and this function holds the stream.
-        let second =
-            unsafe { cuda::second_object(&stream) }.map_err(Error::of_cuda("cuDevicePrimaryCtxRetain"))?;
-        let (address, used) = slice.device_ptr_mut(&second);
-        drop((used, counted));
-        second.context().check_err().map_err(Error::of_cuda("cuStreamWaitEvent"))?;
-        if !address.is_multiple_of(8) {
-            let reason = format!(
-                "memory at address {address:#x} cannot be adopted: it must begin at a multiple of 8 bytes"
-            );
-            return Err(Error::bad_argument(ADOPT, reason));
+        let stream = Arc::clone(slice.stream());
+        let bytes = slice.num_bytes();
+        match adopted_address(&mut slice, &stream) {
+            Ok(address) => {
+                Ok(Self { allocation: Arc::new(Allocation::adopt_memory(address, bytes, stream, slice)) })
+            }
+            Err(error) => {
+                cuda::drop_in_order([stream.context()], slice);
+                Err(error)
+            }
         }
-        Ok(Self { allocation: Arc::new(Allocation::adopt_memory(address, bytes, stream, slice)) })
     }
+}
+
+/// The address of a slice whose stream is ordered after its earlier uses.
+fn adopted_address<T: Element>(
+    slice: &mut CudaSlice<T>,
+    stream: &Arc<CudaStream>,
+) -> Result<CUdeviceptr, Error> {
+    cuda::check_stream(ADOPT, stream)?;
+    cuda::bind_context(stream.context())?;
+    // The slice may be memory of the capture's graph.
+    cuda::refuse_captured(ADOPT, stream)?;
+    // An error noted by cudarc may mean a lost record of an earlier use.
+    stream.context().check_err().map_err(Error::of_cuda("an earlier operation of cudarc's"))?;
+    // cudarc waits for the events of earlier uses only while it counts a stream.
+    let tracks = stream.context().is_event_tracking();
+    let counted = tracks.then(|| cuda::track_events(stream.context())).transpose()?;
+    // SAFETY: used only here, and the caller holds the stream.
+    let second =
+        unsafe { cuda::second_object(stream) }.map_err(Error::of_cuda("cuDevicePrimaryCtxRetain"))?;
+    let (address, used) = slice.device_ptr_mut(&second);
+    drop((used, counted));
+    second.context().check_err().map_err(Error::of_cuda("cuStreamWaitEvent"))?;
+    if !address.is_multiple_of(8) {
+        let reason = format!(
+            "memory at address {address:#x} cannot be adopted: it must begin at a multiple of 8 bytes"
+        );
+        return Err(Error::bad_argument(ADOPT, reason));
+    }
+    Ok(address)
 }

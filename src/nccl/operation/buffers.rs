@@ -128,8 +128,8 @@ impl<'b> Accesses<'b> {
         self.receive.as_ref().map_or(0, Access::address)
     }
 
-    /// Address of the buffer, if a place of a rank in it is not a multiple of 4 bytes, in an operation with
-    /// symmetric kernels in NCCL.
+    /// Address of the buffer that is read, if a place of a rank in it is not a multiple of 4 bytes, in an
+    /// operation with symmetric kernels in NCCL. These write to any place correctly.
     #[inline]
     pub(super) fn misaligned_address(&self, operation: &NcclOperation) -> Option<NonZeroU64> {
         let (first, part) = (self.source_address(), (operation.count * operation.data_type.size()) as u64);
@@ -269,7 +269,8 @@ impl Communicator {
     }
 
     /// Returns NCCL's two addresses of an operation. Before NCCL 2.30, refuses offsets in a symmetric window
-    /// unless they are multiples of 4 bytes: their results are wrong with 2.28.9, and right with 2.30.7.
+    /// to read from unless they are multiples of 4 bytes: their results are wrong with 2.28.9, and right with
+    /// 2.30.7.
     #[inline]
     pub(super) fn operation_addresses(
         &self,

@@ -30,7 +30,7 @@ use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut, Memory, Signal, Window}
 /// - [`Error::Stream`] for a buffer of a per-thread default stream, and while one of the streams is being
 ///   captured into a CUDA graph.
 /// - [`Error::Misaligned`] for all_reduce, all_gather and reduce_scatter in symmetric windows before NCCL
-///   2.30, if the offset of the buffer or of a rank's part is not a multiple of 4 bytes.
+///   2.30, if the offset of the buffer or rank's part that is read is not a multiple of 4 bytes.
 /// - [`Error::Cuda`] if cudarc has recorded an error in the context (its events no longer order work then):
 ///   the call had no effect, or its work is done.
 /// - [`Error::NotOwned`] in a graph, and for prepared operations, for a buffer without an owner.

@@ -7,8 +7,9 @@ use serde::Deserialize;
 
 use super::faults::check_entry;
 use super::file::{
-    FieldFault as Problem, FileError, OneOrMore, check_version, locate_fault, parse_range, parse_toml,
+    FieldFault as Problem, FileError, OneOrMore, check_version, list, locate_fault, parse_range, parse_toml,
 };
+use super::rule::Use;
 use crate::finding::Severity;
 
 /// The compiled-in file.
@@ -43,6 +44,8 @@ pub struct Conflict {
     pub driver: Option<VersionReq>,
     /// Conditions besides the versions. Until they are seen, the conflict is reported as advice.
     pub conditions: Vec<String>,
+    /// The use that the conditions deny. A log that proves it refutes the conflict.
+    pub denies: Option<Use>,
     /// The effect, as a sentence.
     pub effect: String,
     /// The remedy.
@@ -77,6 +80,7 @@ struct ConflictEntry {
     libfabric: Option<String>,
     driver: Option<String>,
     conditions: Option<OneOrMore>,
+    denies: Option<Use>,
     effect: String,
     remedy: String,
     severity: Severity,
@@ -145,7 +149,8 @@ fn convert_entry(entry: ConflictEntry) -> Result<Conflict, Problem> {
         plugin: parse_range("plugin", entry.plugin.as_deref())?,
         libfabric: parse_range("libfabric", entry.libfabric.as_deref())?,
         driver: parse_range("driver", entry.driver.as_deref())?,
-        conditions: entry.conditions.map(OneOrMore::into_vec).unwrap_or_default(),
+        conditions: list(entry.conditions),
+        denies: entry.denies,
         id: entry.id,
         effect: entry.effect,
         remedy: entry.remedy,

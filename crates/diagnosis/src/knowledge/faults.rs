@@ -6,9 +6,10 @@ use semver::{Version, VersionReq};
 use serde::{Deserialize, Serialize};
 
 use super::file::{
-    FieldFault as Problem, FileError, OneOrMore, check_id, check_text, check_version, locate_fault,
+    FieldFault as Problem, FileError, OneOrMore, check_id, check_text, check_version, list, locate_fault,
     parse_range, parse_toml,
 };
+use super::rule::Use;
 use crate::finding::Severity;
 
 /// The compiled-in file.
@@ -79,6 +80,8 @@ pub struct Fault {
     pub needs: Vec<String>,
     /// Conditions besides the version. Until they are seen, the fault is reported as advice.
     pub conditions: Vec<String>,
+    /// The use that the conditions deny. A log that proves it refutes the fault.
+    pub denies: Option<Use>,
     /// Measurements falsified or stopped by it, from [`TOUCHES`].
     pub touches: Vec<String>,
     /// The effect, as a sentence.
@@ -116,6 +119,7 @@ struct FaultEntry {
     networks: Option<OneOrMore>,
     needs: Option<OneOrMore>,
     conditions: Option<OneOrMore>,
+    denies: Option<Use>,
     touches: OneOrMore,
     effect: String,
     remedy: String,
@@ -206,11 +210,11 @@ fn convert_entry(entry: FaultEntry) -> Result<Fault, Problem> {
     if touches.is_empty() || touches.iter().any(|name| !TOUCHES.contains(&name.as_str())) {
         return Err(("touches", format!("write names of this list: {}", TOUCHES.join(", "))));
     }
-    let networks = entry.networks.map(OneOrMore::into_vec).unwrap_or_default();
+    let networks = list(entry.networks);
     if networks.iter().any(|name| !NETWORKS.contains(&name.as_str())) {
         return Err(("networks", format!("write names of this list: {}", NETWORKS.join(", "))));
     }
-    let needs = entry.needs.map(OneOrMore::into_vec).unwrap_or_default();
+    let needs = list(entry.needs);
     let is_need = |need: &String| need.starts_with("NCCL_") || NEEDS.iter().any(|(name, _)| name == need);
     if !needs.iter().all(is_need) {
         let names = NEEDS.map(|(name, _)| name).join(", ");
@@ -223,7 +227,8 @@ fn convert_entry(entry: FaultEntry) -> Result<Fault, Problem> {
         build: entry.build,
         networks,
         needs,
-        conditions: entry.conditions.map(OneOrMore::into_vec).unwrap_or_default(),
+        conditions: list(entry.conditions),
+        denies: entry.denies,
         touches,
         effect: entry.effect,
         remedy: entry.remedy,

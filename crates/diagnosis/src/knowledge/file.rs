@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use crate::finding::{Action, Role, Severity};
 
-use super::rule::{Origin, Pattern, Rule};
+use super::rule::{Origin, Pattern, Rule, Use};
 use super::words::SHORTEST;
 
 /// The only version of the files' form.
@@ -53,7 +53,7 @@ struct RuleFile {
 struct RuleEntry {
     id: String,
     origin: Origin,
-    contains: OneOrMore,
+    contains: Option<OneOrMore>,
     short: Option<OneOrMore>,
     pattern: Option<String>,
     nccl: Option<String>,
@@ -67,6 +67,17 @@ struct RuleEntry {
     action: Action,
     #[serde(default)]
     reported_late: bool,
+    #[serde(default)]
+    step: bool,
+    #[serde(default)]
+    vague: bool,
+    #[serde(default)]
+    aftermath: bool,
+    case_of: Option<OneOrMore>,
+    with: Option<OneOrMore>,
+    without: Option<OneOrMore>,
+    frame_of: Option<OneOrMore>,
+    denies: Option<Use>,
     source: String,
     matches: OneOrMore,
     not: Option<OneOrMore>,
@@ -181,11 +192,20 @@ pub(super) fn check_text(field: &'static str, text: &str) -> Result<(), FieldFau
 /// Converts an entry, and checks it.
 fn convert_rule(entry: RuleEntry) -> Result<Rule, FieldFault> {
     check_id(&entry.id)?;
-    let contains = entry.contains.into_vec();
-    if contains.is_empty() || contains.iter().any(|words| words.len() < SHORTEST) {
-        return Err(("contains", format!("write words of the message, at least {SHORTEST} letters each")));
+    let contains = list(entry.contains);
+    let case_of = list(entry.case_of);
+    if case_of.is_empty() == contains.is_empty() || contains.iter().any(|words| words.len() < SHORTEST) {
+        let words = format!("write words of the message, at least {SHORTEST} letters each");
+        return Err(("contains", format!("{words}; or `case_of`, and no words")));
     }
-    let short = entry.short.map(OneOrMore::into_vec).unwrap_or_default();
+    let (with, without) = (list(entry.with), list(entry.without));
+    if case_of.is_empty() && entry.role != Role::Advice && !(with.is_empty() && without.is_empty()) {
+        return Err(("with", "`with` and `without` need `case_of`, or the role `advice`".to_owned()));
+    }
+    if entry.denies.is_some() && entry.severity == Severity::Broken {
+        return Err(("denies", "a rule that is `broken` cannot be refuted".to_owned()));
+    }
+    let short = list(entry.short);
     if !short.is_empty() && (entry.origin != Origin::Any || entry.pattern.is_none()) {
         return Err(("short", "short words need `origin = \"any\"` and a `pattern`".to_owned()));
     }
@@ -204,7 +224,7 @@ fn convert_rule(entry: RuleEntry) -> Result<Rule, FieldFault> {
         nccl: parse_range("nccl", entry.nccl.as_deref())?,
         plugin: parse_range("plugin", entry.plugin.as_deref())?,
         matches: entry.matches.into_vec(),
-        not: entry.not.map(OneOrMore::into_vec).unwrap_or_default(),
+        not: list(entry.not),
         id: entry.id,
         origin: entry.origin,
         contains,
@@ -217,6 +237,14 @@ fn convert_rule(entry: RuleEntry) -> Result<Rule, FieldFault> {
         remedy: entry.remedy,
         action: entry.action,
         reported_late: entry.reported_late,
+        step: entry.step,
+        vague: entry.vague,
+        aftermath: entry.aftermath,
+        case_of,
+        with,
+        without,
+        frame_of: list(entry.frame_of),
+        denies: entry.denies,
         source: entry.source,
     };
     Ok(rule)
@@ -233,6 +261,10 @@ pub(super) fn check_lines(rule: &Rule) -> Result<(), FieldFault> {
             "matches",
             "write at least one line that the rule is about, copied from a log".to_owned(),
         ));
+    }
+    if !rule.case_of.is_empty() {
+        // Its examples are logs.
+        return Ok(());
     }
     match rule.matches.iter().find(|line| !rule.matches_line(rule.message_of_example(line))) {
         Some(line) => {
@@ -292,6 +324,11 @@ fn key_of_line(line: &str) -> Option<String> {
     let plain = !key.is_empty()
         && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-');
     plain.then(|| key.to_owned())
+}
+
+/// Returns the values of an optional list.
+pub(super) fn list(values: Option<OneOrMore>) -> Vec<String> {
+    values.map(OneOrMore::into_vec).unwrap_or_default()
 }
 
 impl OneOrMore {

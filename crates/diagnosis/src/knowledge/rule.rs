@@ -68,12 +68,40 @@ pub struct Rule {
     pub action: Action,
     /// True for a message of a launcher. It stands below the messages about its effects.
     pub reported_late: bool,
+    /// True for a failed step after which a process can go on.
+    pub step: bool,
+    /// True for a message that says less than another one about the same failure.
+    pub vague: bool,
+    /// True for a message about the end of another process.
+    pub aftermath: bool,
+    /// Rules whose hits have this diagnosis in a log that fits `with` and `without`.
+    pub case_of: Vec<String>,
+    /// Rules with hits in the log, or facts: each is needed. `|` separates alternatives.
+    pub with: Vec<String>,
+    /// Rules without a hit in the log, or facts not in it.
+    pub without: Vec<String>,
+    /// Rules about a crash. The line is a frame of its stack, the pattern's first group a function of NCCL.
+    pub frame_of: Vec<String>,
+    /// The use that the diagnosis denies. A log that proves it refutes the rule.
+    pub denies: Option<Use>,
     /// Source of the knowledge: documentation, source code or thread.
     pub source: String,
     /// Lines that it has to match.
     pub matches: Vec<String>,
     /// Lines that it must not match.
     pub not: Vec<String>,
+}
+
+/// A use of the hardware that a log can prove for all connections concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Use {
+    /// Direct access between the GPUs of a host.
+    P2p,
+    /// NVLink between the GPUs of a host.
+    Nvlink,
+    /// GPUDirect RDMA between hosts.
+    Gdr,
 }
 
 /// A regular expression, compiled at its first use.
@@ -140,6 +168,13 @@ impl Pattern {
             .get_or_init(|| self.build_regex().ok())
             .as_ref()
             .is_some_and(|regex| regex.is_match(line))
+    }
+
+    /// Returns the first group of the expression in the text.
+    pub fn first_group<'a>(&self, text: &'a str) -> Option<&'a str> {
+        let found =
+            self.compiled.get_or_init(|| self.build_regex().ok()).as_ref()?.captures(text.as_bytes())?;
+        std::str::from_utf8(found.get(1)?.as_bytes()).ok()
     }
 
     /// Returns the expression.

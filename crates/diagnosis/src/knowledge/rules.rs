@@ -8,7 +8,7 @@ use memchr::memmem::Finder;
 
 pub use super::file::FileError;
 use super::file::{FieldFault, check_lines, locate_fault, read_rules};
-pub use super::rule::{Origin, Pattern, Rule};
+pub use super::rule::{Origin, Pattern, Rule, Use};
 use super::words::Words;
 
 /// The compiled-in files. An earlier rule wins, so the files with exact messages come first.
@@ -21,6 +21,9 @@ pub(super) const FILES: [(&str, &str); 7] = [
     ("knowledge/programs.toml", include_str!("../../knowledge/programs.toml")),
     ("knowledge/harmless.toml", include_str!("../../knowledge/harmless.toml")),
 ];
+
+/// Facts of a log besides hits and variables, for `with` and `without`: connections, and one over P2P.
+pub const FACTS: [&str; 2] = ["connections", "p2p"];
 
 /// Number of bytes searched for short words at the beginning of a line. The prefixes of launchers and loggers
 /// come before the words.
@@ -85,6 +88,22 @@ impl Rules {
 
     /// Checks that the search finds a rule for its own lines, and for none of its excluded lines.
     pub(super) fn check_search(&self, rule: &Rule) -> Result<(), FieldFault> {
+        let is_known = |name: &&str| {
+            self.rule_by_id(name).is_some() || FACTS.contains(name) || name.starts_with("NCCL_")
+        };
+        for (field, names) in [
+            ("case_of", &rule.case_of),
+            ("with", &rule.with),
+            ("without", &rule.without),
+            ("frame_of", &rule.frame_of),
+        ] {
+            if let Some(name) = names.iter().flat_map(|name| name.split('|')).find(|name| !is_known(name)) {
+                return Err((field, format!("no rule has the name `{name}`")));
+            }
+        }
+        if !rule.case_of.is_empty() {
+            return Ok(());
+        }
         let find = |line| {
             self.find_rule(rule.message_of_example(line).as_bytes(), rule.origin)
                 .map_or("none", |found| &found.id)
@@ -109,6 +128,11 @@ impl Rules {
     /// Returns the rule with this name.
     pub fn rule_by_id(&self, id: &str) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.id == id)
+    }
+
+    /// Returns the cases of a rule, in their order.
+    pub fn cases_of(&self, id: &str) -> impl Iterator<Item = &Rule> {
+        self.rules.iter().filter(move |rule| rule.case_of.iter().any(|name| name == id))
     }
 
     /// Returns the first rule for this line. A site's own rules come before the compiled-in ones.

@@ -186,6 +186,13 @@ fn a_fault_in_a_sites_file_is_located_and_the_allowed_values_are_named() {
         (rule_text("nccl = \"2.28\""), ["line 12", "`site-rule`", "`nccl`", ">=2.28.3, <2.30.7"]),
         (rule_text("short = \"gone\""), ["line 12", "`site-rule`", "`short`", "`pattern`"]),
         (rule_text("pattern = \"(\""), ["line 12", "`site-rule`", "`pattern`", "regular expression"]),
+        (rule_text("with = \"nccl-tests-head\""), ["line 12", "`site-rule`", "`with`", "`case_of`"]),
+        (rule_text("case_of = \"nccl-shm-full\""), ["line 6", "`site-rule`", "`contains`", "`case_of`"]),
+        (rule_text("denies = \"gdr\""), ["line 12", "`site-rule`", "`denies`", "refuted"]),
+        (
+            rule_text("frame_of = \"proces-crashed\""),
+            ["line 12", "`site-rule`", "`frame_of`", "`proces-crashed`"],
+        ),
         (rule_text("not = \"Mismatched NCCL version\""), ["line 12", "`site-rule`", "`not`", "must not"]),
         (
             rule_text("").replace("version = 1\n", "version = 7\n"),

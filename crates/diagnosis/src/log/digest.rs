@@ -25,6 +25,8 @@ pub struct Digest {
     /// Reports of PyTorch's watchdog.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub watchdog: Vec<WatchdogReport>,
+    /// True if the log has lines of a program, besides NCCL's.
+    pub has_program_lines: bool,
     /// Versions of NCCL on lines without a writer, as with `NCCL_DEBUG=VERSION` and `WARN`.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub versions: BTreeSet<Version>,
@@ -121,6 +123,9 @@ pub struct Writer {
     /// The message of its last line.
     #[serde(skip)]
     pub last_text: String,
+    /// Position of its last line about its network, a communicator or a connection.
+    #[serde(skip)]
+    pub progress: Option<Position>,
 }
 
 /// Largest number of failures per writer.
@@ -367,6 +372,9 @@ pub struct Example {
     /// Rank in the prefix of a launcher (`[rank3]:`, `[1,3]<stderr>:`, `3: `).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
+    /// Number of the thread, and its number of lines so far.
+    #[serde(skip)]
+    pub thread: Option<(u64, u64)>,
 }
 
 /// A warning unknown to all rules.
@@ -412,6 +420,8 @@ pub struct WatchdogReport {
     pub elements: Option<(u64, u64)>,
     /// Number of the rank's last call of a collective.
     pub enqueued: Option<u64>,
+    /// Number of a collective that other ranks called, and this rank did not.
+    pub missed: Option<u64>,
     /// The line.
     pub position: Position,
     /// Its text, shortened.

@@ -30,6 +30,8 @@ pub(super) struct Place<'a> {
     pub(super) position: Position,
     /// Index of the writer.
     pub(super) writer: Option<usize>,
+    /// Number of the thread, and its number of lines so far.
+    pub(super) thread: Option<(u64, u64)>,
     /// The whole line, or the text before the writer.
     pub(super) before: &'a [u8],
 }
@@ -208,5 +210,6 @@ fn make_example(message: &[u8], place: Place<'_>) -> Example {
         text: text::shorten_message(message),
         time: line::parse_time(place.before),
         rank: line::parse_launcher_rank(place.before),
+        thread: place.thread,
     }
 }

@@ -1,10 +1,14 @@
-//! NCCL's last warning in the error of a program: PyTorch writes it on the line after `Last error:`, JAX
-//! between quotes. Some programs write PyTorch's lines as one.
+//! NCCL's last warning in the error of a program: PyTorch writes it on the line after `Last error:`, JAX and
+//! XLA behind words of their own, mostly between quotes. Some programs write the
+//! lines of PyTorch as one.
 
 use memchr::memmem::{self, Finder};
 
 /// Words before the warning in a line of JAX.
-const JAX: &[u8] = b"Last NCCL warning(error): '";
+const JAX: &[u8] = b"Last NCCL warning(error)";
+
+/// Words that XLA adds to [`JAX`].
+const UNRELATED: &[u8] = b" log entry (may be unrelated)";
 
 /// Words before the warning in a line of PyTorch's error, and words in its beginning.
 const TORCH: &[u8] = b" Last error: ";
@@ -42,9 +46,39 @@ impl Quotes {
         let Some(start) = self.jax.find(line).map(|start| start + JAX.len()) else {
             let start = self.torch.find(line)?;
             memmem::find(&line[..start], TORCH_ERROR)?;
-            return Some(&line[start + TORCH.len()..]);
+            return line.get(start + TORCH.len()..);
         };
         let rest = line.get(start..)?;
-        Some(&rest[..memchr::memrchr(b'\'', rest).unwrap_or(rest.len())])
+        let rest = rest.strip_prefix(UNRELATED).unwrap_or(rest);
+        let rest = rest.strip_prefix(b":").unwrap_or(rest).strip_prefix(b" ")?;
+        let Some(quoted) = rest.strip_prefix(b"'") else { return Some(rest) };
+        Some(&quoted[..memchr::memrchr(b'\'', quoted).unwrap_or(quoted.len())])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_warning_in_the_error_of_xla_is_found_with_and_without_quotes() {
+        let operation = "INTERNAL: NCCL operation ncclGroupEnd() failed: unhandled cuda error.";
+        for (text, warning) in [
+            (
+                " Last NCCL warning(error): 'Cuda failure 2 'out of memory''.",
+                "Cuda failure 2 'out of memory'",
+            ),
+            (
+                " Last NCCL warning(error) log entry (may be unrelated) 'Cuda failure 2 'out of memory''.",
+                "Cuda failure 2 'out of memory'",
+            ),
+            (" Last NCCL warning(error) log entry (may be unrelated): Cuda failure", "Cuda failure"),
+            (" Last NCCL warning(error) log entry (may be unrelated) '", ""),
+        ] {
+            let line = format!("{operation}{text}");
+            let quotes = Quotes::default();
+            assert_eq!(quotes.quoted_warning(line.as_bytes()), Some(warning.as_bytes()), "{line}");
+        }
+        assert_eq!(Quotes::default().quoted_warning(operation.as_bytes()), None);
     }
 }

@@ -12,7 +12,7 @@ use super::communicators::Communicators;
 use super::digest::{Digest, Input, Position, Writer};
 use super::input;
 use super::line::{Level, LinePart, LineParts, Splitter};
-use super::message::{self, Message};
+use super::message::{self, Message, ProcessFact};
 use super::messages::{Messages, Place};
 use super::path::Paths;
 use super::quote::Quotes;
@@ -37,6 +37,7 @@ pub struct Reader<'a> {
     quotes: Quotes,
     /// Number of cut lines.
     cut: u64,
+    has_program_lines: bool,
 }
 
 /// Beginning of the warning about a failed CUDA call.
@@ -59,6 +60,7 @@ impl<'a> Reader<'a> {
             paths: Paths::default(),
             quotes: Quotes::default(),
             cut: 0,
+            has_program_lines: false,
         }
     }
 
@@ -97,6 +99,7 @@ impl<'a> Reader<'a> {
             versions: self.versions.into_keys().collect(),
             paths: self.paths.into_paths(),
             limits,
+            has_program_lines: self.has_program_lines,
             ..Digest::default()
         };
         self.messages.move_into_digest(&places, &mut digest);
@@ -114,6 +117,7 @@ impl<'a> Reader<'a> {
                     true
                 }
                 _ => {
+                    self.has_program_lines |= line.iter().any(u8::is_ascii_alphanumeric);
                     self.read_other_line(line, position);
                     false
                 }
@@ -129,7 +133,9 @@ impl<'a> Reader<'a> {
                     let thread =
                         source.and_then(|source| self.writers.thread_index(&source, position, message));
                     let writer = thread.map(|thread| self.writers.thread_at(thread).writer);
-                    let place = Place { position, writer, before };
+                    let line = thread.map(|thread| self.writers.last_line(thread, position));
+                    let line = line.map(|line| (line.thread, line.number));
+                    let place = Place { position, writer, thread: line, before };
                     if level == Level::Warn && is_of_ras(file) {
                         self.of_ras(message, place);
                     } else if level == Level::Warn && message.starts_with(CUDA_CALL) {
@@ -213,7 +219,7 @@ impl<'a> Reader<'a> {
         if line.trim_ascii().is_empty() {
             return;
         }
-        let place = Place { position, writer: None, before: line };
+        let place = Place { position, writer: None, thread: None, before: line };
         if self.quotes.is_quote(line)
             && let Some(rule) = self.rules.find_rule(line, Origin::Nccl)
         {
@@ -270,6 +276,15 @@ impl<'a> Reader<'a> {
     }
 
     fn learn_message(&mut self, parsed: Message<'_>, thread: usize, place: Place<'_>) {
+        if matches!(
+            parsed,
+            Message::Channel(_)
+                | Message::Communicator(_)
+                | Message::Connected
+                | Message::Fact(ProcessFact::Network(_) | ProcessFact::Devices(_))
+        ) {
+            self.writers.note_progress(thread, place.position);
+        }
         let current = self.writers.current_communicator(thread);
         match (parsed, current) {
             (Message::Channel(ChannelLine::Channel(channel)), _) => {

@@ -16,6 +16,8 @@ const REPORTS: usize = 16_384;
 #[derive(Debug, Default)]
 pub(super) struct Watchdog {
     reports: Vec<WatchdogReport>,
+    /// The number in the last heading of a comparison.
+    heading: Option<u64>,
     /// The reports without their places.
     seen: HashSet<WatchdogReport>,
     /// Reports above the limit.
@@ -56,7 +58,25 @@ static WORDS: LazyLock<ReportWords> = LazyLock::new(|| ReportWords {
 impl Watchdog {
     /// Notes a line of PyTorch, if it is such a report. `line` has the prefix of the launcher.
     pub(super) fn note_report(&mut self, line: &[u8], position: Position) {
-        let Some(report) = parse_report(line) else { return };
+        match parse_report(line) {
+            Some(report) => self.add_report(report, line, position),
+            None => self.note_comparison(line, position),
+        }
+    }
+
+    /// Notes a line of a comparison of the ranks.
+    fn note_comparison(&mut self, line: &[u8], position: Position) {
+        if let Some(number) = parse_heading(line) {
+            self.heading = Some(number);
+            return;
+        }
+        let Some((ranks, report)) = parse_comparison(line, self.heading) else { return };
+        for rank in ranks {
+            self.add_report(WatchdogReport { rank, ..report.clone() }, line, position);
+        }
+    }
+
+    fn add_report(&mut self, report: WatchdogReport, line: &[u8], position: Position) {
         if self.reports.len() == REPORTS {
             self.lost += u64::from(!self.seen.contains(&report));
         } else if !self.seen.contains(&report) {
@@ -106,6 +126,49 @@ fn parse_report(line: &[u8]) -> Option<WatchdogReport> {
     let elements =
         inner.and_then(|inner| number_after(inner, &words.received).zip(number_after(inner, &words.sent)));
     Some(WatchdogReport { rank, group, sequence, operation, elements, enqueued, ..WatchdogReport::default() })
+}
+
+/// Returns the number of `#42 started ranks:`.
+fn parse_heading(line: &[u8]) -> Option<u64> {
+    let words = [&b" started ranks:"[..], b" finished ranks:"];
+    let end = words.iter().find_map(|words| memmem::find(line, words))?;
+    Some(text::parse_number(&line[memchr::memrchr(b'#', &line[..end])? + 1..])?.0)
+}
+
+/// Reads a line of a comparison of the ranks: the ranks, and a report about each. `heading` is the number of
+/// the lines `[0, 2] started ALLREDUCE`.
+fn parse_comparison(line: &[u8], heading: Option<u64>) -> Option<(Vec<u32>, WatchdogReport)> {
+    let end = memchr::memchr_iter(b']', line).find(|&end| {
+        let after = [&b" Timeout at"[..], b" finished", b" joined but", b" started", b" are the lagging"];
+        after.iter().any(|words| line[end + 1..].starts_with(words))
+    })?;
+    let list = std::str::from_utf8(&line[memchr::memrchr(b'[', &line[..end])? + 1..end]).ok()?;
+    let ranks: Vec<u32> = list.split(", ").map(str::parse).collect::<Result<_, _>>().ok()?;
+    let rest = &line[end + 1..];
+    let number = |words: &str| {
+        Some(text::parse_number(&rest[memmem::find(rest, words.as_bytes())? + words.len()..])?.0)
+    };
+    let operation = |words: &str| {
+        let name =
+            rest.strip_prefix(words.as_bytes())?.split(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_');
+        name.into_iter().next().filter(|name| !name.is_empty()).map(text::name)
+    };
+    let empty = WatchdogReport::default();
+    let report = if let Some(missed) = number("didn't join collective #") {
+        WatchdogReport { enqueued: number(" finished collective #"), missed: Some(missed), ..empty }
+    } else if let Some(called) = number("didn't finish collective #") {
+        WatchdogReport { enqueued: Some(called), ..empty }
+    } else if memmem::find(rest, b"They never joined any collectives").is_some() {
+        WatchdogReport { enqueued: Some(0), missed: Some(1), ..empty }
+    } else if let Some(operation) = operation(" Timeout at collective: ") {
+        WatchdogReport { sequence: Some(number(", #")?), operation: Some(operation), ..empty }
+    } else if let Some(operation) = operation(" started ") {
+        WatchdogReport { sequence: Some(heading?), operation: Some(operation), ..empty }
+    } else {
+        operation(" finished ")?;
+        WatchdogReport { enqueued: Some(heading?), ..empty }
+    };
+    Some((ranks, report))
 }
 
 /// Returns the text after some words.
@@ -163,6 +226,36 @@ mod tests {
              Timeout(ms)=1800000) ran for 1 milliseconds",
         );
         assert_eq!(old, None);
+        let compared = |line: &str| {
+            parse_comparison(line.as_bytes(), Some(7)).map(|(ranks, report)| {
+                (ranks, report.sequence, report.operation, report.enqueued, report.missed)
+            })
+        };
+        let operation = || Some("ALLREDUCE".to_owned());
+        for (line, expected) in [
+            ("\t - [0] Timeout at collective: ALLREDUCE, #42", (vec![0], Some(42), operation(), None, None)),
+            (
+                "\t   - [0, 12] joined but didn't finish collective #41 (count from 1)",
+                (vec![0, 12], None, None, Some(41), None),
+            ),
+            (
+                "[1,0]<stderr>:\t     [1] finished collective #41, but didn't join collective #42 (count from 1)",
+                (vec![1], None, None, Some(41), Some(42)),
+            ),
+            (
+                "\t - To our best knowledge, ranks [1, 3] are the lagging ranks that caused this timeout. They \
+                 never joined any collectives",
+                (vec![1, 3], None, None, Some(0), Some(1)),
+            ),
+            ("\t     [0, 2] started ALLREDUCE", (vec![0, 2], Some(7), operation(), None, None)),
+            ("\t     [1] finished ALLREDUCE", (vec![1], None, None, Some(7), None)),
+        ] {
+            assert_eq!(compared(line), Some(expected), "{line}");
+        }
+        assert_eq!(
+            (parse_heading(b"\t   #42 started ranks:"), compared("[a] started ALLREDUCE")),
+            (Some(42), None)
+        );
         assert_eq!(read("WorkNCCL(SeqNum="), None);
         assert_eq!(read("WorkNCCL(SeqNum=6, OpType="), None);
     }

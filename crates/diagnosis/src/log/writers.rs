@@ -153,6 +153,11 @@ impl Writers {
         last.extend_from_slice(&message[..message.len().min(text::TEXT + 1)]);
     }
 
+    /// Notes a line about the network, a communicator or a connection of the thread.
+    pub(super) fn note_progress(&mut self, thread: usize, position: Position) {
+        self.all[self.threads[thread].writer].writer.progress = Some(position);
+    }
+
     fn add_writer(&mut self, source: &LineSource<'_>, position: Position) -> Option<usize> {
         let name = (Box::from(source.host), source.pid);
         let process = self.processes_by_name.get(&name).copied();

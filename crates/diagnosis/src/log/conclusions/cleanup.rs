@@ -12,17 +12,14 @@ const NOT_FREED: &str = "nccl-cleanup-failed";
 /// Rule about NVLink multicast. NCCL also maps its memory back at the end.
 const MULTICAST: &str = "nvls-cuda-failed";
 
-/// Rule about PyTorch's store. Its process often ends before the other processes.
-const STORE_LOST: &str = "torch-store-lost";
-
-/// Makes a lost store advice if all ranks of the log have destroyed all their communicators, and nothing
-/// failed.
-pub(super) fn excuse_lost_store(job: &Job<'_>, found: &mut [Placed]) {
+/// Makes a message about the end of another process advice if all ranks of the log have destroyed all their
+/// communicators, and nothing failed.
+pub(super) fn excuse_ends(job: &Job<'_>, found: &mut [Placed]) {
     let mut members = job.digest.communicators.iter().flat_map(|each| each.members.values());
     if job.main.is_none() || !members.all(|member| member.destroyed) || found.iter().any(Placed::is_failure) {
         return;
     }
-    for each in found.iter_mut().filter(|each| each.finding.rule == STORE_LOST) {
+    for each in found.iter_mut().filter(|each| each.is_aftermath) {
         each.finding.severity = Severity::Advice;
     }
 }

@@ -2,28 +2,94 @@
 
 use super::hits::Placed;
 use super::job::Job;
+use super::moment::Moment;
 use crate::finding::Severity;
-use crate::log::digest::Example;
-
-/// Rules of a cause and of a message written by the same process just before it.
-const SAME: [(&str, &str); 1] = [("mnnvl-imex", "cuda-not-permitted")];
+use crate::knowledge::rules::Rules;
+use crate::log::digest::{Example, Position};
 
 /// Number of lines within which a process writes several messages about one event.
 pub(super) const LINES: u64 = 10;
 
 /// Turns messages into consequences of a finding that explains them, and drops lost connections of strangers.
 pub(super) fn explain_consequences(job: &Job<'_>, found: &mut Vec<Placed>) {
-    for (cause, message) in SAME {
-        let Some(by) = found.iter().find(|each| each.finding.rule == cause).map(|each| each.writers.clone())
-        else {
-            continue;
-        };
-        let same = found.iter_mut().filter(|each| each.finding.rule == message);
-        for each in same.filter(|each| !each.writers.is_empty() && each.writers.is_subset(&by)) {
-            (each.is_root, each.is_cascade) = (false, true);
-        }
+    let is_later = |each: &Placed| found.iter().any(|by| by.is_root && follows(job, by, each));
+    let is_explained = |each: &Placed| each.is_root && (is_said_better(job, found, each) || is_later(each));
+    let explained: Vec<bool> = found.iter().map(is_explained).collect();
+    for (each, _) in found.iter_mut().zip(explained).filter(|(_, is_explained)| *is_explained) {
+        (each.is_root, each.is_cascade) = (false, true);
     }
     move_lost_connections(job, found);
+}
+
+/// Returns true for a vague finding if more exact ones stand beside its messages, and one of them is a root.
+fn is_said_better(job: &Job<'_>, found: &[Placed], each: &Placed) -> bool {
+    let exact = || found.iter().filter(|by| (by.is_root || by.is_cascade) && !by.is_vague);
+    let beside = |other| exact().filter(move |by| by.examples.iter().any(|one| is_near(job, one, other)));
+    // The digest keeps the first messages only, perhaps of different threads.
+    let is_cut = each.finding.occurrences > each.examples.len() as u64;
+    let writers = || exact().flat_map(|by| by.writers.iter().copied()).collect();
+    each.is_vague
+        && each.examples.iter().flat_map(beside).any(|by| by.is_root)
+        && match is_cut {
+            true => each.writers.is_subset(&job.of_same_processes(&writers())),
+            false => each.examples.iter().all(|other| beside(other).next().is_some()),
+        }
+}
+
+/// Returns true if the messages of the second finding stand below those of the first in the same threads. A
+/// more exact message does not follow from a vague one.
+fn follows(job: &Job<'_>, by: &Placed, each: &Placed) -> bool {
+    let mut pairs = by.examples.iter().flat_map(|one| each.examples.iter().map(move |other| (one, other)));
+    by.is_vague == each.is_vague
+        && by.first_example().map(|one| one.position) < each.first_example().map(|one| one.position)
+        && each.writers.is_subset(&job.of_same_processes(&by.writers))
+        && pairs.any(|(one, other)| one.thread < other.thread && is_near(job, one, other))
+}
+
+/// Returns true for two messages of one thread, written within some lines or a second. Lines of other
+/// programs have no thread, and are compared by their process.
+fn is_near(job: &Job<'_>, one: &Example, other: &Example) -> bool {
+    let moment = |example: &Example| Moment::parse(example.time.as_deref()?);
+    let seconds = || moment(one)?.seconds_since(&moment(other)?);
+    match (one.thread, other.thread) {
+        (Some((thread, line)), Some((same, below))) => {
+            thread == same && (line.abs_diff(below) <= LINES || seconds().is_some_and(|s| s.abs() <= 1.0))
+        }
+        _ => {
+            one.position.input == other.position.input
+                && one.position.line.abs_diff(other.position.line) <= LINES
+                && job.process_of_message(one) == job.process_of_message(other)
+        }
+    }
+}
+
+/// Adds the functions of NCCL in the stacks below the messages about crashes.
+pub(super) fn add_stack_frames(job: &Job<'_>, rules: &Rules, found: &mut [Placed]) {
+    for hit in &job.digest.hits {
+        let Some(rule) = rules.rule_by_id(&hit.rule).filter(|rule| !rule.frame_of.is_empty()) else {
+            continue;
+        };
+        for example in &hit.examples {
+            let Some(function) = rule.pattern.as_ref().and_then(|pattern| pattern.first_group(&example.text))
+            else {
+                continue;
+            };
+            let is_below = |crash: Position| {
+                let lines = example.position.line.checked_sub(crash.line);
+                crash.input == example.position.input && lines.is_some_and(|lines| lines <= LINES)
+            };
+            let crash = found.iter_mut().find(|each| {
+                rule.frame_of.contains(&each.finding.rule)
+                    && each.examples.iter().any(|crash| is_below(crash.position))
+            });
+            let Some(finding) = crash.map(|crash| &mut crash.finding) else { continue };
+            finding.evidence.push(job.cite_example(example));
+            if !finding.diagnosis.contains("in NCCL: ") {
+                finding.diagnosis =
+                    format!("{}, in NCCL: {function}.", finding.diagnosis.trim_end_matches('.'));
+            }
+        }
+    }
 }
 
 /// Moves closed connections of processes outside the job into the finding about these processes. The process
@@ -164,5 +230,60 @@ mod tests {
         assert_eq!(found.findings[0].rule, "mnnvl-imex", "{:?}", found.findings);
         assert!(found.findings[0].consequences[0].text.contains("operation not permitted"));
         assert_eq!(examine(&(call + &imex.replace("a:1:1", "b:2:2"))).findings.len(), 2);
+    }
+
+    #[test]
+    fn a_vague_message_and_a_later_one_of_its_thread_are_consequences() {
+        let rules = |text: &str| -> Vec<String> {
+            let found = examine(text).findings.into_iter();
+            found.map(|finding| finding.rule).filter(|rule| rule != "known-faults").collect()
+        };
+        let error = |time: &str, thread: u32, text: &str| {
+            format!("{time}a:1:{thread} [1] transport/x.cc:7 NCCL WARN {text}\n")
+        };
+        const VAGUE: &str = "NET/IB: ncclIbTest: Got CQE with error (devIndex=0, wr_id=0)";
+        const EXACT: &str = "NET/IB: Got completion from peer b<1> with status=12 opcode=0";
+        let (vague, exact) = (error("", 2, VAGUE), error("", 2, EXACT));
+        for text in [
+            vague.clone() + &exact,
+            exact.clone() + &vague,
+            exact.clone() + &"another line\n".repeat(50) + &vague,
+        ] {
+            assert_eq!(rules(&text), ["ib-retry-exceeded"], "{text}");
+        }
+        // Two processes, of which one only follows.
+        let (flushed, of_other) = (exact.replace("=12", "=5"), |text: &str| text.replace("a:1:2", "b:2:2"));
+        assert_eq!(
+            rules(&(vague.clone() + &of_other(&vague) + &flushed + &of_other(&exact))),
+            ["ib-retry-exceeded"]
+        );
+        // Another process, and a message of this thread much later.
+        let lines = "a:1:2 [1] NCCL INFO A line\n".repeat(20);
+        let other = vague.replace("a:1:2", "b:2:2");
+        for text in [exact.clone() + &other, exact.clone() + &lines + &vague] {
+            assert_eq!(rules(&text), ["ib-retry-exceeded", "ib-completion"], "{text}");
+        }
+        let at = |second: u32, text: &str| error(&format!("[2026-09-09 10:46:{second}] "), 2, text);
+        assert_eq!(rules(&(at(33, EXACT) + &lines + &at(34, VAGUE))), ["ib-retry-exceeded"]);
+        assert_eq!(rules(&(at(33, EXACT) + &lines + &at(36, VAGUE))).len(), 2);
+        // Of two exact ones, the first of a thread is the cause.
+        let full = error("", 2, "Error: failed to extend /dev/shm/nccl-x to 9 bytes");
+        assert_eq!(rules(&(full.clone() + &exact)), ["nccl-shm-full"]);
+        assert_eq!(rules(&(full + &error("", 3, EXACT))).len(), 2);
+    }
+
+    #[test]
+    fn the_first_function_of_nccl_below_a_crash_is_told() {
+        let crash = "[vm:4425] *** Process received signal ***\n";
+        let frame =
+            |name: &str| format!("[vm:4425] [ 1] /usr/lib/libnccl.so.2({name}+0x1a)[0x7f3c00001000]\n");
+        let told = |log: &str| examine(log).findings.remove(0).diagnosis;
+        let both = crash.to_owned() + &frame("ncclProxySaveOp") + &frame("ncclAllReduce");
+        assert_eq!(told(&both), "A process of the job crashed, in NCCL: ncclProxySaveOp.");
+        for log in
+            [frame("ncclAllReduce") + crash, crash.to_owned() + &"x\n".repeat(30) + &frame("ncclAllReduce")]
+        {
+            assert_eq!(told(&log), "A process of the job crashed.");
+        }
     }
 }

@@ -1,10 +1,13 @@
 //! Gaps in a log with all ranks: reasons why it proves no transport.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 
-use super::job::{Job, count, ranks_in_words};
+use super::hits::Placed;
+use super::job::{self, Job, count, ranks_in_words};
 use super::jobs;
 use super::transport::{Way, Ways};
+use crate::knowledge::texts::compose_finding;
 use crate::log::digest::{Communicator, Digest, Member, VariableSeen};
 
 /// Largest number of named hosts or groups of hosts.
@@ -29,6 +32,24 @@ pub(super) fn find_gaps(job: &Job<'_>, ways: &Ways<'_>) -> Vec<String> {
         describe_missing_end(job, ways),
     ];
     gaps.into_iter().flatten().chain(describe_transport_between_hosts(job, ways)).collect()
+}
+
+/// Describes a log without a communicator.
+pub(super) fn describe_missing_communicator(job: &Job<'_>) -> &'static str {
+    let has_nccl_lines = job.digest.inputs.iter().any(|input| input.nccl_lines > 0);
+    match (has_nccl_lines, count_tests(job)) {
+        (true, _) => {
+            "no communicator was started in this log: run the job with NCCL_DEBUG=INFO, and pass its whole \
+             output"
+        }
+        (false, (begun, ended)) if ended > 0 && ended >= begun => {
+            "nccl-tests ended, and no line of NCCL shows which transport it used: run it with \
+             NCCL_DEBUG=INFO, and pass the output of all ranks"
+        }
+        (false, _) => {
+            "there is no line of NCCL: run the job with NCCL_DEBUG=INFO, and pass the output of all ranks"
+        }
+    }
 }
 
 /// Returns sentences about facts beside the proven communicators: processes without a communicator, empty
@@ -85,17 +106,27 @@ fn describe_unfinished_tests(job: &Job<'_>) -> Option<String> {
     })
 }
 
-/// Describes a log without the end of its operations. Connections alone do not show that one finished.
+/// Describes output of a program without its end. Connections alone do not show that an operation finished.
 fn describe_missing_end(job: &Job<'_>, ways: &Ways<'_>) -> Option<String> {
-    let (begun, ended) = count_tests(job);
-    let is_ended = |member: &Member| member.destroyed || member.aborted;
-    let all_ended = ways.communicator.members.values().all(is_ended);
-    (!all_ended && (ended == 0 || ended < begun)).then(|| {
+    (job.digest.has_program_lines && !has_end(job, ways.communicator)).then(|| {
         "the end of the job is not in the log, neither of its communicators (`Destroy COMPLETE`) nor of \
-         nccl-tests (`# Avg bus bandwidth`): it may hang in a collective, still run, or the log is cut; pass \
-         the output of the program as well"
+         nccl-tests (`# Avg bus bandwidth`): it may hang in a collective, still run, or the log is cut"
             .to_owned()
     })
+}
+
+/// Returns advice about a log of NCCL alone without an end, as the files of NCCL_DEBUG_FILE.
+pub(super) fn find_unseen_end(job: &Job<'_>) -> Option<Placed> {
+    let main = job.main.filter(|main| !job.digest.has_program_lines && !has_end(job, main))?;
+    let values: [(&str, &dyn Display); 1] = [("communicator", &job::describe_communicator(&main.id))];
+    Some(Placed::without_line(compose_finding("end-not-shown", &values)))
+}
+
+/// Returns true if all members ended the communicator, or all runs of nccl-tests ended.
+fn has_end(job: &Job<'_>, communicator: &Communicator) -> bool {
+    let (begun, ended) = count_tests(job);
+    let is_ended = |member: &Member| member.destroyed || member.aborted;
+    ended > 0 && ended >= begun || communicator.members.values().all(is_ended)
 }
 
 /// Describes empty files among the files of ranks. Launchers write a second file for each rank, often an

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeSet;
 
+use super::context;
 use super::job::Job;
 use crate::finding::{Evidence, Finding, Role, Severity};
-use crate::knowledge::rules::{Origin, Rule, Rules};
+use crate::knowledge::rules::{Origin, Rule, Rules, Use};
 use crate::log::digest::{Example, Hit};
 
 /// Largest number of consequences in a finding.
@@ -28,6 +29,10 @@ pub(super) struct Placed {
     pub(super) is_lead: bool,
     /// The finding is about an unusable network.
     pub(super) is_of_network: bool,
+    /// The message says less than another one about the same failure.
+    pub(super) is_vague: bool,
+    /// The message is about the end of another process.
+    pub(super) is_aftermath: bool,
 }
 
 impl Placed {
@@ -42,6 +47,8 @@ impl Placed {
             is_cascade: false,
             is_lead: false,
             is_of_network: false,
+            is_vague: false,
+            is_aftermath: false,
         }
     }
 
@@ -62,8 +69,10 @@ impl Placed {
 }
 
 /// Returns the findings of the hits and of the unknown warnings.
-pub(super) fn find_known_messages(job: &Job<'_>, rules: &Rules) -> Vec<Placed> {
+pub(super) fn find_known_messages(job: &Job<'_>, rules: &Rules, proven: &BTreeSet<Use>) -> Vec<Placed> {
     let known = job.digest.hits.iter().filter_map(|hit| rules.rule_by_id(&hit.rule).map(|rule| (hit, rule)));
+    let known = known.filter_map(|(hit, rule)| Some((hit, context::choose_case(job, rules, rule)?)));
+    let known = known.filter(|(_, rule)| !rule.denies.is_some_and(|denied| proven.contains(&denied)));
     let mut found: Vec<Placed> = known.filter_map(|(hit, rule)| from_hit(job, hit, rule)).collect();
     found.extend(job.digest.unknown.iter().map(|unknown| {
         let text = unknown.examples.first().map(|example| example.text.trim().to_owned()).unwrap_or_default();
@@ -91,7 +100,14 @@ fn from_hit(job: &Job<'_>, hit: &Hit, rule: &Rule) -> Option<Placed> {
     if matches!(rule.role, Role::Harmless | Role::Confirmation) || !rule_applies(job, hit, rule) {
         return None;
     }
-    Some(place_hit(job, hit, rule))
+    let mut placed = place_hit(job, hit, rule);
+    if rule.step && context::goes_on(job, hit) {
+        (placed.is_root, placed.is_cascade, placed.finding.severity) = (false, false, Severity::Advice);
+        placed.finding.diagnosis = format!("A step failed, and the process went on: {}", rule.diagnosis);
+        let cause = "NCCL did without it, or succeeded in another way: later lines of the process show it.";
+        (placed.finding.cause, placed.finding.remedy) = (Some(cause.to_owned()), None);
+    }
+    Some(placed)
 }
 
 /// Returns the finding of a hit, with its place.
@@ -108,19 +124,16 @@ fn place_hit(job: &Job<'_>, hit: &Hit, rule: &Rule) -> Placed {
         ..Finding::new(rule.id.clone(), rule.severity, rule.diagnosis.clone())
     };
     let examples = hit.examples.clone();
-    let is_root = rule.role == Role::Root && rule.severity == Severity::Broken;
-    let is_reported_late = rule.origin == Origin::Kernel || rule.reported_late;
-    let is_of_network = examples.first().is_some_and(is_of_network);
-    let is_cascade = rule.role == Role::Cascade;
     Placed {
-        finding,
+        is_root: rule.role == Role::Root && rule.severity == Severity::Broken,
+        is_reported_late: rule.origin == Origin::Kernel || rule.reported_late,
+        is_of_network: examples.first().is_some_and(is_of_network),
+        is_cascade: rule.role == Role::Cascade,
+        is_vague: rule.vague,
+        is_aftermath: rule.aftermath,
         examples,
         writers: hit.writers.clone(),
-        is_root,
-        is_reported_late,
-        is_cascade,
-        is_lead: false,
-        is_of_network,
+        ..Placed::without_line(finding)
     }
 }
 

@@ -377,6 +377,7 @@ impl Owners {
             unknown: digest.unknown.iter().filter_map(unknown).collect(),
             diagnostics: digest.diagnostics.iter().filter(|line| is_here(&line.position)).cloned().collect(),
             watchdog: digest.watchdog.iter().filter(|report| is_here(&report.position)).cloned().collect(),
+            has_program_lines: digest.has_program_lines,
             versions: digest.versions.clone(),
             limits: digest.limits.clone(),
             paths: digest.paths.clone(),

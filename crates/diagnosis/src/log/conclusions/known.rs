@@ -11,6 +11,7 @@ use crate::examination::{Body, KNOWN_FAULTS, Section};
 use crate::finding::{Finding, Severity};
 use crate::knowledge::conflicts::{Conflict, Conflicts, Together};
 use crate::knowledge::faults::{Component, Fault, Faults};
+use crate::knowledge::rules::Use;
 use crate::log::digest::Writer;
 
 /// A known fault with the affected version.
@@ -23,7 +24,7 @@ struct KnownFault {
 
 /// Returns the known faults of all versions in the log, each once: faults possible in the job, and the
 /// others.
-fn collect_known_faults(job: &Job<'_>) -> (Vec<KnownFault>, Vec<KnownFault>) {
+fn collect_known_faults(job: &Job<'_>, proven: &BTreeSet<Use>) -> (Vec<KnownFault>, Vec<KnownFault>) {
     let mut known: BTreeMap<&str, KnownFault> = BTreeMap::new();
     for writer in &job.digest.writers {
         let versions = [
@@ -41,7 +42,7 @@ fn collect_known_faults(job: &Job<'_>) -> (Vec<KnownFault>, Vec<KnownFault>) {
                 if component == Component::Nccl && !fault.applies_to_build(build) {
                     continue;
                 }
-                let lacks = needs::find_missing_need(job, fault, name_network(writer));
+                let lacks = needs::find_missing_need(job, fault, name_network(writer), proven);
                 match known.get_mut(fault.id.as_str()) {
                     Some(known) => known.lacks = known.lacks.take().filter(|_| lacks.is_some()),
                     None => {
@@ -74,10 +75,10 @@ fn name_network(writer: &Writer) -> Option<&'static str> {
 
 /// Returns findings about known faults and conflicts. A fault with conditions invisible in a log is advice.
 /// All such faults are one finding, and [`known_faults_section`] lists them.
-pub(super) fn find_known_faults(job: &Job<'_>) -> Vec<Placed> {
-    let mut found: Vec<Placed> = find_version_conflicts(job);
+pub(super) fn find_known_faults(job: &Job<'_>, proven: &BTreeSet<Use>) -> Vec<Placed> {
+    let mut found: Vec<Placed> = find_version_conflicts(job, proven);
     let (open, certain): (Vec<KnownFault>, Vec<KnownFault>) =
-        collect_known_faults(job).0.into_iter().partition(|known| !known.fault.conditions.is_empty());
+        collect_known_faults(job, proven).0.into_iter().partition(|known| !known.fault.conditions.is_empty());
     found.extend(certain.into_iter().map(|KnownFault { name, fault, .. }| {
         // The job of the log ran with it.
         let severity = fault.severity_for(true).max(Severity::Degraded);
@@ -106,14 +107,14 @@ pub(super) fn find_known_faults(job: &Job<'_>) -> Vec<Placed> {
 
 /// Returns the known faults with conditions invisible in the log, each on a line, and a line about the faults
 /// impossible in the job.
-pub(super) fn known_faults_section(job: &Job<'_>) -> Option<Section> {
+pub(super) fn known_faults_section(job: &Job<'_>, proven: &BTreeSet<Use>) -> Option<Section> {
     let sentence = |text: &str| format!("{}.", text.trim_end_matches('.'));
     let line = |KnownFault { name, fault, .. }: &KnownFault| {
         let conditions = sentence(&fault.conditions.join("; "));
         // A remedy can end with a command.
         format!("{name}: {} If: {conditions} {}", sentence(&fault.effect), fault.remedy)
     };
-    let (listed, others) = collect_known_faults(job);
+    let (listed, others) = collect_known_faults(job, proven);
     let mut lines: Vec<String> =
         listed.iter().filter(|known| !known.fault.conditions.is_empty()).map(line).collect();
     let lacks: BTreeSet<&str> = others.iter().filter_map(|known| known.lacks.as_deref()).collect();
@@ -126,7 +127,7 @@ pub(super) fn known_faults_section(job: &Job<'_>) -> Option<Section> {
 }
 
 /// Returns findings about versions that do not work together.
-fn find_version_conflicts(job: &Job<'_>) -> Vec<Placed> {
+fn find_version_conflicts(job: &Job<'_>, proven: &BTreeSet<Use>) -> Vec<Placed> {
     let mut found: BTreeMap<&str, (&Conflict, Vec<usize>)> = BTreeMap::new();
     for (index, writer) in job.digest.writers.iter().enumerate() {
         let driver = writer.driver.map(|driver| {
@@ -138,7 +139,8 @@ fn find_version_conflicts(job: &Job<'_>) -> Vec<Placed> {
             libfabric: writer.libfabric.as_ref(),
             driver: driver.as_ref(),
         };
-        for conflict in Conflicts::built_in().conflicts_among(&together) {
+        let conflicts = Conflicts::built_in().conflicts_among(&together).into_iter();
+        for conflict in conflicts.filter(|one| !one.denies.is_some_and(|denied| proven.contains(&denied))) {
             found.entry(&conflict.id).or_insert((conflict, Vec::new())).1.push(index);
         }
     }

@@ -1,6 +1,7 @@
 //! Conclusions from a digest: proofs, gaps of the log, and faults.
 
 mod cleanup;
+mod context;
 mod diagnostics;
 mod ends;
 mod explained;
@@ -97,26 +98,32 @@ fn of_job(digest: &Digest, rules: &Rules) -> Examination {
     let mut groups = groups.into_iter().map(|communicator| Ways::new(&job, communicator));
     let ways = groups.next();
     let others: Vec<Ways<'_>> = groups.collect();
+    let proven = match more {
+        0 => context::find_proven_uses(&job, ways.iter().chain(&others)),
+        _ => std::collections::BTreeSet::new(),
+    };
     let mut found: Vec<Placed> = ranks::find_version_differences(&job);
     found.extend(ranks::find_other_sizes(&job));
     found.extend(torch::judge_watchdog_reports(&job));
-    found.extend(hits::find_known_messages(&job, rules));
+    found.extend(hits::find_known_messages(&job, rules, &proven));
+    explained::add_stack_frames(&job, rules, &mut found);
     explained::explain_consequences(&job, &mut found);
     found.extend(diagnostics::find_reported_checks(&job, rules));
     let failures = failures::find_unreachable_peers(&job);
     found.extend(failures);
     explained::explain_crashes(&mut found);
     cleanup::soften_cleanup_failures(&job, &mut found);
-    cleanup::excuse_lost_store(&job, &mut found);
+    cleanup::excuse_ends(&job, &mut found);
     let of_ranks = ranks::find_rank_differences(&job, &found);
     found.extend(of_ranks);
     if !start::has_failure(&found) {
         found.extend(failures::find_unexplained_failure(&job, rules, &found));
     }
-    found.extend(known::find_known_faults(&job));
+    found.extend(known::find_known_faults(&job, &proven));
     paths::find_transport_problems(&job, rules, ways.as_ref(), &mut found);
     others.iter().for_each(|ways| paths::of_group(&job, ways, &mut found));
     found.extend(startup::find_slow_start(&job).map(Placed::without_line));
+    found.extend(gaps::find_unseen_end(&job));
     let variables = variables::find_harmful_variables(&job, &found);
     found.extend(variables);
     let mut examination = Examination::new("log");
@@ -130,7 +137,7 @@ fn of_job(digest: &Digest, rules: &Rules) -> Examination {
         examination.proof.clear();
     }
     examination.sections = facts::log_sections(&job, ways.as_ref());
-    examination.sections.extend(known::known_faults_section(&job));
+    examination.sections.extend(known::known_faults_section(&job, &proven));
     examination.facts = facts::facts_as_json(digest, ways.as_ref());
     examination.sort_findings();
     examination
@@ -150,16 +157,8 @@ fn prove_transport(
         unseen.push(format!("{part}{}: {problem}", input.name));
     }
     unseen.extend(job.digest.limits.iter().cloned());
-    let lines: u64 = job.digest.inputs.iter().map(|input| input.nccl_lines).sum();
     let Some(ways) = ways else {
-        unseen.push(match lines {
-            0 => "there is no line of NCCL: run the job with NCCL_DEBUG=INFO, and pass the output of all \
-                  ranks"
-                .to_owned(),
-            _ => "no communicator was started in this log: run the job with NCCL_DEBUG=INFO, and pass its \
-                  whole output"
-                .to_owned(),
-        });
+        unseen.push(gaps::describe_missing_communicator(job).to_owned());
         return;
     };
     let (mut proof, mut gaps) = (Told::default(), Told::default());

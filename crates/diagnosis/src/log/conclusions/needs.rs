@@ -4,11 +4,25 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::job::Job;
 use crate::knowledge::faults::{Fault, NEEDS};
+use crate::knowledge::rules::Use;
 use crate::log::digest::Communicator;
 
 /// Returns the first property needed by the fault and missing in the job, in words, or `None` if the job
 /// lacks none, or the log does not show it.
-pub(super) fn find_missing_need(job: &Job<'_>, fault: &Fault, network: Option<&str>) -> Option<String> {
+pub(super) fn find_missing_need(
+    job: &Job<'_>,
+    fault: &Fault,
+    network: Option<&str>,
+    proven: &BTreeSet<Use>,
+) -> Option<String> {
+    if let Some(denied) = fault.denies.filter(|denied| proven.contains(denied)) {
+        let lacks = match denied {
+            Use::P2p => "GPUs without direct access to each other",
+            Use::Nvlink => "GPUs without NVLink",
+            Use::Gdr => "a network without GPUDirect RDMA",
+        };
+        return Some(lacks.to_owned());
+    }
     if !fault.applies_to_network(network) {
         let names: Vec<&str> = fault.networks.iter().map(|name| describe_network(name)).collect();
         return Some(names.join(" or "));
@@ -36,7 +50,7 @@ fn lacks_need(job: &Job<'_>, need: &str) -> bool {
     }
     let all = &job.digest.communicators;
     match need {
-        "several-nodes" => groups.iter().all(|group| group.nodes == Some(1)),
+        "several-nodes" => groups.iter().all(|group| has_one_node(job, group)),
         "many-ranks" => groups.iter().all(|group| group.ranks <= 80),
         "one-gpu-per-host" => groups.iter().any(|group| has_host_of_several(job, group)),
         "nvls" => all.iter().all(|each| each.ranks == 1 || each.nvls_channels == Some(0)),
@@ -52,6 +66,14 @@ fn lacks_need(job: &Job<'_>, need: &str) -> bool {
             named.next().is_some() && !is_named(variable)
         }
     }
+}
+
+/// Returns true for one node, as NCCL counts. Old versions do not write the number: then all ranks of the
+/// group are on one host.
+fn has_one_node(job: &Job<'_>, group: &Communicator) -> bool {
+    let is_whole = group.members.len() == group.ranks as usize;
+    let hosts: BTreeSet<_> = group.members.keys().map(|&rank| job.host_of_rank(group, rank)).collect();
+    group.nodes.map_or(is_whole && hosts.len() == 1, |nodes| nodes == 1)
 }
 
 /// Returns true if two ranks use different GPUs of a host.

@@ -52,9 +52,6 @@ const ENDS: &[&str] = &[
     "mpirun-exit",
 ];
 
-/// Rules about suspicious lines caused by a failure, if there was one.
-const CONSEQUENCES: [&str; 1] = ["torch-store-lost"];
-
 /// Order of two messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
@@ -185,9 +182,7 @@ fn is_of_one_process(job: &Job<'_>, one: &Example, other: &Example) -> bool {
 
 /// Returns the index of the unknown warning or suspicious line that may be the cause of a cascade.
 fn find_suspect(job: &Job<'_>, others: &[Placed], cascade: &Placed) -> Option<usize> {
-    let unknown = |each: &Placed| {
-        each.finding.severity == Severity::Unknown && !CONSEQUENCES.contains(&each.finding.rule.as_str())
-    };
+    let unknown = |each: &Placed| each.finding.severity == Severity::Unknown && !each.is_aftermath;
     let cascade = cascade.first_example();
     let candidates = others.iter().enumerate().filter(|(_, each)| unknown(each));
     let ranked = candidates.filter_map(|(index, each)| {
@@ -256,14 +251,9 @@ fn without_cause(job: &Job<'_>, mut alone: Vec<Placed>, failing: &[u32]) -> Opti
     let mut finding = first.finding;
     finding.severity = severity;
     finding.evidence.extend(failures::first_failed_call(job));
-    let own = finding.diagnosis.trim_end_matches('.').to_owned();
-    finding.cause = Some(match &finding.cause {
-        Some(cause) => format!("First sign: {own}. {cause}"),
-        None => format!("First sign: {own}."),
-    });
-    let failed = "The job failed, and the cause is not in this log";
+    let failed = format!("{}; the cause is not in this log", finding.diagnosis.trim_end_matches('.'));
     finding.diagnosis = match &silent[..] {
-        [] => failed.to_owned(),
+        [] => failed,
         [rank] => format!("{failed}; look first at rank {rank}, which reports nothing"),
         several => {
             let ranks = super::job::ranks_in_words(several);

@@ -23,13 +23,13 @@ pub(super) fn examine_files(files: &[impl AsRef<str>]) -> Examination {
 
 /// A job: ranks with their hosts, connections, and more messages of each rank.
 pub(super) struct Log {
-    hosts: Vec<&'static str>,
-    nodes: u32,
+    pub(super) hosts: Vec<&'static str>,
+    pub(super) nodes: u32,
     network: &'static str,
     /// Sender, receiver, transport.
     connections: Vec<(u32, u32, &'static str)>,
     /// Rank and message, before the communicator starts.
-    messages: Vec<(u32, &'static str)>,
+    pub(super) messages: Vec<(u32, &'static str)>,
 }
 
 impl Log {

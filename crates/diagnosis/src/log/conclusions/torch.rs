@@ -27,8 +27,12 @@ struct ReportGroup<'a> {
     name: String,
     /// The first collective each rank waited for.
     waits: BTreeMap<u32, &'a WatchdogReport>,
+    /// The last collective of each rank in a comparison of the ranks.
+    latest: BTreeMap<u32, &'a WatchdogReport>,
     /// The number of each rank's last call of a collective.
     called: BTreeMap<u32, u64>,
+    /// The first report about a rank that did not make a call of other ranks.
+    missed: Option<&'a WatchdogReport>,
 }
 
 /// Returns findings about the calls of the ranks. Different calls are the cause of a failure. A rank that did
@@ -37,7 +41,12 @@ pub(super) fn judge_watchdog_reports(job: &Job<'_>) -> Vec<Placed> {
     let groups = group_reports(&job.digest.watchdog);
     let differing: Vec<Placed> = groups
         .iter()
-        .filter_map(|group| find_differing_calls(job, group))
+        .filter_map(|group| {
+            let mut latest = group.waits.clone();
+            latest.extend(&group.latest);
+            find_differing_calls(job, group, &group.waits)
+                .or_else(|| find_differing_calls(job, group, &latest))
+        })
         .map(Placed::derived_root)
         .collect();
     if !differing.is_empty() {
@@ -52,16 +61,21 @@ pub(super) fn judge_watchdog_reports(job: &Job<'_>) -> Vec<Placed> {
 }
 
 /// Returns the reports by group. A line without a group belongs to the group of another line about the same
-/// rank and number.
+/// rank and number, a comparison of the ranks to the group of the call above it.
 fn group_reports(reports: &[WatchdogReport]) -> Vec<ReportGroup<'_>> {
     let named: BTreeMap<(u32, Option<u64>), &str> = reports
         .iter()
         .filter_map(|report| Some(((report.rank, report.sequence), report.group.as_deref()?)))
         .collect();
     let mut groups: BTreeMap<&str, ReportGroup<'_>> = BTreeMap::new();
+    let mut above = "";
     for report in reports {
         let name = report.group.as_deref().or_else(|| named.get(&(report.rank, report.sequence)).copied());
-        let name = name.unwrap_or_default();
+        let is_call = report.group.is_some() || report.text.contains("WorkNCCL(");
+        let name = name.unwrap_or(if is_call { "" } else { above });
+        if is_call {
+            above = name;
+        }
         let group = groups
             .entry(name)
             .or_insert_with(|| ReportGroup { name: name.to_owned(), ..ReportGroup::default() });
@@ -69,9 +83,14 @@ fn group_reports(reports: &[WatchdogReport]) -> Vec<ReportGroup<'_>> {
             let last = group.called.entry(report.rank).or_default();
             *last = called.max(*last);
         }
+        if report.missed.is_some() {
+            group.missed.get_or_insert(report);
+        }
         let is_collective = |operation: &String| !BETWEEN_PAIRS.contains(&operation.trim_start_matches('_'));
         if report.sequence.is_some() && report.operation.as_ref().is_some_and(is_collective) {
-            let first = group.waits.entry(report.rank).or_insert(report);
+            let is_wait = report.text.contains("WorkNCCL(");
+            let calls = if is_wait { &mut group.waits } else { &mut group.latest };
+            let first = calls.entry(report.rank).or_insert(report);
             if report.sequence < first.sequence {
                 *first = report;
             }
@@ -88,18 +107,26 @@ impl ReportGroup<'_> {
         if name.is_empty() { String::new() } else { format!(" of group {name}") }
     }
 
+    /// Returns true unless the group is known to have a part of the ranks.
+    fn is_of_all(&self) -> bool {
+        self.name.contains("default_pg") || self.name.is_empty()
+    }
+
     /// Returns all ranks of the group, if the log has them.
     fn member_ranks(&self, job: &Job<'_>) -> Option<Vec<u32>> {
-        let is_of_all = self.name.contains("default_pg") || self.name.is_empty();
-        let main = job.main.filter(|_| is_of_all)?;
+        let main = job.main.filter(|_| self.is_of_all())?;
         Some((0..main.ranks).collect())
     }
 }
 
 /// Returns a finding about the first collective with different calls on ranks of a group.
-fn find_differing_calls(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Finding> {
+fn find_differing_calls(
+    job: &Job<'_>,
+    group: &ReportGroup<'_>,
+    calls: &BTreeMap<u32, &WatchdogReport>,
+) -> Option<Finding> {
     let mut by_sequence: BTreeMap<u64, Vec<(u32, &WatchdogReport)>> = BTreeMap::new();
-    for (&rank, &report) in &group.waits {
+    for (&rank, &report) in calls {
         by_sequence.entry(report.sequence?).or_default().push((rank, report));
     }
     by_sequence.into_iter().find_map(|(sequence, calls)| {
@@ -235,16 +262,17 @@ fn find_ranks_apart(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Finding> {
 
 /// Returns a finding about ranks without the call that the other ranks wait for.
 fn find_late_ranks(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Finding> {
-    let last = group.waits.values().filter_map(|report| report.sequence).max()?;
-    let waiting: Vec<u32> = group
-        .waits
-        .iter()
-        .filter(|(_, report)| report.sequence == Some(last))
-        .map(|(&rank, _)| rank)
-        .collect();
-    let report = *group.waits.get(waiting.first()?)?;
-    let call = describe_call(group, report);
-    let wait = format!("for which {} waited until the timeout", ranks_in_words(&waiting));
+    // A comparison of the ranks says more where the lines of the waiting ranks have no numbers.
+    let compared = group.missed.and_then(|report| report.missed);
+    let compared = compared.or(group.latest.values().filter_map(|report| report.sequence).max());
+    let last = group.waits.values().filter_map(|report| report.sequence).max().or(compared)?;
+    let calls = if group.waits.is_empty() { &group.latest } else { &group.waits };
+    let waits = |report: &&WatchdogReport| report.sequence.is_some_and(|sequence| sequence >= last);
+    let waiting: Vec<u32> = calls.iter().filter(|(_, report)| waits(report)).map(|(&rank, _)| rank).collect();
+    let report = calls.values().copied().find(|report| report.sequence == Some(last)).or(group.missed)?;
+    let call = describe_call(group, &WatchdogReport { sequence: Some(last), ..report.clone() });
+    let waiting = if waiting.is_empty() { "other ranks".to_owned() } else { ranks_in_words(&waiting) };
+    let wait = format!("for which {waiting} waited until the timeout");
     let behind: Vec<u32> =
         group.called.iter().filter(|(_, called)| **called < last).map(|(&rank, _)| rank).collect();
     let silent = || {
@@ -275,10 +303,17 @@ fn find_late_ranks(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Finding> {
         (silent, diagnosis, cause)
     } else {
         let called = behind.first().and_then(|rank| group.called.get(rank)).copied().unwrap_or_default();
-        let diagnosis = format!(
-            "{} did not call {call}, {wait}; the last call there was SeqNum {called}",
-            capitalize_rank(&ranks_in_words(&behind))
-        );
+        let last_call = match called {
+            0 => "no call of a collective is known there".to_owned(),
+            called => format!("the last call there was SeqNum {called}"),
+        };
+        let diagnosis =
+            format!("{} did not call {call}, {wait}; {last_call}", capitalize_rank(&ranks_in_words(&behind)));
+        // A comparison numbers the ranks within their group.
+        let (behind, diagnosis) = match group.missed {
+            Some(_) if !group.is_of_all() => (Vec::new(), format!("{diagnosis} (ranks of the group)")),
+            _ => (behind, diagnosis),
+        };
         (
             behind,
             diagnosis,
@@ -286,16 +321,18 @@ fn find_late_ranks(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Finding> {
              took a branch without this call.",
         )
     };
-    let first = ranks.first().copied().unwrap_or_default();
+    let first = ranks.first().map_or_else(|| "that rank".to_owned(), |rank| format!("rank {rank}"));
     let ended = has_ended(job, &ranks);
+    let compared = group.missed.filter(|missed| *missed != report).map(|missed| cite_report(job, missed));
+    let evidence = [cite_report(job, report)].into_iter().chain(compared).chain(ended);
     Some(Finding {
         cause: Some(cause.to_owned()),
         remedy: Some(format!(
-            "Look at the stack of rank {first}: py-spy dump --pid PID on its host, or its flight recorder: \
+            "Look at the stack of {first}: py-spy dump --pid PID on its host, or its flight recorder: \
              TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1, then nccl-bench doctor job on the dumps."
         )),
         ranks,
-        evidence: [cite_report(job, report)].into_iter().chain(ended).collect(),
+        evidence: evidence.collect(),
         source: Some(SOURCE.to_owned()),
         ..Finding::new("torch-rank-late", Severity::Broken, diagnosis)
     })

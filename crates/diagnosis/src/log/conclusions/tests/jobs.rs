@@ -38,7 +38,11 @@ fn jobs_one_after_another_are_judged_each_by_itself() {
     let killed =
         "a:100:100 [0] misc/socket.cc:59 NCCL WARN socketProgress: Connection closed by remote peer b<1>\n";
     let found = examine(&(first.clone() + killed + &second(&first)));
-    assert!(found.findings[0].diagnosis.starts_with("Job 1: The job failed"), "{:?}", found.findings[0]);
+    assert!(
+        found.findings[0].diagnosis.starts_with("Job 1: A peer closed its connection"),
+        "{:?}",
+        found.findings[0]
+    );
     // The last 16 of many jobs are judged, under their own numbers.
     let many: String = (0..20)
         .map(|job| {

@@ -111,3 +111,65 @@ fn an_error_of_the_late_rank_is_the_cause() {
     let found = first(&(of_the_other + &timeout(0, ALL, 6, "ALLREDUCE", 8)));
     assert_eq!(found.rule, "torch-rank-late");
 }
+
+/// Returns a comparison of the ranks, below the watchdog's report of a rank.
+fn comparison(lines: &[&str]) -> Finding {
+    let lines: String = lines.iter().map(|line| format!("\t - {line}\n")).collect();
+    examine(&(timeout(0, ALL, 12, "ALLREDUCE", 8) + &lines)).findings.remove(0)
+}
+
+#[test]
+fn a_comparison_of_the_ranks_names_the_late_ones() {
+    let told = |lines: &[&str]| {
+        let found = comparison(lines);
+        (found.rule.clone(), found.ranks.clone(), found.diagnosis.clone())
+    };
+    let (rule, ranks, diagnosis) =
+        told(&["[1, 3] finished collective #11, but didn't join collective #12 (count from 1)"]);
+    assert_eq!((rule.as_str(), &ranks[..]), ("torch-rank-late", &[1, 3][..]));
+    assert_eq!(
+        diagnosis,
+        "Ranks 1, 3 did not call ALLREDUCE of 8 elements (SeqNum 12 of group default_pg), for which rank 0 \
+         waited until the timeout; the last call there was SeqNum 11"
+    );
+    let (_, ranks, diagnosis) = told(&[
+        "To our best knowledge, ranks [2] are the lagging ranks that caused this timeout. They never joined \
+         any collectives",
+    ]);
+    assert!(ranks == [2] && diagnosis.ends_with("no call of a collective is known there"), "{diagnosis}");
+    // The last calls are not those that the ranks wait for.
+    let (rule, ranks, _) = told(&[
+        "[0] Timeout at collective: ALLREDUCE, #30",
+        "[3] joined but didn't finish collective #10 (count from 1)",
+        "#30 started ranks:",
+        "[0, 1] started ALLREDUCE",
+        "#32 started ranks:",
+        "[2] started _ALLGATHER_BASE",
+    ]);
+    assert_eq!((rule.as_str(), &ranks[..]), ("torch-rank-late", &[3][..]));
+    let (rule, ranks, diagnosis) =
+        told(&["#12 started ranks:", "[0, 1] started ALLREDUCE", "[2] started BROADCAST"]);
+    assert_eq!((rule.as_str(), &ranks[..]), ("torch-order-differs", &[2][..]));
+    assert!(diagnosis.contains("ALLREDUCE on ranks 0-1; BROADCAST on rank 2"), "{diagnosis}");
+    // All ranks are in the same call: none is late.
+    let (rule, _, _) = told(&["[0, 1, 2] joined but didn't finish collective #12 (count from 1)"]);
+    assert_eq!(rule, "torch-watchdog-timeout");
+}
+
+#[test]
+fn ranks_of_a_part_are_numbered_within_it() {
+    let compared = "\t - [1] finished collective #5, but didn't join collective #6 (count from 1)\n";
+    let found = examine(&(timeout(3, "7(tp)", 6, "ALLREDUCE", 8) + compared)).findings.remove(0);
+    assert!(
+        found.ranks.is_empty() && found.diagnosis.ends_with("SeqNum 5 (ranks of the group)"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_comparison_alone_names_the_late_ranks() {
+    let found = examine("\t - [1] finished collective #41, but didn't join collective #42 (count from 1)\n");
+    let first = &found.findings[0];
+    assert_eq!((first.rule.as_str(), &first.ranks[..]), ("torch-rank-late", &[1][..]));
+    assert!(first.diagnosis.contains("SeqNum 42), for which other ranks waited"), "{first:?}");
+}
