@@ -2,10 +2,11 @@
 
 use memchr::memmem::Finder;
 
+use super::blank;
 use super::text;
 
 /// Longest name of a host.
-const HOST: usize = 64;
+pub(super) const HOST: usize = 64;
 
 /// Level of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub(super) struct LineSource<'a> {
     /// True if the host name begins at the end of a line or of a launcher's prefix. Otherwise text of another
     /// program can be glued to it.
     pub(super) is_whole: bool,
+    /// True if the line lacks its host or its process: the key alone does not tell writers apart.
+    pub(super) is_blanked: bool,
 }
 
 /// A part of a line.
@@ -114,7 +117,15 @@ impl<'a> LineParts<'a> {
                 }
             }
         };
-        let next = splitter.find_mark(self.line, mark.message, true, &glued);
+        // The first line of a host is not known yet.
+        let host = mark.source.map_or(&b""[..], |source| source.host);
+        let is_same = |source: &LineSource<'a>| {
+            let length = source.host.len().checked_sub(host.len())?;
+            (!host.is_empty() && source.host.ends_with(host)).then_some(length)
+        };
+        let next = splitter.find_mark(self.line, mark.message, true, |source: &LineSource<'a>| {
+            glued(source).or_else(|| is_same(source))
+        });
         let end = next.as_ref().map_or(self.line.len(), |next| next.start);
         let entry = LinePart::Nccl {
             source: mark.source,
@@ -145,9 +156,11 @@ impl Splitter {
     ) -> Option<Mark<'a>> {
         let (nccl, level, message) = self.find_level(line, from)?;
         let without = Mark { start: nccl, source: None, level, nccl, message };
-        let Some((mut source, position)) = parse_source(&line[from..nccl], level) else {
+        let header = &line[from..nccl];
+        let found = parse_source(header, level).or_else(|| blank::parse_blanked_source(header, level));
+        let Some((mut source, position)) = found else {
             let is_warning = matches!(level, Level::Warn | Level::Error);
-            return match is_torn || !is_warning || can_begin_warning(&line[from..nccl]) {
+            return match is_torn || !is_warning || can_begin_warning(header) {
                 true => Some(without),
                 false => self.find_mark(line, message, false, glued),
             };
@@ -155,6 +168,7 @@ impl Splitter {
         let mut start = from + position;
         if is_torn || !source.is_whole {
             match glued(&source) {
+                Some(0) => {}
                 Some(length) => {
                     (source.key, source.host) = (&source.key[length..], &source.host[length..]);
                     start += length;
@@ -246,7 +260,7 @@ fn source_before(header: &[u8], end: usize, level: Level) -> Option<(LineSource<
         None => return None,
     };
     let length = text::count_at_end(rest, HOST + 1, is_of_host);
-    if length == 0 || length > HOST {
+    if length == 0 || length > HOST || pid < 60 && is_of_clock(&rest[rest.len() - length..]) {
         return None;
     }
     let start = rest.len() - length;
@@ -256,16 +270,25 @@ fn source_before(header: &[u8], end: usize, level: Level) -> Option<(LineSource<
         pid,
         device,
         is_whole: is_end_of_prefix(&header[..start]),
+        is_blanked: false,
     };
     Some((source, start))
 }
 
-fn is_of_host(byte: u8) -> bool {
+/// Returns true for the hour of a time before the minutes: `16`, `2025-12-28T16`.
+pub(super) fn is_of_clock(host: &[u8]) -> bool {
+    match host {
+        [before @ .., b'0'..=b'2', b'0'..=b'9'] => matches!(before, [] | [.., b'0'..=b'9', b'T']),
+        _ => false,
+    }
+}
+
+pub(super) fn is_of_host(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_')
 }
 
 /// Returns the decimal number at the end, of at most 19 digits, and the text before it.
-fn number_at_end(bytes: &[u8]) -> Option<(u64, &[u8])> {
+pub(super) fn number_at_end(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (mut value, mut power) = (0_u64, 1_u64);
     let mut rest = bytes;
     while let [before @ .., digit @ b'0'..=b'9'] = rest {
@@ -280,12 +303,14 @@ fn number_at_end(bytes: &[u8]) -> Option<(u64, &[u8])> {
 
 /// Returns true if a line of NCCL can begin here: at the beginning, after a carriage return, after the prefix
 /// of a launcher or a timestamp.
-fn is_end_of_prefix(before: &[u8]) -> bool {
+pub(super) fn is_end_of_prefix(before: &[u8]) -> bool {
     match before {
         [] | [.., b'\r' | b'"' | b']' | b'>'] | [.., b']' | b'>', b':'] => true,
         [rest @ .., b' '] => match rest.trim_ascii_end() {
             // `[time]`, `<stderr>:`, `12:`, `pod |`.
             [] | [.., b']' | b'>' | b':' | b'|'] => true,
+            // `(RayWorkerWrapper pid=12, ip=192.0.2.1)`.
+            labels @ [b'(', .., b')'] => memchr::memmem::find(labels, b"pid=").is_some(),
             // `16:04:25`, `2025-12-28T16:04:25.123Z`.
             [.., b'0'..=b'9' | b'Z'] => {
                 let start = memchr::memrchr(b' ', rest).map_or(0, |space| space + 1);
@@ -349,30 +374,4 @@ fn is_uptime(time: &[u8]) -> bool {
     text::parse_number(time)
         .and_then(|(_, rest)| text::parse_number(rest.strip_prefix(b".")?))
         .is_some_and(|(_, rest)| rest.is_empty())
-}
-
-/// Returns the rank in the prefix of a launcher: `[rank3]:`, `[1,3]<stderr>:`, `3: `. The number of
-/// `[default3]:` is a local rank.
-pub(super) fn parse_launcher_rank(line: &[u8]) -> Option<u32> {
-    let line = &line[..line.len().min(200)];
-    if let Some((rank, [b':', b' ', ..])) = text::parse_small_number(line) {
-        return Some(rank);
-    }
-    for open in memchr::memchr_iter(b'[', line).take(4) {
-        let inside = &line[open + 1..];
-        if let Some(rest) = inside.strip_prefix(b"rank")
-            && let Some((rank, [b']', ..])) = text::parse_small_number(rest)
-        {
-            return Some(rank);
-        }
-        let inside = &inside[..memchr::memchr(b']', inside)?];
-        let is_of_mpirun = line[open + 1 + inside.len()..].starts_with(b"]<std");
-        if is_of_mpirun
-            && let Some(comma) = memchr::memchr(b',', inside)
-            && let Some((rank, [])) = text::parse_small_number(&inside[comma + 1..])
-        {
-            return Some(rank);
-        }
-    }
-    None
 }

@@ -7,15 +7,18 @@ use memchr::memmem;
 use semver::Version;
 
 use super::channel::{ChannelLine, RankChannel};
-use super::clean::clean_line;
+use super::clean::Cleaner;
 use super::communicators::Communicators;
+use super::deferred::Deferred;
 use super::digest::{Digest, Input, Position, Writer};
 use super::input;
+use super::label;
 use super::line::{Level, LinePart, LineParts, Splitter};
 use super::message::{self, Message};
 use super::messages::{Messages, Place};
 use super::path::Paths;
 use super::quote::Quotes;
+use super::sizes::Sizes;
 use super::text;
 use super::writers::{Membership, Writers};
 use crate::finding::Role;
@@ -34,8 +37,12 @@ pub struct Reader<'a> {
     versions: BTreeMap<Version, String>,
     paths: Paths,
     quotes: Quotes,
+    sizes: Sizes,
+    deferred: Deferred,
     /// Number of cut lines.
     cut: u64,
+    /// Number of lines left out by Ray.
+    repeated: u64,
 }
 
 /// Beginning of the warning about a failed CUDA call.
@@ -57,7 +64,10 @@ impl<'a> Reader<'a> {
             versions: BTreeMap::new(),
             paths: Paths::default(),
             quotes: Quotes::default(),
+            sizes: Sizes::default(),
+            deferred: Deferred::default(),
             cut: 0,
+            repeated: 0,
         }
     }
 
@@ -66,11 +76,18 @@ impl<'a> Reader<'a> {
     pub fn read_stream(&mut self, name: &str, stream: impl Read) {
         let input = self.inputs.len();
         self.quotes.begin_input();
-        let mut scratch = Vec::new();
+        let mut cleaner = Cleaner::default();
         let mut nccl_lines = 0;
         let summary = input::read_lines(stream, |line, number, escapes| {
-            let line = clean_line(line, escapes, &mut scratch);
-            nccl_lines += u64::from(self.read_line(line, Position { input, line: number }));
+            let position = Position { input, line: number };
+            let (text, has_several) = cleaner.clean_line(line, number, escapes);
+            let is_of_nccl = match has_several {
+                false => self.read_line(text, position),
+                true => text
+                    .split(|byte| *byte == b'\n')
+                    .fold(false, |is_of_nccl, line| self.read_line(line, position) || is_of_nccl),
+            };
+            nccl_lines += u64::from(is_of_nccl);
         });
         self.cut += summary.cut;
         self.inputs.push(Input {
@@ -83,27 +100,39 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns the digest of all input.
-    pub fn finish(self) -> Digest {
+    pub fn finish(mut self) -> Digest {
+        for number in self.deferred.threads() {
+            let only = self.writers.only_membership(number);
+            if let Some(only) = only.filter(|only| self.communicators.is_without_start(*only)) {
+                self.learn_deferred(number, only);
+            }
+        }
         let limits = self.describe_limits();
         let communicators = &self.communicators;
+        let tasks = std::mem::take(&mut self.writers.tasks);
         let (mut writers, places) =
             self.writers.into_writers(|communicator| communicators.number_of_ranks(communicator));
         give_version(&mut writers, &self.versions);
+        let tasks = tasks.compare_ranks(&writers, &places, self.messages.has_other_tasks);
         let mut digest = Digest {
             inputs: self.inputs,
+            communicators: self.communicators.into_communicators(&places, &writers),
             writers,
-            communicators: self.communicators.into_communicators(&places),
             versions: self.versions.into_keys().collect(),
             paths: self.paths.into_paths(),
+            repeated: self.repeated,
             limits,
             ..Digest::default()
         };
-        self.messages.move_into_digest(&places, &mut digest);
+        self.messages.move_into_digest(&places, tasks, &mut digest);
+        self.sizes.move_into_digest(&mut digest);
         digest
     }
 
     /// Reads a line, and returns true if NCCL wrote it.
     fn read_line(&mut self, line: &[u8], position: Position) -> bool {
+        let (line, repeated) = label::cut_repetition(line);
+        self.repeated += repeated;
         if self.splitter.find_level(line, 0).is_none() {
             return match self.splitter.without_mark(line) {
                 LinePart::Version(text) => {
@@ -125,8 +154,8 @@ impl<'a> Reader<'a> {
                 LinePart::Nccl { source, level, message, before, file } => {
                     // Calls and diagnostics do not name the device, a part of a writer's identity.
                     let source = source.filter(|_| matches!(level, Level::Info | Level::Warn | Level::Error));
-                    let thread =
-                        source.and_then(|source| self.writers.thread_index(&source, position, message));
+                    let thread = source
+                        .and_then(|source| self.writers.thread_index(&source, position, message, before));
                     let writer = thread.map(|thread| self.writers.thread_at(thread).writer);
                     let place = Place { position, writer, before };
                     if level == Level::Warn && is_of_ras(file) {
@@ -204,6 +233,7 @@ impl<'a> Reader<'a> {
         if line.trim_ascii().is_empty() {
             return;
         }
+        self.sizes.note_line(line);
         let place = Place { position, writer: None, before: line };
         if self.quotes.is_quote(line)
             && let Some(rule) = self.rules.find_rule(line, Origin::Nccl)
@@ -252,7 +282,7 @@ impl<'a> Reader<'a> {
                 let is_of_end = rule.is_some_and(|rule| rule.role == Role::Harmless);
                 self.writers.note_trace(thread, trace, is_of_end, place.position);
             }
-            (parsed, Some(thread)) => self.learn_message(parsed, thread, place),
+            (parsed, Some(thread)) => self.learn_message(parsed, message, thread, place),
             (_, None) => {}
         }
         if has_rules {
@@ -260,7 +290,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn learn_message(&mut self, parsed: Message<'_>, thread: usize, place: Place<'_>) {
+    fn learn_message(&mut self, parsed: Message<'_>, message: &[u8], thread: usize, place: Place<'_>) {
         let current = self.writers.current_communicator(thread);
         match (parsed, current) {
             (Message::Channel(ChannelLine::Channel(channel)), _) => {
@@ -274,7 +304,7 @@ impl<'a> Reader<'a> {
                 let membership = self.communicators.note_event(process, writer, &life, line);
                 self.writers.note_start_or_end(process, life.address, life.event);
                 if let Some(membership) = membership {
-                    self.writers.assign_communicator(thread, writer, membership);
+                    self.assign_communicator(thread, writer, membership);
                 }
             }
             (Message::Variable(name, value, by_plugin), _) => {
@@ -282,6 +312,9 @@ impl<'a> Reader<'a> {
             }
             (Message::Fact(fact), _) => self.writers.learn_fact(thread, fact),
             (Message::InitTimings { rank, ranks, phases }, Some(current)) => {
+                if let (Some(rank), Some(ranks)) = (rank, ranks) {
+                    self.communicators.note_size(current, rank, ranks);
+                }
                 let is_same = rank.is_none_or(|rank| rank == current.rank)
                     && ranks.is_none_or(|ranks| {
                         ranks == self.communicators.number_of_ranks(current.communicator)
@@ -290,11 +323,37 @@ impl<'a> Reader<'a> {
                     self.communicators.note_phases(current, phases, false);
                 }
             }
-            (parsed, Some(current)) => {
+            (parsed, Some(current)) if !self.is_open(thread, current) => {
                 let is_known = self.writers.is_current_known(thread);
                 self.of_communicator(parsed, current, is_known);
             }
-            (_, None) => {}
+            (_, _) => self.deferred.keep_message(self.writers.number_of_thread(thread), message),
+        }
+    }
+
+    /// Returns true if a later line may name another communicator of this thread: the log has no start.
+    fn is_open(&self, thread: usize, current: Membership) -> bool {
+        self.writers.thread_at(thread).current.is_none() && self.communicators.is_without_start(current)
+    }
+
+    /// Notes that a thread works for a communicator. The order of the lines of a communicator without a start
+    /// does not matter.
+    fn assign_communicator(&mut self, thread: usize, writer: usize, membership: Membership) {
+        let is_first = self.writers.thread_at(thread).current.is_none();
+        self.writers.assign_communicator(thread, writer, membership);
+        if is_first {
+            self.learn_deferred(self.writers.number_of_thread(thread), membership);
+        }
+    }
+
+    /// Learns from the messages of a thread before its communicator was known. Those before a start are of
+    /// another one.
+    fn learn_deferred(&mut self, number: u64, membership: Membership) {
+        let messages = self.deferred.take_messages(number);
+        if self.communicators.is_without_start(membership) {
+            for message in messages {
+                self.of_communicator(message::parse_message(&message), membership, true);
+            }
         }
     }
 
@@ -312,15 +371,16 @@ impl<'a> Reader<'a> {
             }
             Message::BootstrapTimings(phases) => self.communicators.note_phases(current, phases, true),
             Message::Connected => {
+                let is_without_start = self.communicators.is_without_start(current);
                 if let Some(member) = self.communicators.member_mut(current) {
                     member.connected = true;
-                    member.connected_late |= member.complete && is_known;
+                    member.connected_late |= member.complete && is_known && !is_without_start;
                 }
             }
             Message::Channels(channels, nvls) => {
                 if let Some(digest) = self.communicators.communicator_mut(current) {
-                    digest.channels = Some(channels);
-                    digest.nvls_channels = nvls.or(digest.nvls_channels);
+                    digest.channels = Some(channels).max(digest.channels);
+                    digest.nvls_channels = nvls.max(digest.nvls_channels);
                 }
             }
             Message::Trees => {
@@ -358,7 +418,7 @@ impl<'a> Reader<'a> {
             found = self.communicators.connect_unseen(writer, channel, position);
         }
         if let Some(found) = found {
-            self.writers.assign_communicator(thread, writer, found);
+            self.assign_communicator(thread, writer, found);
         }
     }
 

@@ -58,7 +58,7 @@ impl<'a> CommunicatorProcesses<'a> {
         for (member, writer) in members {
             let (start, end) = (writer.first.line, writer.last.line);
             lines = Some(lines.map_or(start..end, |lines| lines.start.min(start)..lines.end.max(end)));
-            if let Some(bus) = member.bus_id.as_deref() {
+            if let Some(bus) = member.bus_id.as_deref().filter(|_| writer.names_host()) {
                 gpus.entry((writer.host.as_str(), bus)).or_default().insert(writer.pid);
             }
         }
@@ -200,6 +200,8 @@ fn extract_part(digest: &Digest, lines: Range<u64>) -> Digest {
         versions: digest.versions.clone(),
         limits: digest.limits.clone(),
         paths: digest.paths.clone(),
+        head: digest.head.clone(),
+        repeated: digest.repeated,
         writers,
     }
 }

@@ -149,7 +149,10 @@ fn prove_transport(
     }
     unseen.extend(job.digest.limits.iter().cloned());
     let lines: u64 = job.digest.inputs.iter().map(|input| input.nccl_lines).sum();
+    let (blanked, is_ambiguous) = gaps::describe_blanked_names(job).unzip();
+    let is_ambiguous = is_ambiguous.unwrap_or_default();
     let Some(ways) = ways else {
+        unseen.extend(blanked.into_iter().chain(gaps::describe_left_out_lines(job)));
         unseen.push(match lines {
             0 => "there is no line of NCCL: run the job with NCCL_DEBUG=INFO, and pass the output of all \
                   ranks"
@@ -170,6 +173,11 @@ fn prove_transport(
     }
     let (proof, mut gaps) = (proof.into_sentences(others.is_empty()), gaps.into_sentences(others.is_empty()));
     gaps.extend(gaps::find_gaps_beside_communicators(job));
+    if is_ambiguous {
+        gaps.extend(blanked)
+    } else {
+        unseen.extend(blanked)
+    }
     match gaps.is_empty() {
         true => examination.proof = proof,
         false => {
@@ -209,14 +217,17 @@ fn prove_communicator(job: &Job<'_>, ways: &Ways<'_>) -> Result<Vec<String>, Vec
     if communicator.ranks == 1 {
         return Err(vec!["a single rank has no transport to prove: run at least 2 ranks".to_owned()]);
     }
+    let sentences = ways.describe_ways();
+    let proven = match &sentences[..] {
+        [] => "no connection is proven".to_owned(),
+        some => format!("proven is only: {}", some.join("; ")),
+    };
+    if communicator.is_size_guessed {
+        return Err(gaps::describe_unknown_size(communicator, &proven));
+    }
     let absent: Vec<u32> =
         (0..communicator.ranks).filter(|rank| !communicator.members.contains_key(rank)).collect();
-    let sentences = ways.describe_ways();
     if !absent.is_empty() {
-        let proven = match &sentences[..] {
-            [] => "no connection is proven".to_owned(),
-            some => format!("proven is only: {}", some.join("; ")),
-        };
         return Err(vec![format!("the logs of {} are not here; {proven}", ranks_in_words(&absent))]);
     }
     let gaps = gaps::find_gaps(job, ways);

@@ -1,0 +1,178 @@
+//! The number of ranks and their processes, in lines other than NCCL's: the head of nccl-tests, and variables
+//! of launchers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use memchr::memmem::Finder;
+
+use super::blank::is_blanked_host;
+use super::channel::MOST_RANKS;
+use super::digest::{Communicator, Digest, RankProcess, Writer};
+use super::text::{self, parse_small_number};
+
+/// Largest number of ranks of a head.
+const HEAD: usize = 16_384;
+
+/// Words for the number of ranks, in any letters.
+const WORDS: [&str; 3] = ["orld_size", "ORLD_SIZE", "nranks"];
+
+/// The facts about the number of ranks.
+#[derive(Debug)]
+pub(super) struct Sizes {
+    words: [Finder<'static>; 3],
+    pid: Finder<'static>,
+    /// The numbers in variables.
+    numbers: BTreeSet<u32>,
+    /// Processes by rank, of the head of nccl-tests.
+    head: BTreeMap<u32, RankProcess>,
+    /// True for heads of several jobs, or with groups of ranks.
+    is_mixed: bool,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self {
+            words: WORDS.map(Finder::new),
+            pid: Finder::new(" Pid "),
+            numbers: BTreeSet::new(),
+            head: BTreeMap::new(),
+            is_mixed: false,
+        }
+    }
+}
+
+impl Sizes {
+    /// Notes the facts of a line of another program.
+    pub(super) fn note_line(&mut self, line: &[u8]) {
+        if let Some(pid) = self.pid.find(line)
+            && let Some((rank, group, process)) = parse_head(&line[..pid], &line[pid + 5..])
+            && self.head.len() < HEAD
+        {
+            let known = self.head.entry(rank).or_insert_with(|| process.clone());
+            self.is_mixed |= *known != process || group > 0;
+        }
+        for words in &self.words {
+            if let Some(start) = words.find(line)
+                && let Some(number) = number_of_words(line, start, words.needle())
+                && self.numbers.len() < 2
+            {
+                self.numbers.insert(number);
+            }
+        }
+    }
+
+    /// Gives the number of ranks to the communicator without one, and the processes to the digest.
+    pub(super) fn move_into_digest(self, digest: &mut Digest) {
+        let highest = self.head.last_key_value().map(|(&rank, _)| rank).filter(|_| !self.is_mixed);
+        let head = highest.map(|rank| rank + 1);
+        let number = self.numbers.first().copied().filter(|_| self.numbers.len() == 1);
+        let mut guessed = digest.communicators.iter_mut().filter(|each| each.is_size_guessed);
+        if let (Some(communicator), None) = (guessed.next(), guessed.next())
+            && let Some(ranks) =
+                [head, number].into_iter().flatten().find(|ranks| *ranks >= communicator.ranks)
+        {
+            (communicator.ranks, communicator.is_size_guessed) = (ranks, false);
+        }
+        let contradicts = |each: &Communicator| each.is_head_wrong(&self.head, &digest.writers);
+        let of_head = digest.communicators.iter().filter(|each| Some(each.ranks) == head);
+        if head.is_some() && !of_head.into_iter().any(contradicts) {
+            digest.head = self.head;
+        }
+    }
+}
+
+impl Communicator {
+    /// Returns true if a rank has another process than the head of nccl-tests.
+    fn is_head_wrong(&self, head: &BTreeMap<u32, RankProcess>, writers: &[Writer]) -> bool {
+        self.members.iter().any(|(rank, member)| {
+            let Some((process, writer)) = head.get(rank).zip(writers.get(member.writer)) else {
+                return false;
+            };
+            writer.names_host() && !is_blanked_host(&process.host) && writer.host != process.host
+                || writer.has_pid() && writer.pid != process.pid
+        })
+    }
+}
+
+/// Reads `#  Rank  3 Group  0 Pid    200 on      hostb device  1 [0xae] NVIDIA H100`, the group since version
+/// 2.13: the rank, the group, and the process.
+fn parse_head(before: &[u8], after: &[u8]) -> Option<(u32, u32, RankProcess)> {
+    let start = memchr::memmem::rfind(before, b"Rank ")?;
+    if !before[..start].trim_ascii_end().ends_with(b"#") {
+        return None;
+    }
+    let (rank, rest) = parse_small_number(before[start + 5..].trim_ascii_start())?;
+    let group = rest.trim_ascii_start().strip_prefix(b"Group ");
+    let (group, _) = group.map_or(Some((0, rest)), |group| parse_small_number(group.trim_ascii_start()))?;
+    let (pid, rest) = text::parse_number(after.trim_ascii_start())?;
+    let host = text::first_word(rest.strip_prefix(b" on ")?.trim_ascii_start());
+    (rank < MOST_RANKS).then(|| (rank, group, RankProcess { host: text::name(host), pid }))
+}
+
+/// Reads the number after `world_size=`, `WORLD_SIZE: ` or `nranks `, unless it is of a group of ranks:
+/// `LOCAL_WORLD_SIZE`, `dp_world_size`.
+fn number_of_words(line: &[u8], start: usize, words: &[u8]) -> Option<u32> {
+    let is_of_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
+    let before = match words {
+        b"nranks" => &line[..start],
+        _ => line[..start].strip_suffix(b"w").or(line[..start].strip_suffix(b"W"))?,
+    };
+    let rest = &line[start + words.len()..];
+    let signs = rest.iter().take_while(|byte| matches!(byte, b'"' | b'\'' | b'=' | b':' | b' ')).count();
+    let (number, rest) = parse_small_number(&rest[signs..]).filter(|_| (1..=4).contains(&signs))?;
+    let is_whole = !before.last().is_some_and(is_of_name) && !rest.first().is_some_and(is_of_name);
+    (is_whole && number <= MOST_RANKS).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sizes(lines: &[&str]) -> Sizes {
+        let mut sizes = Sizes::default();
+        lines.iter().for_each(|line| sizes.note_line(line.as_bytes()));
+        sizes
+    }
+
+    #[test]
+    fn the_head_of_nccl_tests_is_read_in_all_forms() {
+        for line in [
+            "#  Rank  3 Group  0 Pid   2391 on         vm device  1 [0000:00:07] NVIDIA H200",
+            "#   Rank  3 Pid   2391 on         vm device  1 [0x07] NVIDIA H200",
+            "0: #  Rank  3 Group  0 Pid   2391 on         vm device  1 [0x07] NVIDIA H200",
+        ] {
+            let read = sizes(&[line]);
+            let process = RankProcess { host: "vm".to_owned(), pid: 2391 };
+            assert_eq!((read.head, read.is_mixed), (BTreeMap::from([(3, process)]), false), "{line}");
+        }
+        for line in ["# Rank x Pid 1 on vm", "Rank 3 Pid 1 on vm", "#  Rank  3 Pid on vm", " Pid "] {
+            assert!(sizes(&[line]).head.is_empty(), "{line}");
+        }
+        assert!(sizes(&["# Rank 0 Pid 1 on a device", "# Rank 0 Pid 2 on a device"]).is_mixed);
+        assert!(sizes(&["# Rank 0 Group 1 Pid 1 on a device"]).is_mixed);
+    }
+
+    #[test]
+    fn a_number_of_ranks_is_that_of_the_job() {
+        for line in [
+            "WORLD_SIZE=8",
+            "export WORLD_SIZE=\"8\"",
+            "world_size: 8, rank: 3",
+            "{'world_size': 8}",
+            "[Gloo] nranks 8",
+            "distributed with world_size=8 rank=0 local_rank=0",
+        ] {
+            assert_eq!(sizes(&[line]).numbers, BTreeSet::from([8]), "{line}");
+        }
+        for line in [
+            "LOCAL_WORLD_SIZE=8",
+            "dp_world_size=8",
+            "world_size",
+            "world_size=x",
+            "world_size=8.5",
+            "world_size8",
+        ] {
+            assert!(sizes(&[line]).numbers.is_empty(), "{line}");
+        }
+    }
+}
