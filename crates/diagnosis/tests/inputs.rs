@@ -208,6 +208,69 @@ fn blanked_names_leave_a_log_healthy_if_the_rest_tells_the_ranks_apart() {
 }
 
 #[test]
+fn a_line_with_a_lost_beginning_is_no_communicator_beside_whole_lines() {
+    let torn = "[1] NCCL INFO Channel 01/0 : 1[1] -> 0[0] [send] via NET/IB/0/GDRDMA\n";
+    let found = examine_text(&(PAIR.to_owned() + torn));
+    assert_eq!((found.health(), &found.unseen[..]), (Healthy, &[][..]), "{:?}", found.findings);
+}
+
+/// Returns the sentence about the number of ranks.
+fn size_of(text: &str) -> String {
+    let text = report(&examine_text(text));
+    text.lines().find(|line| line.starts_with("ranks ")).unwrap_or_default().to_owned()
+}
+
+#[test]
+fn the_number_of_ranks_is_what_a_line_says() {
+    let channel = "hosta:10:11 [2] NCCL INFO Channel 00/0 : 2[2] -> 1[1] via P2P/CUMEM\n";
+    assert_eq!(size_of(channel), "ranks 1 in the log of at least 3");
+    for line in [
+        "WORLD_SIZE=8",
+        "[2] distributed init: world_size=8 rank=2 local_rank=2",
+        "hosta:10:11 [2] NCCL INFO Channel 00/02 : 0 1 2 3 4 5 6 7",
+        "hosta:10:11 [2] NCCL INFO ncclCommInitRank comm 0x1 rank 2 nranks 8 cudaDev 2 nvmlDev 2 busId 1000 com",
+        "hosta:10:11 [2] NCCL INFO Init timings - ncclCommInitRank: rank 2 nranks 8 total 0.07 (kernels 0.01)",
+        "#   Rank  7 Pid   2391 on      hostb device  1 [0x07] NVIDIA H200",
+    ] {
+        for text in [format!("{channel}{line}\n"), format!("{line}\n{channel}")] {
+            assert_eq!(size_of(&text), "ranks 1 in the log of 8", "{text}");
+        }
+    }
+    for line in
+        ["world_size=8\nworld_size=16", "LOCAL_WORLD_SIZE=8", "WORLD_SIZE=2", "# Rank  1 Pid 9 on a device 1"]
+    {
+        assert_eq!(size_of(&format!("{channel}{line}\n")), "ranks 1 in the log of at least 3", "{line}");
+    }
+}
+
+#[test]
+fn the_number_of_a_task_is_a_rank_only_if_no_line_contradicts() {
+    let traceback = "Traceback (most recent call last):\n";
+    let ranks = |log: &str| {
+        let found = examine_text(log);
+        let finding = found.findings.iter().find(|each| each.rule == "python-traceback");
+        finding.map(|finding| finding.ranks.clone()).unwrap_or_default()
+    };
+    for label in ["1: ", "[1,1]<stderr>:", "[prterun-host-12@1,1]<stderr>:"] {
+        assert_eq!(ranks(&format!("{label}{traceback}")), [1], "{label}");
+    }
+    let labelled: String =
+        PAIR.lines().map(|line| format!("{}: {line}\n", u8::from(line.starts_with("hostb")))).collect();
+    assert_eq!(ranks(&format!("{labelled}1: {traceback}")), [1]);
+    // A task with two processes, a task with another rank, and a line with both.
+    let two = "1: hosta:100:110 [0] NCCL INFO x\n1: hosta:200:210 [1] NCCL INFO x\n";
+    let other = labelled.replace("0: hosta", "5: hosta");
+    for log in [format!("{two}1: {traceback}"), format!("{other}1: {traceback}")] {
+        assert_eq!(ranks(&log), [0_u32; 0], "{log}");
+    }
+    assert_eq!(ranks(&format!("1: [rank12]: {traceback}")), [12]);
+    // MPICH: other programs write such numbers too.
+    assert_eq!(ranks(&format!("[1] {traceback}")), [0_u32; 0]);
+    let bare = labelled.replace("0: hosta", "[0] hosta").replace("1: hostb", "[1] hostb");
+    assert_eq!(ranks(&format!("{bare}[1] {traceback}")), [1]);
+}
+
+#[test]
 fn a_pod_or_a_node_in_a_label_is_the_host_of_lines_without_one() {
     for (first, second) in [
         ("[pod/job-worker-0/trainer] ", "[pod/job-worker-1/trainer] "),
@@ -254,6 +317,7 @@ fn broken_and_collected_lines_are_read_as_they_were_written() {
         String::from("@timestamp,@message,@logStream\n")
             + &each(&|line| format!("2026-11-24,\"{line}\",a/b")),
         each(&|line| format!("2026-11-24 13:42:01.123,\"{line}\"")),
+        each(&|line| format!("2026-11-24 13:42:01.123,{line}")),
         each(&|line| format!("<34>Nov 24 10:00:00 node7 trainer[12]: {line}")),
         each(&|line| format!("<34>1 2026-11-24T10:00:00.003Z node7 trainer 12 - - {line}")),
         each(&|line| format!("2026-11-24T13:42:01.123000+00:00 stream/a/0 {line}")),

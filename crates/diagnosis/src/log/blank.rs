@@ -111,9 +111,8 @@ fn host_start(text: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    fn source(header: &str, level: Level) -> Option<(&[u8], &[u8], Option<u64>, Option<u32>)> {
-        let (source, _) = parse_blanked_source(header.as_bytes(), level)?;
-        Some((source.key, source.host, (source.pid < NO_PID).then_some(source.pid), source.device))
+    fn source(header: &str, level: Level) -> Option<LineSource<'_>> {
+        parse_blanked_source(header.as_bytes(), level).map(|(source, _)| source)
     }
 
     #[test]
@@ -134,11 +133,12 @@ mod tests {
             ("2025-12-28 16:04:25 [1] ", "", None, Some(1)),
             ("worker-1  | [1] ", "worker-1", None, Some(1)),
         ] {
-            let found = source(header, Level::Info).map(|(_, host, pid, device)| (host, pid, device));
-            assert_eq!(found, Some((host.as_bytes(), pid, device)), "{header}");
+            let found = source(header, Level::Info).unwrap();
+            let number = (found.pid < NO_PID).then_some(found.pid);
+            assert_eq!((found.host, number, found.device), (host.as_bytes(), pid, device), "{header}");
         }
         let warning = "<host>:1:2 [0] transport/net.cc:5 (f [x]) ";
-        assert_eq!(source(warning, Level::Warn).unwrap().0, b"<host>:1:2 [0]");
+        assert_eq!(source(warning, Level::Warn).unwrap().key, b"<host>:1:2 [0]");
         for other in ["", "text [1] ", "text ", "[rank1]: ", "a[1] "] {
             assert_eq!(source(other, Level::Info), None, "{other}");
         }

@@ -51,6 +51,7 @@ impl Cleaner {
         }
         let may_be_record = match (line.first(), line.last()) {
             (Some(b'{' | b' ' | b'\t' | b'"'), _) | (_, Some(b'}' | b'"')) => true,
+            (Some(b'0'..=b'9'), _) if csv::is_row_with_time(line) => true,
             _ => self.column.is_some(),
         };
         let has_escapes = escapes && memchr2(ESCAPE, b'\\', line).is_some();
@@ -271,7 +272,10 @@ mod tests {
             (format!(r#"[pod/a/b] {{"message":{json}}}"#), "[pod/a/b] "),
             (format!(r#"            "message": {json},"#), ""),
             (format!(r#"{{"message": {json}"#), ""),
-            (format!(r#"2026-11-24 13:42:01.123,"{}""#, text.replace('"', "\"\"")), ""),
+            (
+                format!(r#"2026-11-24 13:42:01.123,"{}""#, text.replace('"', "\"\"")),
+                "2026-11-24 13:42:01.123 ",
+            ),
         ] {
             assert_eq!(cleaned(line.as_bytes()), format!("{labels}{text}"), "{line}");
         }

@@ -2,6 +2,8 @@
 
 mod state;
 
+use std::collections::BTreeSet;
+
 use state::{CommunicatorKey, CommunicatorState};
 
 use super::channel::{MOST_RANKS, RankChannel};
@@ -413,6 +415,18 @@ impl Communicators {
         }
     }
 
+    /// Notes the number of ranks of a ring with all of them.
+    fn note_size_of_ring(&mut self, membership: Membership, order: &[u32]) {
+        let is_guessed =
+            self.all.get(membership.communicator).is_some_and(|state| state.digest.is_size_guessed);
+        if is_guessed && let Ok(ranks) = u32::try_from(order.len()) {
+            let ring: BTreeSet<u32> = order.iter().copied().filter(|rank| *rank < ranks).collect();
+            if ring.len() == order.len() {
+                self.note_size(membership, membership.rank, ranks);
+            }
+        }
+    }
+
     /// Returns the member, if the digest has it.
     pub(super) fn member_mut(&mut self, membership: Membership) -> Option<&mut Member> {
         self.all.get_mut(membership.communicator)?.digest.members.get_mut(&membership.rank)
@@ -425,6 +439,7 @@ impl Communicators {
 
     /// Notes the order of a ring, if it has all ranks of the communicator.
     pub(super) fn note_ring(&mut self, membership: Membership, mut order: Vec<u32>) {
+        self.note_size_of_ring(membership, &order);
         let Some(state) = self.all.get_mut(membership.communicator) else { return };
         if order.len() != state.digest.ranks as usize || state.digest.rings.contains(&order) {
             return;

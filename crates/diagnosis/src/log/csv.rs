@@ -1,7 +1,5 @@
 //! Rows of tables: exports of CloudWatch Logs Insights.
 
-use memchr::memmem;
-
 /// Names of the column with the text.
 const NAMES: [&[u8]; 2] = [b"@message", b"message"];
 
@@ -14,7 +12,7 @@ pub(super) fn find_text_column(line: &[u8]) -> Option<usize> {
     memchr::memchr(b',', line).map(|_| column)
 }
 
-/// Extracts the text of a row: of this column, or of a last column in quotes after a time. Returns false for
+/// Extracts the text of a row: of this column, or of the column after a time. Returns false for
 /// other text.
 pub(super) fn extract_text(line: &[u8], column: Option<usize>, out: &mut Vec<u8>) -> bool {
     if let Some(column) = column {
@@ -28,13 +26,19 @@ pub(super) fn extract_text(line: &[u8], column: Option<usize>, out: &mut Vec<u8>
         append_field(&rest[..field_length(rest).unwrap_or(rest.len())], out);
         return true;
     }
-    let start = match line {
-        [b'0'..=b'9', ..] if line.ends_with(b"\"") => memmem::find(line, b",\""),
-        _ => None,
+    // `2026-11-24 13:42:01.123,text`. Python writes a comma before the milliseconds.
+    let Some((time, text)) = line.split_at_checked(24).filter(|_| is_row_with_time(line)) else {
+        return false;
     };
-    let Some(start) = start.filter(|start| !line[..*start].contains(&b'"')) else { return false };
-    append_field(&line[start + 1..], out);
+    out.extend_from_slice(&time[..23]);
+    out.push(b' ');
+    append_field(text, out);
     true
+}
+
+/// Returns true for a row without a head: a time with milliseconds, and a text.
+pub(super) fn is_row_with_time(line: &[u8]) -> bool {
+    matches!(line.get(..24), Some([b'0'..=b'9', _, _, _, b'-', .., b'.', _, _, _, b',']))
 }
 
 /// Returns the length of the field at the beginning of a row, or `None` for a field without an end.
@@ -80,7 +84,10 @@ mod tests {
             assert_eq!(text(line, column).as_deref(), Some(expected), "{line}");
         }
         assert_eq!(text("other", column), None);
-        assert_eq!(text("1,\"a\"", None).as_deref(), Some("a"));
-        assert_eq!(text("\"1\",\"a\"", None), None);
+        let time = "2026-11-24 13:42:01.123";
+        for row in [format!("{time},\"a\""), format!("{time},a")] {
+            assert_eq!(text(&row, None), Some(format!("{time} a")));
+        }
+        assert_eq!(text("2026-11-24 13:42:01,123 INFO a", None), None);
     }
 }

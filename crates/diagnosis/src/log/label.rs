@@ -63,10 +63,7 @@ pub(super) fn parse_task(line: &[u8]) -> Option<Task> {
     if let Some((number, [b':', b' ', ..])) = text::parse_small_number(line.trim_ascii_start()) {
         return Some(Task { number, is_bare: false });
     }
-    if let Some((number, [b']', b' ', rest @ ..])) =
-        line.strip_prefix(b"[").and_then(text::parse_small_number)
-        && !rest.is_empty()
-    {
+    if let Some((number, [b']', b' ', ..])) = line.strip_prefix(b"[").and_then(text::parse_small_number) {
         return Some(Task { number, is_bare: true });
     }
     for open in memchr::memchr_iter(b'[', line).take(4) {

@@ -10,7 +10,7 @@ use super::channel::{ChannelLine, RankChannel};
 use super::clean::Cleaner;
 use super::communicators::Communicators;
 use super::deferred::Deferred;
-use super::digest::{Digest, Input, Position, Writer};
+use super::digest::{Digest, Input, Member, Position, Writer};
 use super::input;
 use super::label;
 use super::line::{Level, LinePart, LineParts, Splitter};
@@ -83,9 +83,10 @@ impl<'a> Reader<'a> {
             let (text, has_several) = cleaner.clean_line(line, number, escapes);
             let is_of_nccl = match has_several {
                 false => self.read_line(text, position),
-                true => text
-                    .split(|byte| *byte == b'\n')
-                    .fold(false, |is_of_nccl, line| self.read_line(line, position) || is_of_nccl),
+                true => {
+                    let lines = text.split(|byte| *byte == b'\n');
+                    lines.filter(|line| self.read_line(line, position)).count() > 0
+                }
             };
             nccl_lines += u64::from(is_of_nccl);
         });
@@ -125,6 +126,7 @@ impl<'a> Reader<'a> {
             ..Digest::default()
         };
         self.messages.move_into_digest(&places, tasks, &mut digest);
+        forget_torn_lines(&mut digest);
         self.sizes.move_into_digest(&mut digest);
         digest
     }
@@ -272,6 +274,10 @@ impl<'a> Reader<'a> {
         let has_rules =
             !matches!(parsed, Message::Channel(_) | Message::Bulk | Message::Choice(..) | Message::Trees);
         if matches!(parsed, Message::Other | Message::Bulk) {
+            if message.starts_with(b"ncclComm") || message.starts_with(b"comm 0x") {
+                // A cut line about a communicator.
+                self.sizes.note_line(message);
+            }
             let rule = if has_rules { self.rules.find_rule(message, Origin::Nccl) } else { None };
             self.note_rule_hit(rule, message, place);
             return;
@@ -311,18 +317,6 @@ impl<'a> Reader<'a> {
                 self.messages.note_variable(name, value, by_plugin, place);
             }
             (Message::Fact(fact), _) => self.writers.learn_fact(thread, fact),
-            (Message::InitTimings { rank, ranks, phases }, Some(current)) => {
-                if let (Some(rank), Some(ranks)) = (rank, ranks) {
-                    self.communicators.note_size(current, rank, ranks);
-                }
-                let is_same = rank.is_none_or(|rank| rank == current.rank)
-                    && ranks.is_none_or(|ranks| {
-                        ranks == self.communicators.number_of_ranks(current.communicator)
-                    });
-                if is_same {
-                    self.communicators.note_phases(current, phases, false);
-                }
-            }
             (parsed, Some(current)) if !self.is_open(thread, current) => {
                 let is_known = self.writers.is_current_known(thread);
                 self.of_communicator(parsed, current, is_known);
@@ -367,6 +361,15 @@ impl<'a> Reader<'a> {
                 self.communicators.note_choice(current, algorithm, protocol);
                 if let Some(member) = self.communicators.member_mut(current) {
                     member.operated |= is_known;
+                }
+            }
+            Message::InitTimings { rank, ranks, phases } => {
+                if let (Some(rank), Some(ranks)) = (rank, ranks) {
+                    self.communicators.note_size(current, rank, ranks);
+                }
+                let own = self.communicators.number_of_ranks(current.communicator);
+                if rank.is_none_or(|rank| rank == current.rank) && ranks.is_none_or(|ranks| ranks == own) {
+                    self.communicators.note_phases(current, phases, false);
                 }
             }
             Message::BootstrapTimings(phases) => self.communicators.note_phases(current, phases, true),
@@ -468,6 +471,17 @@ impl<'a> Reader<'a> {
 fn is_of_ras(file: &[u8]) -> bool {
     let file = file.trim_ascii_start();
     file.starts_with(b"ras/") || memmem::find(file, b"/ras/").is_some()
+}
+
+/// Removes communicators known by lines without a host only, if other lines have one: their beginnings were
+/// lost.
+fn forget_torn_lines(digest: &mut Digest) {
+    let writers = &digest.writers;
+    let is_torn = |member: &Member| writers.get(member.writer).is_some_and(Writer::is_blanked);
+    let is_whole = |member: &Member| (member.started || member.complete) && !is_torn(member);
+    if digest.communicators.iter().any(|each| each.members.values().any(is_whole)) {
+        digest.communicators.retain(|each| !each.id.is_empty() || !each.members.values().all(is_torn));
+    }
 }
 
 /// Gives rank 0 the version of a line without writer: rank 0 writes this line to its standard output.
