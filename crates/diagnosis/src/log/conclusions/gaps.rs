@@ -152,9 +152,13 @@ pub(super) fn ranks_without_beginning(communicator: &Communicator) -> Vec<u32> {
 
 fn describe_starting_ranks(ways: &Ways<'_>) -> Option<String> {
     let members = ways.communicator.members.iter();
-    let open = members.filter(|(_, member)| !ways.communicator.has_completed(member));
-    let open: Vec<u32> = open.map(|(&rank, _)| rank).collect();
-    (!open.is_empty()).then(|| format!("{} did not finish the start", ranks_in_words(&open)))
+    let open: Vec<_> = members.filter(|(_, member)| !ways.communicator.has_completed(member)).collect();
+    let ranks: Vec<u32> = open.iter().map(|(rank, _)| **rank).collect();
+    let is_started = open.iter().any(|(_, member)| member.started);
+    (!open.is_empty()).then(|| match is_started {
+        true => format!("{} did not finish the start", ranks_in_words(&ranks)),
+        false => format!("the log does not show that {} finished the start", ranks_in_words(&ranks)),
+    })
 }
 
 /// Describes ranks with a start completed according to their later lines.

@@ -132,11 +132,15 @@ impl<'a> Job<'a> {
         writer: Option<usize>,
         text: impl Into<String>,
     ) -> Evidence {
+        let rank = match &self.ranks_of_writers(writer)[..] {
+            [rank] => Some(*rank),
+            _ => None,
+        };
         let writer = writer.and_then(|index| self.writer(index));
         Evidence {
             place: self.input_name(position),
             line: (position.line > 0).then_some(position.line),
-            rank: writer.and_then(|writer| writer.rank),
+            rank,
             host: writer.filter(|writer| writer.names_host()).map(|writer| writer.host.clone()),
             text: text.into(),
         }

@@ -152,7 +152,6 @@ fn prove_transport(
     let (blanked, is_ambiguous) = gaps::describe_blanked_names(job).unzip();
     let is_ambiguous = is_ambiguous.unwrap_or_default();
     let Some(ways) = ways else {
-        unseen.extend(blanked.into_iter().chain(gaps::describe_left_out_lines(job)));
         unseen.push(match lines {
             0 => "there is no line of NCCL: run the job with NCCL_DEBUG=INFO, and pass the output of all \
                   ranks"
@@ -161,6 +160,7 @@ fn prove_transport(
                   whole output"
                 .to_owned(),
         });
+        unseen.extend(blanked.into_iter().chain(gaps::describe_left_out_lines(job)));
         return;
     };
     let (mut proof, mut gaps) = (Told::default(), Told::default());
@@ -173,11 +173,8 @@ fn prove_transport(
     }
     let (proof, mut gaps) = (proof.into_sentences(others.is_empty()), gaps.into_sentences(others.is_empty()));
     gaps.extend(gaps::find_gaps_beside_communicators(job));
-    if is_ambiguous {
-        gaps.extend(blanked)
-    } else {
-        unseen.extend(blanked)
-    }
+    let (ambiguous, open) = if is_ambiguous { (blanked, None) } else { (None, blanked) };
+    gaps.splice(0..0, ambiguous);
     match gaps.is_empty() {
         true => examination.proof = proof,
         false => {
@@ -185,6 +182,7 @@ fn prove_transport(
             unseen.extend(gaps.into_iter().chain(proof));
         }
     }
+    unseen.extend(open);
 }
 
 /// Sentences, each with its communicators.

@@ -85,7 +85,7 @@ impl ReportGroup<'_> {
     /// Returns all ranks of the group, if the log has them.
     fn member_ranks(&self, job: &Job<'_>) -> Option<Vec<u32>> {
         let is_of_all = self.name.contains("default_pg") || self.name.is_empty();
-        let main = job.main.filter(|_| is_of_all)?;
+        let main = job.main.filter(|main| is_of_all && !main.is_size_guessed)?;
         Some((0..main.ranks).collect())
     }
 }
