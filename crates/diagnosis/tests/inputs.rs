@@ -271,6 +271,27 @@ fn the_number_of_a_task_is_a_rank_only_if_no_line_contradicts() {
 }
 
 #[test]
+fn labels_do_not_hide_the_beginning_of_a_line() {
+    for label in [
+        "[pod/job-worker-0/trainer] ",
+        "worker-1  | ",
+        "node1: ",
+        "[prterun-host-123@1,3]<stderr>:",
+        "(RayWorkerWrapper pid=367, ip=10.1.2.3) ",
+        "(TaskRunner pid=12) ",
+        "Nov 24 10:00:00 node7 trainer[12]: ",
+        "<34>Nov 24 10:00:00 node7 trainer[12]: ",
+        "<34>1 2026-11-24T10:00:00.003Z node7 trainer 12 - - ",
+        "2026-11-24T13:42:01+0000 node7 trainer[12]: ",
+        "2026-11-24 13:42:01.123,",
+    ] {
+        let found = examine_text(&format!("{label}Traceback (most recent call last):\n"));
+        let rules: Vec<&str> = found.findings.iter().map(|finding| finding.rule.as_str()).collect();
+        assert_eq!(rules, ["python-traceback"], "{label}");
+    }
+}
+
+#[test]
 fn a_pod_or_a_node_in_a_label_is_the_host_of_lines_without_one() {
     for (first, second) in [
         ("[pod/job-worker-0/trainer] ", "[pod/job-worker-1/trainer] "),
@@ -329,8 +350,9 @@ fn broken_and_collected_lines_are_read_as_they_were_written() {
     }
 }
 
-/// Returns the lines of the threads of a communicator without a commId: of ranks on a host each, with the lines
-/// of old versions about the start if `has_start` is true. With `groups`, several processes have each rank.
+/// Returns the lines of the threads of a communicator without a commId: of ranks on a host each, with the
+/// lines of old versions about the start if `has_start` is true. With `groups`, several processes have each
+/// rank.
 fn threads_without_id(ranks: usize, groups: usize, has_start: bool) -> Vec<Vec<String>> {
     let mut threads = Vec::new();
     for (group, rank) in (0..groups).flat_map(|group| (0..ranks).map(move |rank| (group, rank))) {

@@ -1,58 +1,71 @@
 //! Writers without a host or a process in their lines: blanked, or cut off.
 
-use super::digest::NO_PID;
+use std::sync::LazyLock;
+
+use regex::bytes::Regex;
+
 use super::label;
-use super::line::{HOST, Level, LineSource, is_end_of_prefix, is_of_clock, is_of_host, number_at_end};
+use super::source::{HOST, Level, LineSource, NO_PID, is_end_of_prefix, is_of_clock, number_at_end};
 use super::text;
 
-/// Words in the place of a host.
-const WORDS: [&str; 8] =
-    ["host", "hostname", "redacted", "masked", "hidden", "anonymized", "removed", "censored"];
-
-/// Returns true for the text of a host that names none: `<host>`, `***`, `HOST`, `xxxx`, or nothing.
-pub(super) fn is_blanked_host(host: &str) -> bool {
-    let is_name =
-        host.bytes().all(is_of_host) && host.starts_with(|first: char| first.is_ascii_alphanumeric());
-    let is_masked = host.len() > 1 && host.bytes().all(|byte| matches!(byte, b'x' | b'X'));
-    !is_name || is_masked || WORDS.iter().any(|word| host.eq_ignore_ascii_case(word))
-}
+/// The expression for `host:pid:tid [0]`, each of them blanked or not.
+static NAMES: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    let part = r"[\w*<>\[\]#]{1,24}";
+    let host = r#"<[^<>]*>|\[[^\[\]]*\]|\{[^{}]*\}|[^\s:,>"]*"#;
+    Regex::new(&format!(r"(?-u)({host}):({part}):({part}) \[(-?\d{{1,9}})\]")).ok()
+});
 
 /// Returns the writer in the text before `NCCL INFO`, and its position there, if the host or the process is
 /// blanked (`<host>:12:14 [0]`, `HOST:PID:TID [0]`), or if only the device remains (`[0]`).
 pub(super) fn parse_blanked_source(header: &[u8], level: Level) -> Option<(LineSource<'_>, usize)> {
     let header = header.trim_ascii_end();
-    match level {
-        Level::Info if header.ends_with(b"]") => source_before(header, header.len()),
-        Level::Warn | Level::Error => {
-            memchr::memchr_iter(b']', header).find_map(|end| source_before(header, end + 1))
-        }
-        _ => None,
+    let is_info = level == Level::Info;
+    if is_info && !header.ends_with(b"]") || !matches!(level, Level::Info | Level::Warn | Level::Error) {
+        return None;
     }
+    let device = || match is_info {
+        true => parse_device(header, header.len()),
+        false => memchr::memchr_iter(b']', header).take(8).find_map(|end| parse_device(header, end + 1)),
+    };
+    parse_names(header)
+        .filter(|(_, end, _)| !is_info || *end == header.len())
+        .map_or_else(device, |(start, _, source)| Some((source, start)))
 }
 
-fn source_before(header: &[u8], end: usize) -> Option<(LineSource<'_>, usize)> {
+/// Reads `host:pid:tid [0]`: its position, its end, and the writer.
+fn parse_names(header: &[u8]) -> Option<(usize, usize, LineSource<'_>)> {
+    let found = NAMES.as_ref()?.captures(header)?;
+    let (whole, host) = (found.get(0)?, found.get(1)?.as_bytes());
+    let number = |index| {
+        let (number, rest) = text::parse_number(found.get(index)?.as_bytes())?;
+        rest.is_empty().then_some(number)
+    };
+    let is_time = number(2).zip(number(3)).is_some_and(|(minutes, _)| minutes < 60) && is_of_clock(host);
+    let device = number(4).and_then(|device| u32::try_from(device).ok());
+    let source = LineSource {
+        key: whole.as_bytes(),
+        host,
+        pid: number(2).unwrap_or_else(|| number_process(device, None)),
+        device,
+        is_whole: is_end_of_prefix(&header[..whole.start()]),
+        is_blanked: true,
+    };
+    (host.len() <= HOST && !is_time).then_some((whole.start(), whole.end(), source))
+}
+
+/// Reads the device before this end, after labels.
+fn parse_device(header: &[u8], end: usize) -> Option<(LineSource<'_>, usize)> {
     let (device, rest) = number_at_end(header[..end].strip_suffix(b"]")?)?;
     let (device, rest) = match rest.strip_suffix(b"-") {
         Some(rest) => (None, rest),
         None => (u32::try_from(device).ok(), rest),
     };
     let before = rest.strip_suffix(b"[")?;
-    if let Some((start, host, pid)) = before.strip_suffix(b" ").and_then(parse_names) {
-        let source = LineSource {
-            key: &header[start..end],
-            host,
-            pid: pid.unwrap_or_else(|| number_of(device, None)),
-            device,
-            is_whole: is_end_of_prefix(&header[..start]),
-            is_blanked: true,
-        };
-        return Some((source, start));
-    }
     let labels = label::parse_writer(before)?;
     let source = LineSource {
         key: &header[before.len()..end],
         host: &labels.host[..labels.host.len().min(HOST)],
-        pid: labels.pid.unwrap_or_else(|| number_of(device, labels.number)),
+        pid: labels.pid.unwrap_or_else(|| number_process(device, labels.number)),
         device,
         is_whole: true,
         is_blanked: true,
@@ -61,50 +74,9 @@ fn source_before(header: &[u8], end: usize) -> Option<(LineSource<'_>, usize)> {
 }
 
 /// Returns the number of a process that its lines do not name, by its device and the number in a label.
-fn number_of(device: Option<u32>, label: Option<u32>) -> u64 {
+fn number_process(device: Option<u32>, label: Option<u32>) -> u64 {
     let part = |number: Option<u32>| number.map_or(0, |number| u64::from(number) + 1);
     NO_PID + (part(label) << 20) + part(device)
-}
-
-/// Reads `host:pid:tid` at the end of the text, each of them blanked or not: its position, the host, and the
-/// process.
-fn parse_names(text: &[u8]) -> Option<(usize, &[u8], Option<u64>)> {
-    let (thread, rest) = part_at_end(text)?;
-    let (process, rest) = part_at_end(rest.strip_suffix(b":")?)?;
-    let rest = rest.strip_suffix(b":")?;
-    let start = host_start(rest);
-    let host = &rest[start..];
-    let number =
-        |part: &[u8]| text::parse_number(part).filter(|(_, rest)| rest.is_empty()).map(|(pid, _)| pid);
-    let is_time = number(process).zip(number(thread)).is_some_and(|(minutes, _)| minutes < 60);
-    if host.len() > HOST || is_time && is_of_clock(host) {
-        return None;
-    }
-    Some((start, host, number(process)))
-}
-
-/// Returns the number or the word at the end of the text, and the text before it.
-fn part_at_end(text: &[u8]) -> Option<(&[u8], &[u8])> {
-    let is_of_part = |byte: u8| {
-        byte.is_ascii_alphanumeric() || matches!(byte, b'*' | b'<' | b'>' | b'[' | b']' | b'_' | b'#')
-    };
-    let length = text::count_at_end(text, 24, is_of_part);
-    (length > 0).then(|| (&text[text.len() - length..], &text[..text.len() - length]))
-}
-
-/// Returns the position of the host at the end of the text: of a word, or of words in brackets.
-fn host_start(text: &[u8]) -> usize {
-    let open = match text.last() {
-        Some(b'>') => b'<',
-        Some(b']') => b'[',
-        Some(b'}') => b'{',
-        _ => {
-            let is_of_word =
-                |byte: u8| !byte.is_ascii_whitespace() && !matches!(byte, b':' | b'"' | b',' | b'>');
-            return text.len() - text::count_at_end(text, HOST + 1, is_of_word);
-        }
-    };
-    memchr::memrchr(open, text).unwrap_or(text.len())
 }
 
 #[cfg(test)]
@@ -141,16 +113,6 @@ mod tests {
         assert_eq!(source(warning, Level::Warn).unwrap().key, b"<host>:1:2 [0]");
         for other in ["", "text [1] ", "text ", "[rank1]: ", "a[1] "] {
             assert_eq!(source(other, Level::Info), None, "{other}");
-        }
-    }
-
-    #[test]
-    fn words_and_signs_name_no_host() {
-        for host in ["", "<host>", "***", "HOST", "xxxx", "REDACTED", "-worker-0"] {
-            assert!(is_blanked_host(host), "{host}");
-        }
-        for host in ["vm", "localhost", "x", "node-1.example", "192.0.2.1"] {
-            assert!(!is_blanked_host(host), "{host}");
         }
     }
 }

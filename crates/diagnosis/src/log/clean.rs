@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::csv;
 use super::input::ESCAPE;
-use super::line::is_end_of_prefix;
+use super::source::is_end_of_prefix;
 
 /// Names of the text in records of collectors, the first one in the record counts: Docker and Fluent Bit,
 /// CloudWatch, journald, Loki, structured loggers, Google Cloud.

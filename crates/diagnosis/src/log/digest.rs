@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use semver::Version;
 use serde::Serialize;
 
-use super::blank::is_blanked_host;
+use super::source::{NO_PID, is_blanked_host};
 
 /// The content of one or more logs of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -51,9 +51,6 @@ pub struct RankProcess {
     /// Process.
     pub pid: u64,
 }
-
-/// Number of the first process without a number in the log. Each device then counts as a process.
-pub const NO_PID: u64 = 1 << 63;
 
 impl Writer {
     /// Returns true unless the host name is blanked or missing.
@@ -106,7 +103,7 @@ pub struct Input {
 pub struct Writer {
     /// Host name as the log has it, also a blanked one.
     pub host: String,
-    /// Process, or a number from [`NO_PID`] if the log has none.
+    /// Process, or a number from 2^63 if the log has none.
     #[serde(skip_serializing_if = "is_no_pid")]
     pub pid: u64,
     /// CUDA device, or `None` if the line has none.

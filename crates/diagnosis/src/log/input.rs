@@ -33,8 +33,8 @@ pub(super) struct Summary {
 }
 
 /// Calls `each` with every line, without its end, its number from 1, and false if no line near it has an
-/// escape sequence or a backslash. Only the beginning of a line longer than [`LINE`] is given. Lines broken by
-/// a terminal are given as one.
+/// escape sequence or a backslash. Only the beginning of a line longer than [`LINE`] is given. The parts of a
+/// line broken by a terminal are given as one line.
 pub(super) fn read_lines<'a>(stream: impl Read + 'a, mut each: impl FnMut(&[u8], u64, bool)) -> Summary {
     let mut summary = Summary::default();
     let mut decoded = match decode_stream(stream) {

@@ -1,13 +1,14 @@
 //! Labels in front of lines, by launchers and collectors: `[rank3]:`, `3: `, `[pod/train-0/main] `.
 
-use super::line::{is_end_of_prefix, is_of_host};
+use std::sync::LazyLock;
+
+use regex::bytes::Regex;
+
+use super::source::is_end_of_prefix;
 use super::text;
 
 /// Longest part of a line with labels.
 const LABELS: usize = 200;
-
-/// Longest list of words before a line.
-const WORDS: usize = 8;
 
 /// The rank in the labels of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,64 +92,33 @@ pub(super) struct LabelledWriter<'a> {
     pub(super) number: Option<u32>,
 }
 
+/// The expression for labels with a host or a process: of Ray, `kubectl --prefix`, docker compose, pdsh and
+/// stern, and of syslog in its two forms.
+static WRITER: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    let name = r"[\w.-]*[A-Za-z][\w.-]*";
+    let forms = [
+        r"\((?:\w+ )?pid=(?<p0>\d+)(?:, ip=(?<h0>[\w.]+))?\)",
+        r"\[pod/(?<h1>[\w.-]+)[^\]]*\]",
+        &format!(r"(?<h2>{name}) *\|.*"),
+        &format!("(?<h3>{name}):"),
+        &format!(r"(?<h4>[\w.]+-[\w.-]+) {name}"),
+        r"(?:<\d+>)?[A-Z][a-z]{2} [ \d]\d [\d:]{8} (?<h5>\S+) [^\s\[]+(?:\[(?<p1>\d+)\])?:",
+        r"<\d+>1 \S+ (?<h6>\S+) \S+ (?<p2>\d+|-) .*",
+    ];
+    Regex::new(&format!("^(?-u)(?:{})$", forms.join("|"))).ok()
+});
+
 /// Returns the writer of a line without host, by the labels before it, or `None` if other text stands there.
 pub(super) fn parse_writer(before: &[u8]) -> Option<LabelledWriter<'_>> {
-    let text = before.trim_ascii();
-    let of_host = |host| LabelledWriter { host, ..LabelledWriter::default() };
-    if text.starts_with(b"(") && text.ends_with(b")") {
-        return parse_ray_label(text);
-    }
-    if let Some(start) = memchr::memmem::find(text, b"[pod/") {
-        let pod = &text[start + 5..];
-        let end = pod.iter().position(|byte| matches!(byte, b'/' | b']'))?;
-        return Some(of_host(&pod[..end]));
-    }
-    let words: Vec<&[u8]> =
-        text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).take(WORDS).collect();
-    let is_name =
-        |word: &[u8]| word.iter().copied().all(is_of_host) && word.iter().any(u8::is_ascii_alphabetic);
-    match &words[..] {
-        // `worker-1  | `.
-        [name, b"|", ..] if is_name(name) => return Some(of_host(name)),
-        // `node1: `.
-        [name] if name.strip_suffix(b":").is_some_and(is_name) => {
-            return Some(of_host(&name[..name.len() - 1]));
-        }
-        // stern: `train-0 main `.
-        [pod, container] if pod.contains(&b'-') && is_name(pod) && is_name(container) => {
-            return Some(of_host(pod));
-        }
-        _ => {}
-    }
-    // `Nov 24 10:00:00 node7 trainer[12]: `, `<34>1 2026-11-24T10:00:00.003Z node7 trainer 12 - - `.
-    let time = words.iter().position(|word| word.contains(&b':') && word[0].is_ascii_digit());
-    if let Some([host, program, rest @ ..]) = time.and_then(|time| words.get(time + 1..))
-        && is_name(host)
-    {
-        let pid = match program.strip_suffix(b"]:") {
-            Some(program) => memchr::memchr(b'[', program).map(|open| &program[open + 1..]),
-            None => rest.first().copied().filter(|_| text.starts_with(b"<")),
-        };
-        let pid = pid.and_then(text::parse_number).filter(|(_, rest)| rest.is_empty()).map(|(pid, _)| pid);
-        if pid.is_some() || program.ends_with(b":") || text.starts_with(b"<") {
-            return Some(LabelledWriter { host, pid, number: None });
-        }
-    }
-    if !is_end_of_prefix(before) {
-        return None;
-    }
-    let number = parse_rank(before).rank;
-    Some(LabelledWriter { number, ..LabelledWriter::default() })
-}
-
-/// Reads `(RayWorkerWrapper pid=12, ip=192.0.2.1)`.
-fn parse_ray_label(text: &[u8]) -> Option<LabelledWriter<'_>> {
-    let after = |name: &[u8]| memchr::memmem::find(text, name).map(|start| &text[start + name.len()..]);
-    let (pid, _) = text::parse_number(after(b"pid=")?)?;
-    let host = after(b"ip=").map_or(&b""[..], |rest| {
-        &rest[..rest.iter().position(|byte| !is_of_host(*byte)).unwrap_or(rest.len())]
-    });
-    Some(LabelledWriter { host, pid: Some(pid), number: None })
+    let Some(found) = WRITER.as_ref().and_then(|writer| writer.captures(before.trim_ascii())) else {
+        let number = parse_rank(before).rank;
+        return is_end_of_prefix(before).then_some(LabelledWriter { number, ..LabelledWriter::default() });
+    };
+    let group = |name: &str| found.name(name).map(|text| text.as_bytes());
+    let host = ["h0", "h1", "h2", "h3", "h4", "h5", "h6"].iter().find_map(|name| group(name));
+    let pid = ["p0", "p1", "p2"].iter().find_map(|name| group(name)).and_then(text::parse_number);
+    let pid = pid.map(|(pid, _)| pid);
+    Some(LabelledWriter { host: host.unwrap_or_default(), pid, number: None })
 }
 
 /// Cuts ` [repeated 15x across cluster]` from the end of a line, with Ray's note about it. Also returns the

@@ -21,6 +21,7 @@ mod path;
 mod quote;
 mod reader;
 mod sizes;
+mod source;
 mod tasks;
 #[cfg(test)]
 mod tests;

@@ -2,19 +2,29 @@
 //! of launchers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
+use regex::bytes::{Captures, Regex};
 
-use super::blank::is_blanked_host;
 use super::channel::MOST_RANKS;
 use super::digest::{Communicator, Digest, RankProcess, Writer};
-use super::text::{self, parse_small_number};
+use super::source::is_blanked_host;
+use super::text;
 
 /// Largest number of ranks of a head.
 const HEAD: usize = 16_384;
 
-/// Words for the number of ranks, in any letters.
-const WORDS: [&str; 3] = ["orld_size", "ORLD_SIZE", "nranks"];
+/// A row of the head of nccl-tests: `#  Rank  3 Group  0 Pid    200 on      hostb device  1 [0xae] NVIDIA`.
+/// Versions before 2.13 write no group.
+static ROW: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(r"(?-u)# +Rank +(\d+) (?:Group +(\d+) )?Pid +(\d+) on +(\S+)").ok());
+
+/// The number of ranks in a variable of a launcher, or in a cut line: `world_size=8`, `nranks 8`. Those of a
+/// group of ranks have other names: `LOCAL_WORLD_SIZE`.
+static NUMBER: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    Regex::new(r#"(?-u)(?:^|[^\w.-])(?:world_size|WORLD_SIZE|nranks)["'=: ]{1,4}(\d+)(?:[^\w.]|$)"#).ok()
+});
 
 /// The facts about the number of ranks.
 #[derive(Debug)]
@@ -32,7 +42,7 @@ pub(super) struct Sizes {
 impl Default for Sizes {
     fn default() -> Self {
         Self {
-            words: WORDS.map(Finder::new),
+            words: ["world_size", "WORLD_SIZE", "nranks"].map(Finder::new),
             pid: Finder::new(" Pid "),
             numbers: BTreeSet::new(),
             head: BTreeMap::new(),
@@ -44,20 +54,18 @@ impl Default for Sizes {
 impl Sizes {
     /// Notes the facts of a line of another program.
     pub(super) fn note_line(&mut self, line: &[u8]) {
-        if let Some(pid) = self.pid.find(line)
-            && let Some((rank, group, process)) = parse_head(&line[..pid], &line[pid + 5..])
+        if self.pid.find(line).is_some()
+            && let Some((rank, group, process)) = parse_row(line)
             && self.head.len() < HEAD
         {
             let known = self.head.entry(rank).or_insert_with(|| process.clone());
             self.is_mixed |= *known != process || group > 0;
         }
-        for words in &self.words {
-            if let Some(start) = words.find(line)
-                && let Some(number) = number_of_words(line, start, words.needle())
-                && self.numbers.len() < 2
-            {
-                self.numbers.insert(number);
-            }
+        if self.words.iter().any(|words| words.find(line).is_some())
+            && let Some(found) = NUMBER.as_ref().and_then(|number| number.captures(line))
+            && let Some(number) = parse_group(&found, 1).filter(|_| self.numbers.len() < 2)
+        {
+            self.numbers.insert(number);
         }
     }
 
@@ -94,34 +102,18 @@ impl Communicator {
     }
 }
 
-/// Reads `#  Rank  3 Group  0 Pid    200 on      hostb device  1 [0xae] NVIDIA H100`, the group since version
-/// 2.13: the rank, the group, and the process.
-fn parse_head(before: &[u8], after: &[u8]) -> Option<(u32, u32, RankProcess)> {
-    let start = memchr::memmem::rfind(before, b"Rank ")?;
-    if !before[..start].trim_ascii_end().ends_with(b"#") {
-        return None;
-    }
-    let (rank, rest) = parse_small_number(before[start + 5..].trim_ascii_start())?;
-    let group = rest.trim_ascii_start().strip_prefix(b"Group ");
-    let (group, _) = group.map_or(Some((0, rest)), |group| parse_small_number(group.trim_ascii_start()))?;
-    let (pid, rest) = text::parse_number(after.trim_ascii_start())?;
-    let host = text::first_word(rest.strip_prefix(b" on ")?.trim_ascii_start());
-    (rank < MOST_RANKS).then(|| (rank, group, RankProcess { host: text::name(host), pid }))
+/// Returns the rank, the group, and the process of a row of the head.
+fn parse_row(line: &[u8]) -> Option<(u32, u32, RankProcess)> {
+    let found = ROW.as_ref()?.captures(line)?;
+    let (pid, _) = text::parse_number(found.get(3)?.as_bytes())?;
+    let process = RankProcess { host: text::name(found.get(4)?.as_bytes()), pid };
+    Some((parse_group(&found, 1)?, parse_group(&found, 2).unwrap_or(0), process))
 }
 
-/// Reads the number after `world_size=`, `WORLD_SIZE: ` or `nranks `, unless it is of a group of ranks:
-/// `LOCAL_WORLD_SIZE`, `dp_world_size`.
-fn number_of_words(line: &[u8], start: usize, words: &[u8]) -> Option<u32> {
-    let is_of_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
-    let before = match words {
-        b"nranks" => &line[..start],
-        _ => line[..start].strip_suffix(b"w").or(line[..start].strip_suffix(b"W"))?,
-    };
-    let rest = &line[start + words.len()..];
-    let signs = rest.iter().take_while(|byte| matches!(byte, b'"' | b'\'' | b'=' | b':' | b' ')).count();
-    let (number, rest) = parse_small_number(&rest[signs..]).filter(|_| (1..=4).contains(&signs))?;
-    let is_whole = !before.last().is_some_and(is_of_name) && !rest.first().is_some_and(is_of_name);
-    (is_whole && number <= MOST_RANKS).then_some(number)
+/// Returns a number of ranks.
+fn parse_group(found: &Captures<'_>, group: usize) -> Option<u32> {
+    let (number, _) = text::parse_small_number(found.get(group)?.as_bytes())?;
+    (number < MOST_RANKS).then_some(number)
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use semver::Version;
 
 use self::merge::{keep_failures, take_over};
 use super::digest::{CallFailure, Position, Retries, Writer};
-use super::line::LineSource;
 use super::message::{self, Event, ProcessFact};
+use super::source::LineSource;
 use super::tasks::Tasks;
 use super::text;
 use super::trace::{self, Retry, Trace};

@@ -190,19 +190,27 @@ fn extract_part(digest: &Digest, lines: Range<u64>) -> Digest {
         Some(VariableSeen { writers, first, ..variable.clone() })
     };
     Digest {
-        inputs: digest.inputs.clone(),
         communicators: digest.communicators.iter().filter_map(communicator).collect(),
         variables: digest.variables.iter().filter_map(variable).collect(),
         hits: digest.hits.iter().filter_map(hit).collect(),
         unknown: digest.unknown.iter().filter_map(unknown).collect(),
         diagnostics: digest.diagnostics.iter().filter(|line| is_here(&line.position)).cloned().collect(),
         watchdog: digest.watchdog.iter().filter(|report| is_here(&report.position)).cloned().collect(),
+        writers,
+        ..copy_common_facts(digest)
+    }
+}
+
+/// Returns the facts of a digest that are of each of its jobs.
+fn copy_common_facts(digest: &Digest) -> Digest {
+    Digest {
+        inputs: digest.inputs.clone(),
         versions: digest.versions.clone(),
         limits: digest.limits.clone(),
         paths: digest.paths.clone(),
         head: digest.head.clone(),
         repeated: digest.repeated,
-        writers,
+        ..Digest::default()
     }
 }
 
