@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use regex::bytes::Regex;
 
+use super::digest::{Communicator, Digest, Member, Writer};
 use super::label;
 use super::source::{HOST, Level, LineSource, NO_PID, is_end_of_prefix, is_of_clock, number_at_end};
 use super::text;
@@ -77,6 +78,21 @@ fn parse_device(header: &[u8], end: usize) -> Option<(LineSource<'_>, usize)> {
 fn number_process(device: Option<u32>, label: Option<u32>) -> u64 {
     let part = |number: Option<u32>| number.map_or(0, |number| u64::from(number) + 1);
     NO_PID + (part(label) << 20) + part(device)
+}
+
+/// Removes communicators known by lines without a host only, if other lines have one: their beginnings were
+/// lost.
+pub(super) fn forget_torn_lines(digest: &mut Digest) {
+    let writers = &digest.writers;
+    let is_torn = |member: &Member| writers.get(member.writer).is_some_and(Writer::is_blanked);
+    let is_whole = |member: &Member| (member.started || member.complete) && !is_torn(member);
+    if digest.communicators.iter().any(|each| each.members.values().any(is_whole)) {
+        // More lines are of blanked processes.
+        let is_lost = |each: &Communicator| {
+            each.id.is_empty() && each.connections.len() <= 2 && each.members.values().all(is_torn)
+        };
+        digest.communicators.retain(|each| !is_lost(each));
+    }
 }
 
 #[cfg(test)]

@@ -112,8 +112,17 @@ fn unwrap_json(line: &[u8], out: &mut Vec<u8>) -> bool {
             return true;
         }
         if let Ok(record) = serde_json::from_slice::<Map<String, Value>>(record) {
-            let text = NAMES.iter().find_map(|name| text_of_value(record.get(*name)?));
-            return text.map(|text| append_text(&text, out)).is_some() || clear(out);
+            let text = NAMES.iter().find_map(|name| Some((*name, text_of_value(record.get(*name)?)?)));
+            let Some((name, text)) = text else { return clear(out) };
+            append_text(&text, out);
+            // Errors and stacks.
+            let others =
+                record.iter().filter(|(other, _)| *other != name).filter_map(|(_, value)| value.as_str());
+            for text in others.filter(|text| text.contains(' ')) {
+                out.push(b'\n');
+                append_text(text.as_bytes(), out);
+            }
+            return true;
         }
     }
     // A record on several lines, or one without its end: `"message": "text",`.
@@ -281,6 +290,12 @@ mod tests {
         }
         let other = r#"vm:1:1 [0] NCCL INFO AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}"#;
         assert_eq!(cleaned(other.as_bytes()), other);
+    }
+
+    #[test]
+    fn an_error_in_a_record_is_a_line_of_its_own() {
+        let line = br#"{"message":"step failed","error":"CUDA out of memory","pod":"a"}"#;
+        assert_eq!(cleaned(line), "step failed\nCUDA out of memory");
     }
 
     #[test]

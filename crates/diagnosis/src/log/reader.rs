@@ -6,11 +6,12 @@ use std::io::Read;
 use memchr::memmem;
 use semver::Version;
 
+use super::blank;
 use super::channel::{ChannelLine, RankChannel};
 use super::clean::Cleaner;
 use super::communicators::Communicators;
 use super::deferred::Deferred;
-use super::digest::{Digest, Input, Member, Position, Writer};
+use super::digest::{Digest, Input, Position, Writer};
 use super::input;
 use super::label;
 use super::line::{LinePart, LineParts, Splitter};
@@ -127,7 +128,7 @@ impl<'a> Reader<'a> {
             ..Digest::default()
         };
         self.messages.move_into_digest(&places, tasks, &mut digest);
-        forget_torn_lines(&mut digest);
+        blank::forget_torn_lines(&mut digest);
         self.sizes.move_into_digest(&mut digest);
         digest
     }
@@ -472,17 +473,6 @@ impl<'a> Reader<'a> {
 fn is_of_ras(file: &[u8]) -> bool {
     let file = file.trim_ascii_start();
     file.starts_with(b"ras/") || memmem::find(file, b"/ras/").is_some()
-}
-
-/// Removes communicators known by lines without a host only, if other lines have one: their beginnings were
-/// lost.
-fn forget_torn_lines(digest: &mut Digest) {
-    let writers = &digest.writers;
-    let is_torn = |member: &Member| writers.get(member.writer).is_some_and(Writer::is_blanked);
-    let is_whole = |member: &Member| (member.started || member.complete) && !is_torn(member);
-    if digest.communicators.iter().any(|each| each.members.values().any(is_whole)) {
-        digest.communicators.retain(|each| !each.id.is_empty() || !each.members.values().all(is_torn));
-    }
 }
 
 /// Gives rank 0 the version of a line without writer: rank 0 writes this line to its standard output.

@@ -1,7 +1,5 @@
 //! Lines broken by a terminal at its width.
 
-use std::collections::BTreeSet;
-
 use memchr::memmem;
 
 use super::label;
@@ -12,7 +10,7 @@ const LEAST: usize = 60;
 /// Longest joined line.
 const LINE: usize = 16 * 1024;
 
-/// Joiner of the parts of broken lines.
+/// Joiner of the parts of broken lines. It also passes the parts below the first one on by themselves.
 #[derive(Debug)]
 pub(super) struct Joiner {
     width: usize,
@@ -34,12 +32,14 @@ impl Joiner {
         let full = || lines.iter().enumerate().filter(|(_, line)| is_cut(line));
         let below = full().filter_map(|(index, _)| lines.get(index + 1));
         let broken: Vec<_> = below.filter(|line| continues_line(line)).collect();
-        let kinds: BTreeSet<_> = broken.iter().collect();
         let is_usual = width % 20 == 0 || width == 132;
-        let is_broken = match (kinds.len(), is_usual) {
-            (0, _) => false,
-            (1, true) => !broken.iter().any(|line| line.first().is_some_and(u8::is_ascii_uppercase)),
-            (kinds, is_usual) => kinds > 2 - usize::from(is_usual) && broken.len() * 2 > full().count(),
+        let is_broken = match &broken[..] {
+            [] => false,
+            [only] => is_usual && !only.first().is_some_and(u8::is_ascii_uppercase),
+            [first, others @ ..] => {
+                let is_mixed = others.iter().any(|other| other != first);
+                is_mixed && (is_usual || others.len() > 1) && broken.len() * 2 > full().count()
+            }
         };
         let joiner = Self { width, parts: Vec::new(), number: 0, escapes: false, last: 0 };
         is_broken.then_some(joiner)
@@ -62,10 +62,12 @@ impl Joiner {
                 }
                 self.parts.extend_from_slice(text);
                 (self.last, self.escapes) = (text.len(), self.escapes || escapes);
-                if self.is_full(text.len()) {
-                    return;
+                // It can be a line of a program after all.
+                each(line, number, escapes);
+                if !self.is_full(text.len()) {
+                    self.finish_line(each);
                 }
-                return self.finish_line(each);
+                return;
             }
             self.finish_line(each);
         }
@@ -153,8 +155,8 @@ mod tests {
                     line.as_bytes().chunks(width).map(|part| String::from_utf8_lossy(part)).collect();
                 parts.join("\n") + "\n"
             });
-            let found: Vec<String> =
-                joined(&broken.collect::<String>()).into_iter().map(|(line, _)| line).collect();
+            let found = joined(&broken.collect::<String>()).into_iter().map(|(line, _)| line);
+            let found: Vec<String> = found.filter(|line| lines.contains(&line.as_str())).collect();
             assert_eq!(found, lines, "{width}");
         }
     }
