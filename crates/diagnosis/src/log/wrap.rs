@@ -33,14 +33,10 @@ impl Joiner {
         let below = full().filter_map(|(index, _)| lines.get(index + 1));
         let broken: Vec<_> = below.filter(|line| continues_line(line)).collect();
         let is_usual = width % 20 == 0 || width == 132;
-        let is_broken = match &broken[..] {
-            [] => false,
-            [only] => is_usual && !only.first().is_some_and(u8::is_ascii_uppercase),
-            [first, others @ ..] => {
-                let is_mixed = others.iter().any(|other| other != first);
-                is_mixed && (is_usual || others.len() > 1) && broken.len() * 2 > full().count()
-            }
-        };
+        let is_mixed = broken.windows(2).any(|pair| pair[0] != pair[1]);
+        let is_sentence = broken.iter().any(|line| line.first().is_some_and(u8::is_ascii_uppercase));
+        let is_broken = (is_usual && !is_sentence || is_mixed && (is_usual || broken.len() > 2))
+            && broken.len() * 2 > full().count();
         let joiner = Self { width, parts: Vec::new(), number: 0, escapes: false, last: 0 };
         is_broken.then_some(joiner)
     }
