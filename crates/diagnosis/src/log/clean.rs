@@ -50,10 +50,12 @@ impl Cleaner {
             self.column = csv::find_text_column(line);
         }
         let may_be_record = match (line.first(), line.last()) {
-            (Some(b'{' | b' ' | b'\t' | b'"'), _) | (_, Some(b'}' | b'"')) => true,
-            (Some(b'0'..=b'9'), _) if csv::is_row_with_time(line) => true,
-            _ => self.column.is_some(),
+            (Some(b'{'), _) => true,
+            (Some(b' ' | b'\t' | b'"'), _) | (_, Some(b'}')) => memchr(b'"', line).is_some(),
+            (Some(b'0'..=b'9'), _) => csv::is_row_with_time(line),
+            _ => false,
         };
+        let may_be_record = may_be_record || self.column.is_some();
         let has_escapes = escapes && memchr2(ESCAPE, b'\\', line).is_some();
         if !may_be_record && !has_escapes {
             return (line, false);

@@ -123,7 +123,11 @@ pub(super) fn parse_writer(before: &[u8]) -> Option<LabelledWriter<'_>> {
 
 /// Cuts ` [repeated 15x across cluster]` from the end of a line, with Ray's note about it. Also returns the
 /// number of lines left out by Ray.
+#[inline]
 pub(super) fn cut_repetition(line: &[u8]) -> (&[u8], u64) {
+    if !matches!(line.last(), Some(b']' | b')')) {
+        return (line, 0);
+    }
     let is_repeated = line.ends_with(b"across cluster]") || line.ends_with(b"for more options.)");
     let cut = || {
         let start = memchr::memmem::rfind(line, b" [repeated ")?;

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
-use memchr::memmem::Finder;
 use regex::bytes::{Captures, Regex};
 
 use super::channel::MOST_RANKS;
@@ -26,11 +25,13 @@ static NUMBER: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(r#"(?-u)(?:^|[^\w.-])(?:world_size|WORLD_SIZE|nranks)["'=: ]{1,4}(\d+)(?:[^\w.]|$)"#).ok()
 });
 
+/// Words of [`ROW`] and [`NUMBER`], for one fast search.
+static WORDS: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new("(?-u) Pid |world_size|WORLD_SIZE|nranks").ok());
+
 /// The facts about the number of ranks.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Sizes {
-    words: [Finder<'static>; 3],
-    pid: Finder<'static>,
     /// The numbers in variables.
     numbers: BTreeSet<u32>,
     /// Processes by rank, of the head of nccl-tests.
@@ -39,30 +40,17 @@ pub(super) struct Sizes {
     is_mixed: bool,
 }
 
-impl Default for Sizes {
-    fn default() -> Self {
-        Self {
-            words: ["world_size", "WORLD_SIZE", "nranks"].map(Finder::new),
-            pid: Finder::new(" Pid "),
-            numbers: BTreeSet::new(),
-            head: BTreeMap::new(),
-            is_mixed: false,
-        }
-    }
-}
-
 impl Sizes {
     /// Notes the facts of a line of another program.
     pub(super) fn note_line(&mut self, line: &[u8]) {
-        if self.pid.find(line).is_some()
-            && let Some((rank, group, process)) = parse_row(line)
-            && self.head.len() < HEAD
-        {
+        if !WORDS.as_ref().is_some_and(|words| words.is_match(line)) {
+            return;
+        }
+        if let Some((rank, group, process)) = parse_row(line).filter(|_| self.head.len() < HEAD) {
             let known = self.head.entry(rank).or_insert_with(|| process.clone());
             self.is_mixed |= *known != process || group > 0;
         }
-        if self.words.iter().any(|words| words.find(line).is_some())
-            && let Some(found) = NUMBER.as_ref().and_then(|number| number.captures(line))
+        if let Some(found) = NUMBER.as_ref().and_then(|number| number.captures(line))
             && let Some(number) = parse_group(&found, 1).filter(|_| self.numbers.len() < 2)
         {
             self.numbers.insert(number);
