@@ -1,14 +1,21 @@
-//! Removal of additions by terminals and log drivers.
+//! Removal of additions by terminals, log drivers and collectors.
 
 use std::borrow::Cow;
 
-use memchr::{memchr, memmem};
+use memchr::{memchr, memchr2, memmem};
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
+use super::csv;
 use super::input::ESCAPE;
+use super::source::is_end_of_prefix;
 
-/// Beginnings of lines of Docker's driver `json-file`, as Docker and other programs write them.
-const BEGINNINGS: [&[u8]; 2] = [b"{\"log\":\"", b"{\"log\": \""];
+/// Names of the text in records of collectors, the first one in the record counts: Docker and Fluent Bit,
+/// CloudWatch, journald, Loki, structured loggers, Google Cloud.
+const NAMES: [&str; 7] = ["log", "message", "MESSAGE", "line", "msg", "@message", "textPayload"];
+
+/// Largest number of records in one another.
+const DEPTH: usize = 3;
 
 /// A line of Docker's driver `json-file`: `{"log":"text\n","stream":"stderr","time":"..."}`, with its members
 /// in any order.
@@ -18,44 +25,158 @@ struct DockerRecord<'a> {
     log: Cow<'a, str>,
 }
 
-/// Removes the colours of a terminal and the wrapping of Docker's JSON files. `scratch` holds the result
-/// after a removal.
-///
-/// `escapes` is false for a line known to have no escape sequence.
-#[inline]
-pub(super) fn clean_line<'a>(line: &'a [u8], escapes: bool, scratch: &'a mut Vec<u8>) -> &'a [u8] {
-    let line = line.strip_suffix(b"\r").unwrap_or(line);
-    let is_json = line.first() == Some(&b'{') && memmem::find(line, b"\"log\"").is_some();
-    if !is_json && (!escapes || memchr(ESCAPE, line).is_none()) {
-        return line;
-    }
-    clean_into(line, is_json, scratch)
+/// Remover of additions to the lines of an input.
+#[derive(Debug, Default)]
+pub(super) struct Cleaner {
+    scratch: Vec<u8>,
+    /// Column of the text in a table with a head.
+    column: Option<usize>,
 }
 
-fn clean_into<'a>(line: &[u8], is_json: bool, scratch: &'a mut Vec<u8>) -> &'a [u8] {
-    scratch.clear();
-    if !is_json || !unwrap_json(line, scratch) {
-        scratch.extend_from_slice(line);
+impl Cleaner {
+    /// Returns the text of a line, without the colours of a terminal and the wrapping of a collector. Also
+    /// returns true if the text may have several lines.
+    ///
+    /// `escapes` is false for a line known to have no escape sequence and no backslash.
+    #[inline]
+    pub(super) fn clean_line<'a>(
+        &'a mut self,
+        line: &'a [u8],
+        number: u64,
+        escapes: bool,
+    ) -> (&'a [u8], bool) {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if number == 1 {
+            self.column = csv::find_text_column(line);
+        }
+        let may_be_record = match (line.first(), line.last()) {
+            (Some(b'{'), _) => true,
+            (Some(b' ' | b'\t' | b'"'), _) | (_, Some(b'}')) => memchr(b'"', line).is_some(),
+            (Some(b'0'..=b'9'), _) => csv::is_row_with_time(line),
+            _ => false,
+        };
+        let may_be_record = may_be_record || self.column.is_some();
+        let has_escapes = escapes && memchr2(ESCAPE, b'\\', line).is_some();
+        if !may_be_record && !has_escapes {
+            return (line, false);
+        }
+        self.clean_into(line, may_be_record)
     }
-    if memchr(ESCAPE, scratch).is_some() {
-        remove_colours(scratch);
+
+    fn clean_into<'a>(&'a mut self, line: &'a [u8], may_be_record: bool) -> (&'a [u8], bool) {
+        let text = &mut self.scratch;
+        text.clear();
+        let is_row = may_be_record && csv::extract_text(line, self.column, text);
+        let mut is_record = may_be_record && !is_row && unwrap_json(line, text);
+        if !is_record && !is_row {
+            text.extend_from_slice(line);
+        }
+        let is_collected = is_record || is_row;
+        for _ in 1..DEPTH {
+            if !is_record {
+                break;
+            }
+            let inner = std::mem::take(text);
+            is_record = unwrap_json(&inner, text);
+            if !is_record {
+                *text = inner;
+            }
+        }
+        if memchr(ESCAPE, text).is_some() {
+            remove_colours(text);
+        }
+        let has_breaks = memmem::find(text, b"\\n").is_some() && memmem::find(text, b"NCCL ").is_some();
+        if has_breaks {
+            *text = unescape(text);
+        }
+        let end = text.trim_ascii_end().len();
+        (&text[..end], is_collected || has_breaks)
     }
-    let end = scratch.trim_ascii_end().len();
-    &scratch[..end]
 }
 
-/// Extracts the text of a [`DockerRecord`]. Returns false for other JSON.
+/// Appends a text of several lines.
+fn append_text(text: &[u8], out: &mut Vec<u8>) {
+    out.extend(text.iter().map(|byte| if *byte == b'\r' { b' ' } else { *byte }));
+}
+
+/// Extracts the text of a record of a collector, after the labels in front of it. Returns false for other
+/// text.
 fn unwrap_json(line: &[u8], out: &mut Vec<u8>) -> bool {
-    if let Ok(record) = serde_json::from_slice::<DockerRecord<'_>>(line) {
-        // The text stays one line.
-        let is_end = |byte: u8| matches!(byte, b'\n' | b'\r');
-        out.extend(record.log.bytes().map(|byte| if is_end(byte) { b' ' } else { byte }));
-        return true;
+    let start = if line.ends_with(b"}") { memmem::find(line, b"{\"").unwrap_or(0) } else { 0 };
+    let (labels, record) = line.split_at(start);
+    if !is_end_of_prefix(labels) {
+        return false;
     }
-    let text = BEGINNINGS.iter().find_map(|beginning| line.strip_prefix(*beginning));
-    let Some(text) = text else { return false };
-    unwrap_damaged(text, out);
+    if record.starts_with(b"{") {
+        out.extend_from_slice(labels);
+        if let Ok(DockerRecord { log }) = serde_json::from_slice(record) {
+            append_text(log.as_bytes(), out);
+            return true;
+        }
+        if let Ok(record) = serde_json::from_slice::<Map<String, Value>>(record) {
+            let text = NAMES.iter().find_map(|name| Some((*name, text_of_value(record.get(*name)?)?)));
+            let Some((name, text)) = text else { return clear(out) };
+            append_text(&text, out);
+            // Errors and stacks.
+            let others =
+                record.iter().filter(|(other, _)| *other != name).filter_map(|(_, value)| value.as_str());
+            for text in others.filter(|text| text.contains(' ')) {
+                out.push(b'\n');
+                append_text(text.as_bytes(), out);
+            }
+            return true;
+        }
+    }
+    // A record on several lines, or one without its end: `"message": "text",`.
+    let member = record.trim_ascii_start();
+    let member = member.strip_prefix(b"{").unwrap_or(member).trim_ascii_start();
+    let value = NAMES.iter().find_map(|name| {
+        let rest = member.strip_prefix(b"\"")?.strip_prefix(name.as_bytes())?.strip_prefix(b"\"")?;
+        let value = rest.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start();
+        value.starts_with(b"\"").then_some(value)
+    });
+    let Some(value) = value else { return clear(out) };
+    match serde_json::Deserializer::from_slice(value).into_iter::<Cow<'_, str>>().next() {
+        Some(Ok(text)) => append_text(text.as_bytes(), out),
+        _ => unwrap_damaged(&value[1..], out),
+    }
     true
+}
+
+/// Forgets the text before a record that is none.
+fn clear(out: &mut Vec<u8>) -> bool {
+    out.clear();
+    false
+}
+
+/// Returns the text of a value. journald writes a text with control characters as a list of bytes.
+fn text_of_value(value: &Value) -> Option<Vec<u8>> {
+    match value {
+        Value::String(text) => Some(text.as_bytes().to_vec()),
+        Value::Array(bytes) if !bytes.is_empty() => {
+            bytes.iter().map(|byte| u8::try_from(byte.as_u64()?).ok()).collect()
+        }
+        _ => None,
+    }
+}
+
+/// Replaces `\n` and `\t` in the letters of a program by the characters.
+fn unescape(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(position) = memchr(b'\\', rest) {
+        out.extend_from_slice(&rest[..position]);
+        let (byte, length) = match rest[position..] {
+            [_, b'n', ..] => (b'\n', 2),
+            [_, b'r', ..] => (b' ', 2),
+            [_, b't', ..] => (b'\t', 2),
+            _ => (b'\\', 1),
+        };
+        out.push(byte);
+        rest = &rest[position + length..];
+    }
+    out.extend_from_slice(rest);
+    out
 }
 
 /// Extracts the text of a record with a missing end, or with bytes outside UTF-8.
@@ -67,7 +188,8 @@ fn unwrap_damaged(text: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(&rest[..position]);
         rest = &rest[position..];
         let (byte, length) = match rest {
-            [_, b'n' | b'r', ..] => (b' ', 2),
+            [_, b'n', ..] => (b'\n', 2),
+            [_, b'r', ..] => (b' ', 2),
             [_, b't', ..] => (b'\t', 2),
             [_, b'u', b'0', b'0', high, low, ..] => {
                 let digit = |byte: u8| char::from(byte).to_digit(16).unwrap_or(0) as u8;
@@ -108,7 +230,7 @@ mod tests {
     use super::*;
 
     fn cleaned(line: &[u8]) -> String {
-        String::from_utf8_lossy(clean_line(line, true, &mut Vec::new())).into_owned()
+        String::from_utf8_lossy(Cleaner::default().clean_line(line, 2, true).0).into_owned()
     }
 
     #[test]
@@ -141,5 +263,51 @@ mod tests {
         {
             assert_eq!(cleaned(line.as_bytes()), line);
         }
+    }
+
+    #[test]
+    fn records_of_collectors_are_their_text() {
+        let text = r#"vm:1:1 [0] NCCL INFO NCCL_ALGO set by environment to "Ring""#;
+        let json = Value::from(text).to_string();
+        let bytes = format!("{:?}", text.as_bytes());
+        for (line, labels) in [
+            (format!(r#"{{"message": {json}, "logStreamName": "a", "timestamp": 17}}"#), ""),
+            (format!(r#"{{"MESSAGE":{json},"_HOSTNAME":"node7","_PID":"12"}}"#), ""),
+            (format!(r#"{{"_HOSTNAME":"node7","MESSAGE":{bytes}}}"#), ""),
+            (format!(r#"{{"labels":{{"pod":"a"}},"line":{json},"timestamp":"x"}}"#), ""),
+            (format!(r#"{{"log":{},"stream":"a"}}"#, Value::from(format!(r#"{{"msg":{json}}}"#))), ""),
+            (
+                format!(r#"2026-11-24T13:42:01Z stdout F {{"message":{json}}}"#),
+                "2026-11-24T13:42:01Z stdout F ",
+            ),
+            (format!(r#"[pod/a/b] {{"message":{json}}}"#), "[pod/a/b] "),
+            (format!(r#"            "message": {json},"#), ""),
+            (format!(r#"{{"message": {json}"#), ""),
+            (
+                format!(r#"2026-11-24 13:42:01.123,"{}""#, text.replace('"', "\"\"")),
+                "2026-11-24 13:42:01.123 ",
+            ),
+        ] {
+            assert_eq!(cleaned(line.as_bytes()), format!("{labels}{text}"), "{line}");
+        }
+        let other = r#"vm:1:1 [0] NCCL INFO AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}"#;
+        assert_eq!(cleaned(other.as_bytes()), other);
+    }
+
+    #[test]
+    fn an_error_in_a_record_is_a_line_of_its_own() {
+        let line = br#"{"message":"step failed","error":"CUDA out of memory","pod":"a"}"#;
+        assert_eq!(cleaned(line), "step failed\nCUDA out of memory");
+    }
+
+    #[test]
+    fn the_letters_of_a_break_are_a_break() {
+        let line = br"a:1:1 [0] NCCL INFO x\ta:1:1 [0] NCCL INFO y\n";
+        assert_eq!(
+            cleaned(br"a:1:1 [0] NCCL INFO x\ty\na:1:2 [0] NCCL INFO z\n"),
+            "a:1:1 [0] NCCL INFO x\ty\na:1:2 [0] NCCL INFO z"
+        );
+        assert!(Cleaner::default().clean_line(line, 2, true).1);
+        assert_eq!(cleaned(br"C:\new\table"), r"C:\new\table");
     }
 }

@@ -2,10 +2,12 @@
 
 mod state;
 
-use state::{CommunicatorKey, CommunicatorState, PairChannels};
+use std::collections::BTreeSet;
 
-use super::channel::RankChannel;
-use super::digest::{Communicator, Connection, Member, Position, Transport};
+use state::{CommunicatorKey, CommunicatorState};
+
+use super::channel::{MOST_RANKS, RankChannel};
+use super::digest::{Communicator, Member, Position, Transport, Writer};
 use super::message::{self, Event, Life};
 use super::text;
 use super::writers::{Membership, ThreadLine};
@@ -175,6 +177,7 @@ impl Communicators {
             state.named.insert(life.rank);
         }
         (state.digest.id, state.digest.ranks) = (UNNAMED.to_owned(), life.ranks);
+        state.digest.is_size_guessed = false;
         Some(Membership { communicator, rank: life.rank })
     }
 
@@ -367,19 +370,61 @@ impl Communicators {
             self.lost.pairs += 1;
             return None;
         }
+        let is_guessed = channel.ranks.is_none();
         let least = channel.ranks.unwrap_or(least);
-        // Another communicator begins if the last one has a size, and is smaller.
-        let is_small = |state: &CommunicatorState| !state.named.is_empty() && state.digest.ranks < least;
-        if self.keys.get(&CommunicatorKey::Unnamed).is_some_and(|index| is_small(&self.all[*index])) {
+        // Another communicator begins if the last one has a size, and is smaller, or has this rank.
+        let is_other = |state: &CommunicatorState| {
+            let is_taken = || {
+                let member = state.digest.members.get(&own);
+                state.named.contains(&own) && member.is_some_and(|member| member.writer != writer)
+            };
+            !state.named.is_empty() && (state.digest.ranks < least || is_taken())
+        };
+        if self.keys.get(&CommunicatorKey::Unnamed).is_some_and(|index| is_other(&self.all[*index])) {
             self.keys.remove(&CommunicatorKey::Unnamed);
         }
         let communicator = self.add_communicator(CommunicatorKey::Unnamed, String::new(), 0, position)?;
-        let ranks = &mut self.all[communicator].digest.ranks;
-        *ranks = (*ranks).max(least);
+        let state = &mut self.all[communicator];
+        let digest = &mut state.digest;
+        digest.is_size_guessed |= is_guessed && digest.ranks == 0;
+        digest.is_size_guessed &= is_guessed;
+        digest.ranks = digest.ranks.max(least);
+        if state.claims.len() < MEMBERS {
+            state.claims.insert((own, writer));
+        }
         let membership = Membership { communicator, rank: own };
         self.add_member(membership, writer);
         self.connect_member(membership, channel, true);
         Some(membership)
+    }
+
+    /// Returns true if the log has no start of this communicator, and no commId.
+    pub(super) fn is_without_start(&self, membership: Membership) -> bool {
+        let state = self.all.get(membership.communicator);
+        state.is_some_and(|state| state.digest.id.is_empty() || state.digest.id == UNNAMED)
+    }
+
+    /// Notes the number of ranks in a line of a rank, for a communicator without one.
+    pub(super) fn note_size(&mut self, membership: Membership, rank: u32, ranks: u32) {
+        let digest = self.all.get_mut(membership.communicator).map(|state| &mut state.digest);
+        if let Some(digest) = digest.filter(|digest| digest.is_size_guessed)
+            && (digest.ranks..=MOST_RANKS).contains(&ranks)
+            && rank == membership.rank
+        {
+            (digest.ranks, digest.is_size_guessed) = (ranks, false);
+        }
+    }
+
+    /// Notes the number of ranks of a ring with all of them.
+    fn note_size_of_ring(&mut self, membership: Membership, order: &[u32]) {
+        let is_guessed =
+            self.all.get(membership.communicator).is_some_and(|state| state.digest.is_size_guessed);
+        if is_guessed && let Ok(ranks) = u32::try_from(order.len()) {
+            let ring: BTreeSet<u32> = order.iter().copied().filter(|rank| *rank < ranks).collect();
+            if ring.len() == order.len() {
+                self.note_size(membership, membership.rank, ranks);
+            }
+        }
     }
 
     /// Returns the member, if the digest has it.
@@ -394,6 +439,7 @@ impl Communicators {
 
     /// Notes the order of a ring, if it has all ranks of the communicator.
     pub(super) fn note_ring(&mut self, membership: Membership, mut order: Vec<u32>) {
+        self.note_size_of_ring(membership, &order);
         let Some(state) = self.all.get_mut(membership.communicator) else { return };
         if order.len() != state.digest.ranks as usize || state.digest.rings.contains(&order) {
             return;
@@ -449,30 +495,9 @@ impl Communicators {
     }
 
     /// Returns the communicators with their connections. `places` has the final index of each writer.
-    pub(super) fn into_communicators(self, places: &[usize]) -> Vec<Communicator> {
-        let Self { all, transports, .. } = self;
-        all.into_iter()
-            .map(|CommunicatorState { mut digest, pairs, .. }| {
-                for member in digest.members.values_mut() {
-                    member.writer = places[member.writer];
-                }
-                for (pair, PairChannels { transports: used, seen }) in pairs {
-                    for (rank, channels) in [(pair.0, seen[0] | seen[1]), (pair.1, seen[2] | seen[3])] {
-                        if let Some(member) = digest.members.get_mut(&rank).filter(|_| channels != 0) {
-                            member.logs_connections = true;
-                        }
-                    }
-                    let connection = used
-                        .into_iter()
-                        .map(|(index, channels)| {
-                            (transports[usize::from(index)].clone(), channels.count_ones())
-                        })
-                        .collect();
-                    digest.connections.insert(pair, Connection { transports: connection });
-                }
-                digest
-            })
-            .collect()
+    pub(super) fn into_communicators(self, places: &[usize], writers: &[Writer]) -> Vec<Communicator> {
+        let transports = self.transports;
+        self.all.into_iter().map(|state| state.into_digest(&transports, places, writers)).collect()
     }
 }
 

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use semver::Version;
 use serde::Serialize;
 
+use super::source::{NO_PID, is_blanked_host};
+
 /// The content of one or more logs of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Digest {
@@ -36,6 +38,37 @@ pub struct Digest {
     /// Paths between the GPUs of a node, from the lines of the topology.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub paths: BTreeSet<GpuPath>,
+    /// The processes of the ranks in the head of nccl-tests.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub head: BTreeMap<u32, RankProcess>,
+    /// Number of lines left out by Ray as repetitions of others, by its own count.
+    pub repeated: u64,
+}
+
+/// The process of a rank.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RankProcess {
+    /// Host name.
+    pub host: String,
+    /// Process.
+    pub pid: u64,
+}
+
+impl Writer {
+    /// Returns true unless the host name is blanked or missing.
+    pub fn names_host(&self) -> bool {
+        !is_blanked_host(&self.host)
+    }
+
+    /// Returns true unless the number of the process is blanked or missing.
+    pub fn has_pid(&self) -> bool {
+        self.pid < NO_PID
+    }
+
+    /// Returns true if several writers may have been taken for this one.
+    pub fn is_blanked(&self) -> bool {
+        !self.names_host() || !self.has_pid()
+    }
 }
 
 /// The path from a GPU to another one of the same node.
@@ -70,9 +103,10 @@ pub struct Input {
 /// A writer of lines: one GPU of one process, `host:pid [device]`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Writer {
-    /// Host name.
+    /// Host name as the log has it, also a blanked one.
     pub host: String,
-    /// Process.
+    /// Process, or a number from 2^63 if the log has none.
+    #[serde(skip_serializing_if = "is_no_pid")]
     pub pid: u64,
     /// CUDA device, or `None` if the line has none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -195,8 +229,14 @@ pub struct Communicator {
     pub id: String,
     /// Creating function: `ncclCommInitRankConfig`, `ncclCommSplit`.
     pub made_by: String,
-    /// Number of ranks. If [`id`](Self::id) is empty, the smallest number for its connections.
+    /// Number of ranks.
     pub ranks: u32,
+    /// True if no line has the number of ranks: it is the smallest one for the connections.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_size_guessed: bool,
+    /// Ranks claimed by several writers: the connections of several communicators.
+    #[serde(skip)]
+    pub shared_ranks: BTreeSet<u32>,
     /// Number of nodes, as NCCL counts them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nodes: Option<u32>,
@@ -375,6 +415,12 @@ pub struct Example {
     /// Number of the thread, and its number of lines so far.
     #[serde(skip)]
     pub thread: Option<(u64, u64)>,
+    /// True if the rank is the number of a task.
+    #[serde(skip)]
+    pub(super) is_task: bool,
+    /// True for a task in the form `[3] `.
+    #[serde(skip)]
+    pub(super) is_bare_task: bool,
 }
 
 /// A warning unknown to all rules.
@@ -426,6 +472,10 @@ pub struct WatchdogReport {
     pub position: Position,
     /// Its text, shortened.
     pub text: String,
+}
+
+fn is_no_pid(pid: &u64) -> bool {
+    *pid >= NO_PID
 }
 
 /// Serializes pairs as a list, since JSON has no tuples as keys.

@@ -8,6 +8,7 @@ use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 use super::format;
+use super::wrap::Joiner;
 
 /// Largest number of bytes kept per line.
 pub(super) const LINE: usize = 16 * 1024;
@@ -32,7 +33,8 @@ pub(super) struct Summary {
 }
 
 /// Calls `each` with every line, without its end, its number from 1, and false if no line near it has an
-/// escape sequence. Only the beginning of a line longer than [`LINE`] is given.
+/// escape sequence or a backslash. Only the beginning of a line longer than [`LINE`] is given. The parts of a
+/// line broken by a terminal are given as one line.
 pub(super) fn read_lines<'a>(stream: impl Read + 'a, mut each: impl FnMut(&[u8], u64, bool)) -> Summary {
     let mut summary = Summary::default();
     let mut decoded = match decode_stream(stream) {
@@ -41,6 +43,7 @@ pub(super) fn read_lines<'a>(stream: impl Read + 'a, mut each: impl FnMut(&[u8],
     };
     let mut buffer = vec![0; BUFFER];
     let mut line_end = b'\n';
+    let mut joiner = None;
     // Bytes of an incomplete line at the beginning of the buffer, and true while the rest of a long line is
     // skipped.
     let (mut filled, mut skipping) = (0, false);
@@ -58,16 +61,17 @@ pub(super) fn read_lines<'a>(stream: impl Read + 'a, mut each: impl FnMut(&[u8],
                 Ok(end) => line_end = end,
                 Err(problem) => return Summary { problem: Some(problem), ..summary },
             }
+            joiner = Joiner::from_head(&buffer[..count], line_end);
         }
         let end = filled + count;
-        let escapes = memchr(ESCAPE, &buffer[..end]).is_some();
+        let escapes = memchr2(ESCAPE, b'\\', &buffer[..end]).is_some();
         let (mut start, mut search) = (0, filled);
         while let Some(length) = find_line_end(line_end, &buffer[search..end]) {
             let newline = search + length;
             if skipping {
                 skipping = false;
             } else {
-                give_line(&buffer[start..newline], escapes, &mut summary, &mut each);
+                give_line(&buffer[start..newline], escapes, &mut summary, &mut joiner, &mut each);
             }
             start = newline + 1;
             search = start;
@@ -75,7 +79,7 @@ pub(super) fn read_lines<'a>(stream: impl Read + 'a, mut each: impl FnMut(&[u8],
         if skipping {
             start = end;
         } else if end - start > LINE {
-            give_line(&buffer[start..end], escapes, &mut summary, &mut each);
+            give_line(&buffer[start..end], escapes, &mut summary, &mut joiner, &mut each);
             (skipping, start) = (true, end);
         }
         buffer.copy_within(start..end, 0);
@@ -85,8 +89,11 @@ pub(super) fn read_lines<'a>(stream: impl Read + 'a, mut each: impl FnMut(&[u8],
         }
     }
     if filled > 0 {
-        let escapes = memchr(ESCAPE, &buffer[..filled]).is_some();
-        give_line(&buffer[..filled], escapes, &mut summary, &mut each);
+        let escapes = memchr2(ESCAPE, b'\\', &buffer[..filled]).is_some();
+        give_line(&buffer[..filled], escapes, &mut summary, &mut joiner, &mut each);
+    }
+    if let Some(joiner) = &mut joiner {
+        joiner.finish_line(&mut each);
     }
     summary
 }
@@ -110,12 +117,22 @@ fn fill_buffer(stream: &mut impl Read, buffer: &mut [u8], least: usize) -> (usiz
     (filled, None)
 }
 
-fn give_line(line: &[u8], escapes: bool, summary: &mut Summary, each: &mut impl FnMut(&[u8], u64, bool)) {
+fn give_line(
+    line: &[u8],
+    escapes: bool,
+    summary: &mut Summary,
+    joiner: &mut Option<Joiner>,
+    each: &mut impl FnMut(&[u8], u64, bool),
+) {
     summary.lines += 1;
     if line.len() > LINE {
         summary.cut += 1;
     }
-    each(&line[..line.len().min(LINE)], summary.lines, escapes);
+    let line = &line[..line.len().min(LINE)];
+    match joiner {
+        None => each(line, summary.lines, escapes),
+        Some(joiner) => joiner.join_line(line, summary.lines, escapes, each),
+    }
 }
 
 /// Returns the stream through a decoder, by its first bytes.

@@ -2,41 +2,9 @@
 
 use memchr::memmem::Finder;
 
+use super::blank::parse_blanked_source;
+use super::source::{Level, LineSource, is_end_of_prefix, number_at_end, parse_source};
 use super::text;
-
-/// Longest name of a host.
-const HOST: usize = 64;
-
-/// Level of a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Level {
-    /// `INFO`.
-    Info,
-    /// `WARN`, and `ABORT` of old versions.
-    Warn,
-    /// `ERROR`. NCCL itself does not write it, but other builds and plugins can.
-    Error,
-    /// `TRACE` and `CALL`.
-    Trace,
-    /// `DIAG`: NCCL's own diagnostics.
-    Diagnostics,
-}
-
-/// The writer in a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LineSource<'a> {
-    /// All of it, with the thread: `vm:12:14 [0]`.
-    pub(super) key: &'a [u8],
-    /// Host name.
-    pub(super) host: &'a [u8],
-    /// Process.
-    pub(super) pid: u64,
-    /// CUDA device.
-    pub(super) device: Option<u32>,
-    /// True if the host name begins at the end of a line or of a launcher's prefix. Otherwise text of another
-    /// program can be glued to it.
-    pub(super) is_whole: bool,
-}
 
 /// A part of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +82,15 @@ impl<'a> LineParts<'a> {
                 }
             }
         };
-        let next = splitter.find_mark(self.line, mark.message, true, &glued);
+        // The first line of a host is not known yet.
+        let host = mark.source.map_or(&b""[..], |source| source.host);
+        let is_same = |source: &LineSource<'a>| {
+            let length = source.host.len().checked_sub(host.len())?;
+            (!host.is_empty() && source.host.ends_with(host)).then_some(length)
+        };
+        let next = splitter.find_mark(self.line, mark.message, true, |source: &LineSource<'a>| {
+            glued(source).or_else(|| is_same(source))
+        });
         let end = next.as_ref().map_or(self.line.len(), |next| next.start);
         let entry = LinePart::Nccl {
             source: mark.source,
@@ -145,9 +121,11 @@ impl Splitter {
     ) -> Option<Mark<'a>> {
         let (nccl, level, message) = self.find_level(line, from)?;
         let without = Mark { start: nccl, source: None, level, nccl, message };
-        let Some((mut source, position)) = parse_source(&line[from..nccl], level) else {
+        let header = &line[from..nccl];
+        let found = parse_source(header, level).or_else(|| parse_blanked_source(header, level));
+        let Some((mut source, position)) = found else {
             let is_warning = matches!(level, Level::Warn | Level::Error);
-            return match is_torn || !is_warning || can_begin_warning(&line[from..nccl]) {
+            return match is_torn || !is_warning || can_begin_warning(header) {
                 true => Some(without),
                 false => self.find_mark(line, message, false, glued),
             };
@@ -155,6 +133,7 @@ impl Splitter {
         let mut start = from + position;
         if is_torn || !source.is_whole {
             match glued(&source) {
+                Some(0) => {}
                 Some(length) => {
                     (source.key, source.host) = (&source.key[length..], &source.host[length..]);
                     start += length;
@@ -175,6 +154,8 @@ impl Splitter {
             let (level, length) = match &line[position..] {
                 [b'I', b'N', b'F', b'O', b' ', ..] => (Level::Info, 5),
                 [b'W', b'A', b'R', b'N', b' ', ..] => (Level::Warn, 5),
+                // From 2.32 on: faults with which NCCL continues.
+                [b'A', b'T', b'T', b'N', b' ', ..] => (Level::Warn, 5),
                 [b'T', b'R', b'A', b'C', b'E', b' ', ..] => (Level::Trace, 6),
                 [b'C', b'A', b'L', b'L', b' ', ..] => (Level::Trace, 5),
                 [b'A', b'B', b'O', b'R', b'T', b' ', ..] => (Level::Warn, 6),
@@ -201,99 +182,6 @@ impl Splitter {
             return LinePart::Version(&line[found + 12..]);
         }
         LinePart::Other(line)
-    }
-}
-
-/// Returns the writer in the text before `NCCL INFO`, and its position there.
-fn parse_source(header: &[u8], level: Level) -> Option<(LineSource<'_>, usize)> {
-    let header = header.trim_ascii_end();
-    if header.last() == Some(&b']') && level == Level::Info {
-        return source_before(header, header.len(), level);
-    }
-    if level == Level::Info {
-        return None;
-    }
-    // `host:pid:tid [0] file.cc:59 (function) NCCL WARN`: the writer is the first such text.
-    for end in memchr::memchr_iter(b']', header) {
-        if let Some(found) = source_before(header, end + 1, level) {
-            return Some(found);
-        }
-    }
-    source_before(header, header.len(), level)
-}
-
-/// Returns the writer before this end: `host:pid:tid [0]`, `host:pid:tid`, `host:pid`.
-fn source_before(header: &[u8], end: usize, level: Level) -> Option<(LineSource<'_>, usize)> {
-    let (device, has_device, rest) = match header[..end].strip_suffix(b"]") {
-        Some(rest) => {
-            let (device, rest) = number_at_end(rest)?;
-            // -1 if no device is current.
-            let (device, rest) = match rest.strip_suffix(b"-") {
-                Some(rest) => (None, rest),
-                None => (u32::try_from(device).ok(), rest),
-            };
-            (device, true, rest.strip_suffix(b" [")?)
-        }
-        None => (None, false, &header[..end]),
-    };
-    let (last, rest) = number_at_end(rest)?;
-    let rest = rest.strip_suffix(b":")?;
-    let (pid, rest) = match number_at_end(rest).and_then(|(pid, rest)| Some((pid, rest.strip_suffix(b":")?)))
-    {
-        Some(both) => both,
-        // Lines of the diagnostics have no thread.
-        None if !has_device && level == Level::Diagnostics => (last, rest),
-        None => return None,
-    };
-    let length = text::count_at_end(rest, HOST + 1, is_of_host);
-    if length == 0 || length > HOST {
-        return None;
-    }
-    let start = rest.len() - length;
-    let source = LineSource {
-        key: &header[start..end],
-        host: &rest[start..],
-        pid,
-        device,
-        is_whole: is_end_of_prefix(&header[..start]),
-    };
-    Some((source, start))
-}
-
-fn is_of_host(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_')
-}
-
-/// Returns the decimal number at the end, of at most 19 digits, and the text before it.
-fn number_at_end(bytes: &[u8]) -> Option<(u64, &[u8])> {
-    let (mut value, mut power) = (0_u64, 1_u64);
-    let mut rest = bytes;
-    while let [before @ .., digit @ b'0'..=b'9'] = rest {
-        if bytes.len() - rest.len() == 19 {
-            return None;
-        }
-        value = value.wrapping_add(u64::from(digit - b'0').wrapping_mul(power));
-        (power, rest) = (power.wrapping_mul(10), before);
-    }
-    (rest.len() < bytes.len()).then_some((value, rest))
-}
-
-/// Returns true if a line of NCCL can begin here: at the beginning, after a carriage return, after the prefix
-/// of a launcher or a timestamp.
-fn is_end_of_prefix(before: &[u8]) -> bool {
-    match before {
-        [] | [.., b'\r' | b'"' | b']' | b'>'] | [.., b']' | b'>', b':'] => true,
-        [rest @ .., b' '] => match rest.trim_ascii_end() {
-            // `[time]`, `<stderr>:`, `12:`, `pod |`.
-            [] | [.., b']' | b'>' | b':' | b'|'] => true,
-            // `16:04:25`, `2025-12-28T16:04:25.123Z`.
-            [.., b'0'..=b'9' | b'Z'] => {
-                let start = memchr::memrchr(b' ', rest).map_or(0, |space| space + 1);
-                rest[start..].contains(&b':')
-            }
-            rest => rest.ends_with(b" F") || rest.ends_with(b" P"),
-        },
-        _ => false,
     }
 }
 
@@ -349,30 +237,4 @@ fn is_uptime(time: &[u8]) -> bool {
     text::parse_number(time)
         .and_then(|(_, rest)| text::parse_number(rest.strip_prefix(b".")?))
         .is_some_and(|(_, rest)| rest.is_empty())
-}
-
-/// Returns the rank in the prefix of a launcher: `[rank3]:`, `[1,3]<stderr>:`, `3: `. The number of
-/// `[default3]:` is a local rank.
-pub(super) fn parse_launcher_rank(line: &[u8]) -> Option<u32> {
-    let line = &line[..line.len().min(200)];
-    if let Some((rank, [b':', b' ', ..])) = text::parse_small_number(line) {
-        return Some(rank);
-    }
-    for open in memchr::memchr_iter(b'[', line).take(4) {
-        let inside = &line[open + 1..];
-        if let Some(rest) = inside.strip_prefix(b"rank")
-            && let Some((rank, [b']', ..])) = text::parse_small_number(rest)
-        {
-            return Some(rank);
-        }
-        let inside = &inside[..memchr::memchr(b']', inside)?];
-        let is_of_mpirun = line[open + 1 + inside.len()..].starts_with(b"]<std");
-        if is_of_mpirun
-            && let Some(comma) = memchr::memchr(b',', inside)
-            && let Some((rank, [])) = text::parse_small_number(&inside[comma + 1..])
-        {
-            return Some(rank);
-        }
-    }
-    None
 }

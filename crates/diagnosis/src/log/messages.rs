@@ -6,7 +6,9 @@ use foldhash::HashMap;
 
 use super::digest::{DiagnosticLine, Digest, EXAMPLES, Example, Hit, Position, Unknown, VariableSeen};
 use super::fold::fold_message;
+use super::label;
 use super::line;
+use super::tasks::RankTasks;
 use super::text;
 use super::watchdog::Watchdog;
 use crate::finding::Role;
@@ -48,6 +50,8 @@ pub(super) struct Messages {
     diagnostics: Vec<DiagnosticLine>,
     pub(super) watchdog: Watchdog,
     writers: usize,
+    /// True if a message has a rank beside the number of a task.
+    pub(super) has_other_tasks: bool,
     /// Warnings, variables, lists and lines dropped at a limit.
     pub(super) lost: LostMessages,
 }
@@ -86,8 +90,8 @@ impl Messages {
         match hit.examples.len() {
             // Nothing needs the last harmless message, and most lines of a log are harmless.
             EXAMPLES.. if is_harmless => {}
-            EXAMPLES.. => hit.last = Some(make_example(message, place)),
-            _ => hit.examples.push(make_example(message, place)),
+            EXAMPLES.. => hit.last = Some(make_example(message, place, &mut self.has_other_tasks)),
+            _ => hit.examples.push(make_example(message, place, &mut self.has_other_tasks)),
         }
         add_writer(place.writer, &mut hit.writers, &mut self.writers, &mut self.lost);
     }
@@ -118,8 +122,8 @@ impl Messages {
         let unknown = &mut self.unknown[index];
         unknown.count += 1;
         match unknown.examples.len() {
-            EXAMPLES.. => unknown.last = Some(make_example(message, place)),
-            _ => unknown.examples.push(make_example(message, place)),
+            EXAMPLES.. => unknown.last = Some(make_example(message, place, &mut self.has_other_tasks)),
+            _ => unknown.examples.push(make_example(message, place, &mut self.has_other_tasks)),
         }
         add_writer(place.writer, &mut unknown.writers, &mut self.writers, &mut self.lost);
     }
@@ -169,7 +173,7 @@ impl Messages {
     }
 
     /// Moves everything into the digest. `places` has the final index of each writer.
-    pub(super) fn move_into_digest(self, places: &[usize], digest: &mut Digest) {
+    pub(super) fn move_into_digest(self, places: &[usize], tasks: RankTasks, digest: &mut Digest) {
         let Self { mut hits, mut unknown, mut variables, diagnostics, watchdog, .. } = self;
         let of_hits = hits.iter_mut().map(|hit| (&mut hit.writers, &mut hit.examples, &mut hit.last));
         let of_unknown =
@@ -178,6 +182,7 @@ impl Messages {
             *writers = writers.iter().map(|writer| places[*writer]).collect();
             for example in examples.iter_mut().chain(last) {
                 example.writer = example.writer.map(|writer| places[writer]);
+                tasks.check_example(example);
             }
         }
         for variable in &mut variables {
@@ -203,13 +208,17 @@ fn add_writer(
     }
 }
 
-fn make_example(message: &[u8], place: Place<'_>) -> Example {
+fn make_example(message: &[u8], place: Place<'_>, has_other_tasks: &mut bool) -> Example {
+    let label = label::parse_rank(place.before);
+    *has_other_tasks |= label.is_other_task;
     Example {
         position: place.position,
         writer: place.writer,
         text: text::shorten_message(message),
         time: line::parse_time(place.before),
-        rank: line::parse_launcher_rank(place.before),
         thread: place.thread,
+        rank: label.rank,
+        is_task: label.is_task,
+        is_bare_task: label.is_bare,
     }
 }

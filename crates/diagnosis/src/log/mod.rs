@@ -1,27 +1,36 @@
 //! Reader of NCCL's log, and conclusions from it.
 
+mod blank;
 mod channel;
 mod clean;
 mod communicators;
 pub mod conclusions;
+mod csv;
+mod deferred;
 pub mod digest;
 mod fold;
 mod format;
 #[doc(hidden)]
 pub mod fuzz;
 mod input;
+mod label;
 mod line;
 mod message;
 mod messages;
 mod path;
 mod quote;
 mod reader;
+mod sizes;
+mod source;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod text;
 mod trace;
 mod variable;
 mod watchdog;
+
+mod wrap;
 mod writers;
 
 use std::fs::File;

@@ -6,16 +6,21 @@ use std::io::Read;
 use memchr::memmem;
 use semver::Version;
 
+use super::blank;
 use super::channel::{ChannelLine, RankChannel};
-use super::clean::clean_line;
+use super::clean::Cleaner;
 use super::communicators::Communicators;
+use super::deferred::Deferred;
 use super::digest::{Digest, Input, Position, Writer};
 use super::input;
-use super::line::{Level, LinePart, LineParts, Splitter};
+use super::label;
+use super::line::{LinePart, LineParts, Splitter};
 use super::message::{self, Message, ProcessFact};
 use super::messages::{Messages, Place};
 use super::path::Paths;
 use super::quote::Quotes;
+use super::sizes::Sizes;
+use super::source::Level;
 use super::text;
 use super::variable;
 use super::writers::{Membership, Writers};
@@ -35,9 +40,13 @@ pub struct Reader<'a> {
     versions: BTreeMap<Version, String>,
     paths: Paths,
     quotes: Quotes,
+    sizes: Sizes,
+    deferred: Deferred,
     /// Number of cut lines.
     cut: u64,
     has_program_lines: bool,
+    /// Number of lines left out by Ray.
+    repeated: u64,
 }
 
 /// Beginning of the warning about a failed CUDA call.
@@ -59,8 +68,11 @@ impl<'a> Reader<'a> {
             versions: BTreeMap::new(),
             paths: Paths::default(),
             quotes: Quotes::default(),
+            sizes: Sizes::default(),
+            deferred: Deferred::default(),
             cut: 0,
             has_program_lines: false,
+            repeated: 0,
         }
     }
 
@@ -69,11 +81,20 @@ impl<'a> Reader<'a> {
     pub fn read_stream(&mut self, name: &str, stream: impl Read) {
         let input = self.inputs.len();
         self.quotes.begin_input();
-        let mut scratch = Vec::new();
+        let mut cleaner = Cleaner::default();
         let mut nccl_lines = 0;
         let summary = input::read_lines(stream, |line, number, escapes| {
-            let line = clean_line(line, escapes, &mut scratch);
-            nccl_lines += u64::from(self.read_line(line, Position { input, line: number }));
+            let position = Position { input, line: number };
+            let (text, has_several) = cleaner.clean_line(line, number, escapes);
+            let is_of_nccl = match has_several {
+                false => self.read_line(text, position),
+                true => {
+                    let lines = text.split(|byte| *byte == b'\n');
+                    lines.filter(|line| self.read_line(line, position)).count() > 0
+                }
+            };
+            self.has_program_lines |= !is_of_nccl && text.iter().any(u8::is_ascii_alphanumeric);
+            nccl_lines += u64::from(is_of_nccl);
         });
         self.cut += summary.cut;
         self.inputs.push(Input {
@@ -86,28 +107,41 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns the digest of all input.
-    pub fn finish(self) -> Digest {
+    pub fn finish(mut self) -> Digest {
+        for number in self.deferred.threads() {
+            let only = self.writers.only_membership(number);
+            if let Some(only) = only.filter(|only| self.communicators.is_without_start(*only)) {
+                self.learn_deferred(number, only);
+            }
+        }
         let limits = self.describe_limits();
         let communicators = &self.communicators;
+        let tasks = std::mem::take(&mut self.writers.tasks);
         let (mut writers, places) =
             self.writers.into_writers(|communicator| communicators.number_of_ranks(communicator));
         give_version(&mut writers, &self.versions);
+        let tasks = tasks.compare_ranks(&writers, &places, self.messages.has_other_tasks);
         let mut digest = Digest {
             inputs: self.inputs,
+            communicators: self.communicators.into_communicators(&places, &writers),
             writers,
-            communicators: self.communicators.into_communicators(&places),
             versions: self.versions.into_keys().collect(),
             paths: self.paths.into_paths(),
+            repeated: self.repeated,
             limits,
             has_program_lines: self.has_program_lines,
             ..Digest::default()
         };
-        self.messages.move_into_digest(&places, &mut digest);
+        self.messages.move_into_digest(&places, tasks, &mut digest);
+        blank::forget_torn_lines(&mut digest);
+        self.sizes.move_into_digest(&mut digest);
         digest
     }
 
     /// Reads a line, and returns true if NCCL wrote it.
     fn read_line(&mut self, line: &[u8], position: Position) -> bool {
+        let (line, repeated) = label::cut_repetition(line);
+        self.repeated += repeated;
         if self.splitter.find_level(line, 0).is_none() {
             return match self.splitter.without_mark(line) {
                 LinePart::Version(text) => {
@@ -117,7 +151,6 @@ impl<'a> Reader<'a> {
                     true
                 }
                 _ => {
-                    self.has_program_lines |= line.iter().any(u8::is_ascii_alphanumeric);
                     self.read_other_line(line, position);
                     false
                 }
@@ -130,8 +163,8 @@ impl<'a> Reader<'a> {
                 LinePart::Nccl { source, level, message, before, file } => {
                     // Calls and diagnostics do not name the device, a part of a writer's identity.
                     let source = source.filter(|_| matches!(level, Level::Info | Level::Warn | Level::Error));
-                    let thread =
-                        source.and_then(|source| self.writers.thread_index(&source, position, message));
+                    let thread = source
+                        .and_then(|source| self.writers.thread_index(&source, position, message, before));
                     let writer = thread.map(|thread| self.writers.thread_at(thread).writer);
                     let line = thread.map(|thread| self.writers.last_line(thread, position));
                     let line = line.map(|line| (line.thread, line.number));
@@ -219,6 +252,7 @@ impl<'a> Reader<'a> {
         if line.trim_ascii().is_empty() {
             return;
         }
+        self.sizes.note_line(line);
         let place = Place { position, writer: None, thread: None, before: line };
         if self.quotes.is_quote(line)
             && let Some(rule) = self.rules.find_rule(line, Origin::Nccl)
@@ -257,6 +291,10 @@ impl<'a> Reader<'a> {
         let has_rules =
             !matches!(parsed, Message::Channel(_) | Message::Bulk | Message::Choice(..) | Message::Trees);
         if matches!(parsed, Message::Other | Message::Bulk) {
+            if message.starts_with(b"ncclComm") || message.starts_with(b"comm 0x") {
+                // A cut line about a communicator.
+                self.sizes.note_line(message);
+            }
             let rule = if has_rules { self.rules.find_rule(message, Origin::Nccl) } else { None };
             self.note_rule_hit(rule, message, place);
             return;
@@ -267,7 +305,7 @@ impl<'a> Reader<'a> {
                 let is_of_end = rule.is_some_and(|rule| rule.role == Role::Harmless);
                 self.writers.note_trace(thread, trace, is_of_end, place.position);
             }
-            (parsed, Some(thread)) => self.learn_message(parsed, thread, place),
+            (parsed, Some(thread)) => self.learn_message(parsed, message, thread, place),
             (_, None) => {}
         }
         if has_rules {
@@ -275,7 +313,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn learn_message(&mut self, parsed: Message<'_>, thread: usize, place: Place<'_>) {
+    fn learn_message(&mut self, parsed: Message<'_>, message: &[u8], thread: usize, place: Place<'_>) {
         if matches!(
             parsed,
             Message::Channel(_)
@@ -298,27 +336,44 @@ impl<'a> Reader<'a> {
                 let membership = self.communicators.note_event(process, writer, &life, line);
                 self.writers.note_start_or_end(process, life.address, life.event);
                 if let Some(membership) = membership {
-                    self.writers.assign_communicator(thread, writer, membership);
+                    self.assign_communicator(thread, writer, membership);
                 }
             }
             (Message::Variable(name, value, by_plugin), _) => {
                 self.messages.note_variable(name, value, by_plugin, place);
             }
             (Message::Fact(fact), _) => self.writers.learn_fact(thread, fact),
-            (Message::InitTimings { rank, ranks, phases }, Some(current)) => {
-                let is_same = rank.is_none_or(|rank| rank == current.rank)
-                    && ranks.is_none_or(|ranks| {
-                        ranks == self.communicators.number_of_ranks(current.communicator)
-                    });
-                if is_same {
-                    self.communicators.note_phases(current, phases, false);
-                }
-            }
-            (parsed, Some(current)) => {
+            (parsed, Some(current)) if !self.is_open(thread, current) => {
                 let is_known = self.writers.is_current_known(thread);
                 self.of_communicator(parsed, current, is_known);
             }
-            (_, None) => {}
+            (_, _) => self.deferred.keep_message(self.writers.number_of_thread(thread), message),
+        }
+    }
+
+    /// Returns true if a later line may name another communicator of this thread: the log has no start.
+    fn is_open(&self, thread: usize, current: Membership) -> bool {
+        self.writers.thread_at(thread).current.is_none() && self.communicators.is_without_start(current)
+    }
+
+    /// Notes that a thread works for a communicator. The order of the lines of a communicator without a start
+    /// does not matter.
+    fn assign_communicator(&mut self, thread: usize, writer: usize, membership: Membership) {
+        let is_first = self.writers.thread_at(thread).current.is_none();
+        self.writers.assign_communicator(thread, writer, membership);
+        if is_first {
+            self.learn_deferred(self.writers.number_of_thread(thread), membership);
+        }
+    }
+
+    /// Learns from the messages of a thread before its communicator was known. Those before a start are of
+    /// another one.
+    fn learn_deferred(&mut self, number: u64, membership: Membership) {
+        let messages = self.deferred.take_messages(number);
+        if self.communicators.is_without_start(membership) {
+            for message in messages {
+                self.of_communicator(message::parse_message(&message), membership, true);
+            }
         }
     }
 
@@ -334,17 +389,27 @@ impl<'a> Reader<'a> {
                     member.operated |= is_known;
                 }
             }
+            Message::InitTimings { rank, ranks, phases } => {
+                if let (Some(rank), Some(ranks)) = (rank, ranks) {
+                    self.communicators.note_size(current, rank, ranks);
+                }
+                let own = self.communicators.number_of_ranks(current.communicator);
+                if rank.is_none_or(|rank| rank == current.rank) && ranks.is_none_or(|ranks| ranks == own) {
+                    self.communicators.note_phases(current, phases, false);
+                }
+            }
             Message::BootstrapTimings(phases) => self.communicators.note_phases(current, phases, true),
             Message::Connected => {
+                let is_without_start = self.communicators.is_without_start(current);
                 if let Some(member) = self.communicators.member_mut(current) {
                     member.connected = true;
-                    member.connected_late |= member.complete && is_known;
+                    member.connected_late |= member.complete && is_known && !is_without_start;
                 }
             }
             Message::Channels(channels, nvls) => {
                 if let Some(digest) = self.communicators.communicator_mut(current) {
-                    digest.channels = Some(channels);
-                    digest.nvls_channels = nvls.or(digest.nvls_channels);
+                    digest.channels = Some(channels).max(digest.channels);
+                    digest.nvls_channels = nvls.max(digest.nvls_channels);
                 }
             }
             Message::Trees => {
@@ -382,7 +447,7 @@ impl<'a> Reader<'a> {
             found = self.communicators.connect_unseen(writer, channel, position);
         }
         if let Some(found) = found {
-            self.writers.assign_communicator(thread, writer, found);
+            self.assign_communicator(thread, writer, found);
         }
     }
 

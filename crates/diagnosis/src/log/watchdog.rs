@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use memchr::memmem::{self, Finder};
 
 use super::digest::{Position, WatchdogReport};
-use super::line;
+use super::label;
 use super::text;
 
 /// Largest number of reports.
@@ -121,8 +121,11 @@ fn parse_report(line: &[u8]) -> Option<WatchdogReport> {
     let group = text_after(header, &words.guid)
         .or_else(|| text_after(header, &words.group))
         .and_then(|rest| Some(text::name(&rest[..memmem::find(rest, b" Rank ")?])));
-    let rank = line::parse_launcher_rank(line)
-        .or_else(|| Some(text::parse_small_number(text_after(header, &words.rank)?)?.0))?;
+    // In the group of all ranks, a rank is that of the job.
+    let is_of_job = group.as_ref().is_none_or(|group| group.contains("default_pg"));
+    let label = label::parse_rank(line);
+    let own = text_after(header, &words.rank).and_then(text::parse_small_number).map(|(rank, _)| rank);
+    let rank = own.filter(|_| is_of_job && label.is_task).or(label.rank).or(own)?;
     let elements =
         inner.and_then(|inner| number_after(inner, &words.received).zip(number_after(inner, &words.sent)));
     Some(WatchdogReport { rank, group, sequence, operation, elements, enqueued, ..WatchdogReport::default() })

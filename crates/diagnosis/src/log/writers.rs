@@ -1,13 +1,17 @@
 //! Processes, the writers in them, and their threads.
 
+mod merge;
+
 use std::collections::BTreeSet;
 
 use foldhash::HashMap;
 use semver::Version;
 
-use super::digest::{CallFailure, FAILURES, Position, Retries, Writer};
-use super::line::LineSource;
+use self::merge::{keep_failures, take_over};
+use super::digest::{CallFailure, Position, Retries, Writer};
 use super::message::{self, Event, ProcessFact};
+use super::source::LineSource;
+use super::tasks::Tasks;
 use super::text;
 use super::trace::{self, Retry, Trace};
 
@@ -97,6 +101,8 @@ pub(super) struct Writers {
     /// Indices of writers by process and device.
     by_device: HashMap<(usize, Option<u32>), usize>,
     all: Vec<WriterState>,
+    /// Tasks in the labels of the lines.
+    pub(super) tasks: Tasks,
     devices: usize,
     /// Devices above the limit.
     pub(super) lost_devices: u64,
@@ -119,6 +125,9 @@ struct WriterState {
 impl Writers {
     /// Returns the length of the text before a known host name at the end of the line's host name.
     pub(super) fn glued_length(&self, source: &LineSource<'_>) -> Option<usize> {
+        if self.keys.contains_key(source.key) {
+            return Some(0);
+        }
         (0..source.host.len()).find(|start| {
             // The key borrows the host name, and a map with owned names cannot look it up. Few lines come
             // here.
@@ -126,16 +135,25 @@ impl Writers {
         })
     }
 
-    /// Returns the index of the line's thread, or `None` above the limit.
+    /// Returns the index of the line's thread, or `None` above the limit. `before` are the labels in front of
+    /// the line.
     pub(super) fn thread_index(
         &mut self,
         source: &LineSource<'_>,
         position: Position,
         message: &[u8],
+        before: &[u8],
     ) -> Option<usize> {
-        let index = match self.keys.get(source.key) {
+        let whole;
+        let key = if source.is_blanked {
+            whole = [source.host, b"\0", &source.pid.to_le_bytes(), source.key].concat();
+            &whole
+        } else {
+            source.key
+        };
+        let index = match self.keys.get(key) {
             Some(index) => *index,
-            None => self.add_writer(source, position)?,
+            None => self.add_writer(source, position, key, before)?,
         };
         self.note_line(index, position, message);
         Some(index)
@@ -158,7 +176,13 @@ impl Writers {
         self.all[self.threads[thread].writer].writer.progress = Some(position);
     }
 
-    fn add_writer(&mut self, source: &LineSource<'_>, position: Position) -> Option<usize> {
+    fn add_writer(
+        &mut self,
+        source: &LineSource<'_>,
+        position: Position,
+        key: &[u8],
+        before: &[u8],
+    ) -> Option<usize> {
         let name = (Box::from(source.host), source.pid);
         let process = self.processes_by_name.get(&name).copied();
         let writer = process.and_then(|process| self.by_device.get(&(process, source.device)).copied());
@@ -197,8 +221,18 @@ impl Writers {
             self.forgotten += 1;
         }
         self.threads.push(Thread { writer, current: None, lines: 0 });
-        self.keys.insert(source.key.into(), self.threads.len() - 1);
+        self.keys.insert(key.into(), self.threads.len() - 1);
+        self.tasks.note_label(before, writer, self.all[writer].process);
         Some(self.threads.len() - 1)
+    }
+
+    /// Returns the only communicator of the writer of a thread, by the thread's unique number.
+    pub(super) fn only_membership(&self, number: u64) -> Option<Membership> {
+        let index = usize::try_from(number.checked_sub(self.number_of_thread(0))?).ok()?;
+        match self.all[self.threads.get(index)?.writer].memberships[..] {
+            [only] => Some(only),
+            _ => None,
+        }
     }
 
     /// Returns a thread.
@@ -206,11 +240,15 @@ impl Writers {
         self.threads[thread]
     }
 
+    /// Returns the unique number of a thread. Indices are used again after a reset of the threads.
+    pub(super) fn number_of_thread(&self, thread: usize) -> u64 {
+        self.forgotten * THREADS as u64 + thread as u64
+    }
+
     /// Returns the last line of a thread, at this position.
     pub(super) fn last_line(&self, thread: usize, position: Position) -> ThreadLine {
-        // Indices are used again after a reset of the threads.
-        let id = self.forgotten * THREADS as u64 + thread as u64;
-        ThreadLine { thread: id, number: self.threads[thread].lines, position }
+        let number = self.threads[thread].lines;
+        ThreadLine { thread: self.number_of_thread(thread), number, position }
     }
 
     /// Returns the index of the process of a thread.
@@ -393,7 +431,7 @@ impl Writers {
     /// lines count as its rank's.
     pub(super) fn into_writers(self, ranks: impl Fn(usize) -> u32) -> (Vec<Writer>, Vec<usize>) {
         let Self { mut processes, mut all, .. } = self;
-        for (index, WriterState { writer, process, memberships, last }) in all.iter_mut().enumerate() {
+        for (index, WriterState { writer, process, memberships, last, .. }) in all.iter_mut().enumerate() {
             writer.last_text = text::shorten_message(last.trim_ascii());
             // The largest communicator, of several the first one.
             let largest = memberships.iter().rev().max_by_key(|membership| ranks(membership.communicator));
@@ -429,42 +467,6 @@ impl Writers {
         let places = owners.into_iter().map(|owner| places[owner]).collect();
         (finished, places)
     }
-}
-
-/// Removes the last failures beyond [`FAILURES`], first failures of the start and of the end: they may be
-/// harmless.
-fn keep_failures(failures: &mut Vec<CallFailure>) {
-    while failures.len() > FAILURES {
-        let may_be_harmless = |each: &CallFailure| each.is_of_start || each.is_of_end;
-        let index = failures.iter().rposition(may_be_harmless).unwrap_or(failures.len() - 1);
-        failures.remove(index);
-    }
-}
-
-/// Adds the lines of a thread without rank to the writer of its process.
-fn take_over(writer: &mut Writer, other: Writer) {
-    if other.last > writer.last {
-        (writer.last, writer.last_text) = (other.last, other.last_text);
-    }
-    writer.first = writer.first.min(other.first);
-    writer.operation_failed |= other.operation_failed;
-    writer.failures.extend(other.failures);
-    writer.failures.sort_by_key(|failure| failure.first);
-    keep_failures(&mut writer.failures);
-    writer.retries = match (writer.retries.take(), other.retries) {
-        (Some(one), Some(two)) => {
-            let (earlier, later) = if one.last <= two.last { (one, two) } else { (two, one) };
-            Some(Retries {
-                count: earlier.count + later.count,
-                attempt: earlier.attempt.max(later.attempt),
-                attempts: later.attempts.or(earlier.attempts),
-                peer: later.peer.or(earlier.peer),
-                first: earlier.first.min(later.first),
-                ..later
-            })
-        }
-        (one, two) => one.or(two),
-    };
 }
 
 impl ProcessFacts {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use foldhash::HashMap;
 
-use super::super::digest::Communicator;
+use super::super::digest::{Communicator, Connection, Transport, Writer};
 
 /// The identity of a communicator across its ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -31,5 +31,42 @@ pub(super) struct CommunicatorState {
     pub(super) digest: Communicator,
     /// Members with a line about their rank and the size, if the communicator has no commId.
     pub(super) named: BTreeSet<u32>,
+    /// Ranks with their writers, by lines about connections before the communicator is known.
+    pub(super) claims: BTreeSet<(u32, usize)>,
     pub(super) pairs: HashMap<(u32, u32), PairChannels>,
+}
+
+impl CommunicatorState {
+    /// Returns the communicator with its connections. `places` has the final index of each writer.
+    pub(super) fn into_digest(
+        self,
+        transports: &[Transport],
+        places: &[usize],
+        writers: &[Writer],
+    ) -> Communicator {
+        let Self { mut digest, pairs, claims, .. } = self;
+        let name = |place: usize| writers.get(place).map(|writer| (&writer.host, writer.pid, writer.device));
+        for member in digest.members.values_mut() {
+            member.writer = places[member.writer];
+        }
+        for (rank, writer) in claims {
+            let (Some(member), place) = (digest.members.get_mut(&rank), places[writer]) else { continue };
+            if member.writer != place {
+                digest.shared_ranks.insert(rank);
+                // The order of the lines does not matter.
+                member.writer = std::cmp::min_by_key(member.writer, place, |place| name(*place));
+            }
+        }
+        for (pair, PairChannels { transports: used, seen }) in pairs {
+            for (rank, channels) in [(pair.0, seen[0] | seen[1]), (pair.1, seen[2] | seen[3])] {
+                if let Some(member) = digest.members.get_mut(&rank).filter(|_| channels != 0) {
+                    member.logs_connections = true;
+                }
+            }
+            let transport = |index: u16| transports[usize::from(index)].clone();
+            let used = used.into_iter().map(|(index, channels)| (transport(index), channels.count_ones()));
+            digest.connections.insert(pair, Connection { transports: used.collect() });
+        }
+        digest
+    }
 }

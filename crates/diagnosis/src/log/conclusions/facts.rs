@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::job::{Job, count, ranks_in_words};
 use super::ranks::format_cuda_version;
 use super::startup::Start;
-use super::transport::{MATRIX, Ways};
+use super::transport::{MATRIX, Ways, describe_size};
 use crate::examination::{Body, Section};
 use crate::log::digest::{Communicator, Digest};
 
@@ -80,7 +80,11 @@ fn summarize_job(job: &Job<'_>) -> Vec<(String, String)> {
     let versions = job.group_writers(|writer| {
         Some(format!("{}{}", writer.nccl.as_ref()?, writer.nccl_build.as_deref().unwrap_or("")))
     });
-    facts.push(("NCCL", join(versions.into_keys().collect())));
+    let mut versions: Vec<String> = versions.into_keys().collect();
+    if versions.is_empty() {
+        versions.extend(job.digest.versions.iter().map(ToString::to_string));
+    }
+    facts.push(("NCCL", join(versions)));
     facts.push((
         "aws-ofi-nccl",
         join(
@@ -108,8 +112,10 @@ fn summarize_job(job: &Job<'_>) -> Vec<(String, String)> {
         join(job.group_writers(|writer| writer.bootstrap.clone()).into_keys().take(4).collect()),
     ));
     if let Some(main) = job.main {
-        let hosts = super::paths::hosts_of_members(job, main);
-        facts.push(("ranks", format!("{} in the log of {}", main.members.len(), main.ranks)));
+        let mut hosts = super::paths::hosts_of_members(job, main);
+        let of_head = job.head_of(main).into_iter().flatten();
+        hosts.extend(of_head.filter_map(|(&rank, _)| job.host_of_rank(main, rank)));
+        facts.push(("ranks", format!("{} in the log of {}", main.members.len(), describe_size(main))));
         let nodes = main
             .nodes
             .map(|nodes| format!("; {} for NCCL", count(nodes as usize, "node")))
@@ -185,14 +191,23 @@ fn rank_rows(job: &Job<'_>) -> Vec<Vec<String>> {
         vec![
             rank.to_string(),
             text(writer.map(|writer| writer.host.clone())),
-            text(writer.map(|writer| writer.pid.to_string())),
+            text(writer.filter(|writer| writer.has_pid()).map(|writer| writer.pid.to_string())),
             gpu,
             text(writer.and_then(|writer| writer.nccl.as_ref().map(ToString::to_string))),
             text(writer.and_then(|writer| writer.network.clone())),
             state.to_owned(),
         ]
     };
-    main.members.iter().map(row).collect()
+    let silent = job.head_of(main).into_iter().flatten();
+    let silent = silent.filter(|(rank, _)| !main.members.contains_key(rank)).map(|(rank, process)| {
+        let mut row = vec![rank.to_string(), process.host.clone(), process.pid.to_string()];
+        row.resize(6, String::new());
+        row.push("not in the log".to_owned());
+        row
+    });
+    let mut rows: Vec<Vec<String>> = main.members.iter().map(row).chain(silent).collect();
+    rows.sort_by_key(|row| row.first().and_then(|rank| rank.parse::<u32>().ok()));
+    rows
 }
 
 fn communicator_row(communicator: &Communicator) -> Vec<String> {
@@ -200,7 +215,7 @@ fn communicator_row(communicator: &Communicator) -> Vec<String> {
     vec![
         if communicator.id.is_empty() { "without an id".to_owned() } else { communicator.id.clone() },
         communicator.made_by.clone(),
-        format!("{} of {}", communicator.members.len(), communicator.ranks),
+        format!("{} of {}", communicator.members.len(), describe_size(communicator)),
         number(communicator.nodes),
         number(communicator.channels),
         communicator.connections.len().to_string(),
@@ -210,7 +225,8 @@ fn communicator_row(communicator: &Communicator) -> Vec<String> {
 fn variable_rows(job: &Job<'_>) -> Vec<Vec<String>> {
     let row = |variable: &crate::log::digest::VariableSeen| {
         let ranks = job.ranks_of_writers(job.of_same_processes(&variable.writers));
-        let all = job.main.is_some_and(|main| ranks.len() == main.members.len());
+        let is_whole = |main: &Communicator| ranks.len() == main.ranks as usize && !main.is_size_guessed;
+        let all = job.main.is_some_and(is_whole);
         let ranks = match &ranks[..] {
             [] => String::new(),
             _ if all => "all".to_owned(),

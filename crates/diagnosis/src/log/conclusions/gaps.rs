@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 
-use super::hits::Placed;
 use super::job::{self, Job, count, ranks_in_words};
 use super::jobs;
 use super::transport::{Way, Ways};
+use crate::finding::Finding;
 use crate::knowledge::texts::compose_finding;
 use crate::log::digest::{Communicator, Digest, Member, VariableSeen};
 
@@ -65,7 +65,13 @@ pub(super) fn find_gaps_beside_communicators(job: &Job<'_>) -> Vec<String> {
     });
     let unfinished = describe_unfinished_tests(job);
     let unjoined = describe_unjoined_hosts(job.digest);
-    let others = [unfinished, unjoined, describe_empty_files(job), describe_aborted_communicators(job)];
+    let others = [
+        unfinished,
+        unjoined,
+        describe_empty_files(job),
+        describe_aborted_communicators(job),
+        describe_left_out_lines(job),
+    ];
     stranger.into_iter().chain(others.into_iter().flatten()).collect()
 }
 
@@ -116,10 +122,10 @@ fn describe_missing_end(job: &Job<'_>, ways: &Ways<'_>) -> Option<String> {
 }
 
 /// Returns advice about a log of NCCL alone without an end, as the files of NCCL_DEBUG_FILE.
-pub(super) fn find_unseen_end(job: &Job<'_>) -> Option<Placed> {
+pub(super) fn find_unseen_end(job: &Job<'_>) -> Option<Finding> {
     let main = job.main.filter(|main| !job.digest.has_program_lines && !has_end(job, main))?;
     let values: [(&str, &dyn Display); 1] = [("communicator", &job::describe_communicator(&main.id))];
-    Some(Placed::without_line(compose_finding("end-not-shown", &values)))
+    Some(compose_finding("end-not-shown", &values))
 }
 
 /// Returns true if all members ended the communicator, or all runs of nccl-tests ended.
@@ -127,6 +133,66 @@ fn has_end(job: &Job<'_>, communicator: &Communicator) -> bool {
     let (begun, ended) = count_tests(job);
     let is_ended = |member: &Member| member.destroyed || member.aborted;
     ended > 0 && ended >= begun || communicator.members.values().all(is_ended)
+}
+
+/// Describes a communicator without a number of ranks in the log.
+pub(super) fn describe_unknown_size(communicator: &Communicator, proven: &str) -> Vec<String> {
+    let members: Vec<u32> = communicator.members.keys().copied().collect();
+    let size = format!(
+        "no line has the number of ranks: there are at least {} ranks, and the log has lines of {}; {proven}",
+        communicator.ranks,
+        ranks_in_words(&members)
+    );
+    let shared: Vec<u32> = communicator.shared_ranks.iter().copied().collect();
+    let shared = (!shared.is_empty()).then(|| {
+        format!(
+            "several processes have connections as {}: the log has several communicators, and does not tell \
+             them apart",
+            ranks_in_words(&shared)
+        )
+    });
+    [Some(size), shared].into_iter().flatten().collect()
+}
+
+/// Describes host names and process ids that the lines do not have. Also returns true if lines of several
+/// ranks cannot be told apart.
+pub(super) fn describe_blanked_names(job: &Job<'_>) -> Option<(String, bool)> {
+    let all = || job.digest.communicators.iter().flat_map(|each| each.members.values());
+    let writers: BTreeSet<usize> = all().map(|member| member.writer).collect();
+    let of_members = writers.iter().filter_map(|&index| job.writer(index));
+    let writers: Vec<_> =
+        if writers.is_empty() { job.digest.writers.iter().collect() } else { of_members.collect() };
+    let (hosts, pids) =
+        (writers.iter().any(|each| !each.names_host()), writers.iter().any(|each| !each.has_pid()));
+    let names = match (hosts, pids) {
+        (true, true) => "host names and process ids",
+        (true, false) => "host names",
+        (false, true) => "process ids",
+        (false, false) => return None,
+    };
+    let is_shared = |communicator: &Communicator| {
+        let mut seen = BTreeSet::new();
+        let mut members = communicator.members.values().map(|member| member.writer);
+        members
+            .any(|index| job.writer(index).is_some_and(|writer| writer.is_blanked()) && !seen.insert(index))
+    };
+    let is_ambiguous = job.digest.communicators.iter().any(is_shared);
+    let meaning = match (is_ambiguous, hosts) {
+        (true, _) => "ranks of different hosts cannot be told apart",
+        (false, true) => "which ranks share a host is not known",
+        (false, false) => "each device of a host is taken for a process",
+    };
+    Some((format!("the {names} are blanked or missing: {meaning}"), is_ambiguous))
+}
+
+/// Describes lines that Ray left out. It takes lines of several processes for one, apart from their numbers.
+pub(super) fn describe_left_out_lines(job: &Job<'_>) -> Option<String> {
+    (job.digest.repeated > 0).then(|| {
+        format!(
+            "Ray dropped {} of other processes: run with RAY_DEDUP_LOGS=0",
+            count(usize::try_from(job.digest.repeated).unwrap_or(usize::MAX), "repeated line")
+        )
+    })
 }
 
 /// Describes empty files among the files of ranks. Launchers write a second file for each rank, often an
@@ -175,9 +241,13 @@ pub(super) fn ranks_without_beginning(communicator: &Communicator) -> Vec<u32> {
 
 fn describe_starting_ranks(ways: &Ways<'_>) -> Option<String> {
     let members = ways.communicator.members.iter();
-    let open = members.filter(|(_, member)| !ways.communicator.has_completed(member));
-    let open: Vec<u32> = open.map(|(&rank, _)| rank).collect();
-    (!open.is_empty()).then(|| format!("{} did not finish the start", ranks_in_words(&open)))
+    let open: Vec<_> = members.filter(|(_, member)| !ways.communicator.has_completed(member)).collect();
+    let ranks: Vec<u32> = open.iter().map(|(rank, _)| **rank).collect();
+    let is_started = open.iter().any(|(_, member)| member.started);
+    (!open.is_empty()).then(|| match is_started {
+        true => format!("{} did not finish the start", ranks_in_words(&ranks)),
+        false => format!("the log does not show that {} finished the start", ranks_in_words(&ranks)),
+    })
 }
 
 /// Describes ranks with a start completed according to their later lines.
@@ -199,7 +269,7 @@ fn describe_lost_completion(ways: &Ways<'_>) -> Option<String> {
 /// of their host have. Rank 0 writes more lines than other ranks, and each variable set only on some ranks
 /// adds a line.
 pub(super) fn lacks_lines_of_start(job: &Job<'_>, communicator: &Communicator) -> bool {
-    if !ranks_without_beginning(communicator).is_empty() {
+    if !ranks_without_beginning(communicator).is_empty() || job.digest.repeated > 0 {
         return true;
     }
     let mut by_host: BTreeMap<&str, Vec<u64>> = BTreeMap::new();

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::finding::Evidence;
-use crate::log::digest::{Communicator, Digest, Example, Position, Writer};
+use crate::log::digest::{Communicator, Digest, Example, Position, RankProcess, Writer};
 pub(super) use crate::words::{counted as count, ranks_in_words};
 
 /// Largest number of examined groups of processes.
@@ -54,7 +54,7 @@ impl<'a> Job<'a> {
     pub(super) fn processes_without_communicator(&self) -> BTreeSet<(&'a str, u64)> {
         let members = self.digest.communicators.iter().flat_map(|each| each.members.values());
         let joined: BTreeSet<_> = members.filter_map(|member| self.process_of(member.writer)).collect();
-        let loaded = self.digest.writers.iter().filter(|writer| writer.nccl.is_some());
+        let loaded = self.digest.writers.iter().filter(|writer| writer.nccl.is_some() && writer.has_pid());
         let loaded = loaded.map(|writer| (writer.host.as_str(), writer.pid));
         loaded.filter(|process| !joined.contains(process)).collect()
     }
@@ -63,18 +63,31 @@ impl<'a> Job<'a> {
         self.digest.writers.get(index)
     }
 
-    /// Returns the host of a rank of a communicator.
+    /// Returns the host of a rank of a communicator, also by the head of nccl-tests, unless it is blanked.
     pub(super) fn host_of_rank(&self, communicator: &Communicator, rank: u32) -> Option<&'a str> {
-        let member = communicator.members.get(&rank)?;
-        self.writer(member.writer).map(|writer| writer.host.as_str())
+        let member = communicator.members.get(&rank).and_then(|member| self.writer(member.writer));
+        let host = || Some(self.head_of(communicator)?.get(&rank)?.host.as_str());
+        member.filter(|writer| writer.names_host()).map(|writer| writer.host.as_str()).or_else(host)
     }
 
-    /// Returns the ranks of these writers in the largest communicator, ascending.
+    /// Returns the head of nccl-tests, for the communicator of all its ranks.
+    pub(super) fn head_of(&self, communicator: &Communicator) -> Option<&'a BTreeMap<u32, RankProcess>> {
+        let ranks = self.digest.head.last_key_value().map(|(&rank, _)| rank + 1);
+        (ranks == Some(communicator.ranks)).then_some(&self.digest.head)
+    }
+
+    /// Returns the ranks of these writers in the largest communicator, ascending. Lines of several ranks with
+    /// blanked names have one writer.
     pub(super) fn ranks_of_writers(&self, writers: impl IntoIterator<Item = usize>) -> Vec<u32> {
-        let ranks: BTreeSet<u32> = writers
-            .into_iter()
-            .filter_map(|index| self.writer(index).and_then(|writer| writer.rank))
-            .collect();
+        let mut ranks: BTreeSet<u32> = BTreeSet::new();
+        for index in writers {
+            let Some(writer) = self.writer(index) else { continue };
+            ranks.extend(writer.rank);
+            if writer.is_blanked() {
+                let members = self.main.iter().flat_map(|main| &main.members);
+                ranks.extend(members.filter(|(_, member)| member.writer == index).map(|(&rank, _)| rank));
+            }
+        }
         ranks.into_iter().collect()
     }
 
@@ -101,11 +114,10 @@ impl<'a> Job<'a> {
 
     /// Returns the hosts of these writers.
     pub(super) fn hosts_of_writers(&self, writers: impl IntoIterator<Item = usize>) -> Vec<String> {
-        let hosts: BTreeSet<&str> = writers
-            .into_iter()
-            .filter_map(|index| self.writer(index).map(|writer| writer.host.as_str()))
-            .collect();
-        hosts.into_iter().filter(|host| !host.is_empty()).map(str::to_owned).collect()
+        let named =
+            writers.into_iter().filter_map(|index| self.writer(index)).filter(|writer| writer.names_host());
+        let hosts: BTreeSet<&str> = named.map(|writer| writer.host.as_str()).collect();
+        hosts.into_iter().map(str::to_owned).collect()
     }
 
     /// Returns the name of an input.
@@ -120,12 +132,16 @@ impl<'a> Job<'a> {
         writer: Option<usize>,
         text: impl Into<String>,
     ) -> Evidence {
+        let rank = match &self.ranks_of_writers(writer)[..] {
+            [rank] => Some(*rank),
+            _ => None,
+        };
         let writer = writer.and_then(|index| self.writer(index));
         Evidence {
             place: self.input_name(position),
             line: (position.line > 0).then_some(position.line),
-            rank: writer.and_then(|writer| writer.rank),
-            host: writer.map(|writer| writer.host.clone()).filter(|host| !host.is_empty()),
+            rank,
+            host: writer.filter(|writer| writer.names_host()).map(|writer| writer.host.clone()),
             text: text.into(),
         }
     }

@@ -118,7 +118,7 @@ impl<'a> JobProcesses<'a> {
             own.hosts.insert(host);
             let span = writer.first.line..writer.last.line;
             own.lines.entry(writer.first.input).and_modify(|lines| widen(lines, &span)).or_insert(span);
-            if let Some(bus) = member.bus_id.as_deref() {
+            if let Some(bus) = member.bus_id.as_deref().filter(|_| writer.names_host()) {
                 own.gpus.entry((host, bus)).or_default().insert(writer.pid);
             }
         }
@@ -370,19 +370,29 @@ impl Owners {
             Some(VariableSeen { writers: own, first, ..variable.clone() })
         };
         Digest {
-            inputs: digest.inputs.clone(),
             communicators: digest.communicators.iter().filter_map(communicator).collect(),
             variables: digest.variables.iter().filter_map(variable).collect(),
             hits: digest.hits.iter().filter_map(hit).collect(),
             unknown: digest.unknown.iter().filter_map(unknown).collect(),
             diagnostics: digest.diagnostics.iter().filter(|line| is_here(&line.position)).cloned().collect(),
             watchdog: digest.watchdog.iter().filter(|report| is_here(&report.position)).cloned().collect(),
-            has_program_lines: digest.has_program_lines,
-            versions: digest.versions.clone(),
-            limits: digest.limits.clone(),
-            paths: digest.paths.clone(),
             writers,
+            ..copy_common_facts(digest)
         }
+    }
+}
+
+/// Returns the facts of a digest that are of each of its jobs.
+fn copy_common_facts(digest: &Digest) -> Digest {
+    Digest {
+        inputs: digest.inputs.clone(),
+        has_program_lines: digest.has_program_lines,
+        versions: digest.versions.clone(),
+        limits: digest.limits.clone(),
+        paths: digest.paths.clone(),
+        head: digest.head.clone(),
+        repeated: digest.repeated,
+        ..Digest::default()
     }
 }
 

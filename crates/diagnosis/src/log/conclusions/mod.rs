@@ -123,12 +123,14 @@ fn of_job(digest: &Digest, rules: &Rules) -> Examination {
     paths::find_transport_problems(&job, rules, ways.as_ref(), &mut found);
     others.iter().for_each(|ways| paths::of_group(&job, ways, &mut found));
     found.extend(startup::find_slow_start(&job).map(Placed::without_line));
-    found.extend(gaps::find_unseen_end(&job));
     let variables = variables::find_harmful_variables(&job, &found);
     found.extend(variables);
     let mut examination = Examination::new("log");
     examination.findings = order::order_findings(&job, found);
     prove_transport(&job, ways.as_ref(), &others, &mut examination);
+    if !examination.proof.is_empty() {
+        examination.findings.extend(gaps::find_unseen_end(&job));
+    }
     if more > 0 {
         let text = format!(
             "{more} further groups of processes were not examined: pass a separate log for each group"
@@ -157,8 +159,11 @@ fn prove_transport(
         unseen.push(format!("{part}{}: {problem}", input.name));
     }
     unseen.extend(job.digest.limits.iter().cloned());
+    let (blanked, is_ambiguous) = gaps::describe_blanked_names(job).unzip();
+    let is_ambiguous = is_ambiguous.unwrap_or_default();
     let Some(ways) = ways else {
         unseen.push(gaps::describe_missing_communicator(job).to_owned());
+        unseen.extend(blanked.into_iter().chain(gaps::describe_left_out_lines(job)));
         return;
     };
     let (mut proof, mut gaps) = (Told::default(), Told::default());
@@ -171,6 +176,8 @@ fn prove_transport(
     }
     let (proof, mut gaps) = (proof.into_sentences(others.is_empty()), gaps.into_sentences(others.is_empty()));
     gaps.extend(gaps::find_gaps_beside_communicators(job));
+    let (ambiguous, open) = if is_ambiguous { (blanked, None) } else { (None, blanked) };
+    gaps.splice(0..0, ambiguous);
     match gaps.is_empty() {
         true => examination.proof = proof,
         false => {
@@ -178,6 +185,7 @@ fn prove_transport(
             unseen.extend(gaps.into_iter().chain(proof));
         }
     }
+    unseen.extend(open);
 }
 
 /// Sentences, each with its communicators.
@@ -210,14 +218,17 @@ fn prove_communicator(job: &Job<'_>, ways: &Ways<'_>) -> Result<Vec<String>, Vec
     if communicator.ranks == 1 {
         return Err(vec!["a single rank has no transport to prove: run at least 2 ranks".to_owned()]);
     }
+    let sentences = ways.describe_ways();
+    let proven = match &sentences[..] {
+        [] => "no connection is proven".to_owned(),
+        some => format!("proven is only: {}", some.join("; ")),
+    };
+    if communicator.is_size_guessed {
+        return Err(gaps::describe_unknown_size(communicator, &proven));
+    }
     let absent: Vec<u32> =
         (0..communicator.ranks).filter(|rank| !communicator.members.contains_key(rank)).collect();
-    let sentences = ways.describe_ways();
     if !absent.is_empty() {
-        let proven = match &sentences[..] {
-            [] => "no connection is proven".to_owned(),
-            some => format!("proven is only: {}", some.join("; ")),
-        };
         return Err(vec![format!("the logs of {} are not here; {proven}", ranks_in_words(&absent))]);
     }
     let mut gaps = gaps::find_gaps(job, ways);

@@ -51,11 +51,16 @@ fn lacks_need(job: &Job<'_>, need: &str) -> bool {
     let all = &job.digest.communicators;
     match need {
         "several-nodes" => groups.iter().all(|group| has_one_node(job, group)),
-        "many-ranks" => groups.iter().all(|group| group.ranks <= 80),
+        "many-ranks" => groups.iter().all(|group| group.ranks <= 80 && !group.is_size_guessed),
         "one-gpu-per-host" => groups.iter().any(|group| has_host_of_several(job, group)),
         "nvls" => all.iter().all(|each| each.ranks == 1 || each.nvls_channels == Some(0)),
         // The following properties can be in the log of an absent rank.
-        _ if groups.iter().any(|group| group.members.len() != group.ranks as usize) => false,
+        _ if groups
+            .iter()
+            .any(|group| group.members.len() != group.ranks as usize || group.is_size_guessed) =>
+        {
+            false
+        }
         "one-rank" => all.iter().all(|each| each.ranks > 1),
         "split" => all.iter().all(|each| !each.made_by.is_empty() && !each.made_by.contains("Split")),
         variable => {

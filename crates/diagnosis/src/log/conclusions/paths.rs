@@ -212,7 +212,10 @@ impl Usage {
             Some(1) => Self::OneNode,
             Some(_) => Self::Tcp,
             // Old versions do not write the number of nodes.
-            None if main.members.len() == main.ranks as usize && hosts_of_members(job, main).len() == 1 => {
+            None if main.members.len() == main.ranks as usize
+                && !main.is_size_guessed
+                && hosts_of_members(job, main).len() == 1 =>
+            {
                 Self::OneNode
             }
             None => Self::NotShown,

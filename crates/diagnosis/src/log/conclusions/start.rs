@@ -32,7 +32,12 @@ pub(super) fn find_incomplete_start(job: &Job<'_>, found: &[Placed]) -> Option<P
     let writers: Vec<usize> = writers.collect();
     let absent: Vec<u32> =
         (0..communicator.ranks).filter(|rank| !communicator.members.contains_key(rank)).collect();
-    let id = match (has_failed(job, communicator, found) || goes_on(job, &writers), &absent[..], &done[..]) {
+    let is_failure = has_failed(job, communicator, found) || goes_on(job, &writers);
+    if !is_failure && job.digest.repeated > 0 {
+        // The lines about the end of the start may be among those dropped by Ray.
+        return None;
+    }
+    let id = match (is_failure, &absent[..], &done[..]) {
         (true, [], []) => "start-never-complete",
         (true, [], _) => "start-never-complete/some",
         (true, [_], _) => "start-never-complete/absent-rank",

@@ -50,6 +50,7 @@ impl Start {
         });
         let present = u32::try_from(communicator.members.len()).unwrap_or(u32::MAX);
         let absent = communicator.ranks.saturating_sub(present);
+        let absent = if communicator.is_size_guessed { 0 } else { absent };
         Some(Self { total, phases, wait, late: late.unwrap_or_default(), absent })
     }
 

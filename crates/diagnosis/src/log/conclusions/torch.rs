@@ -114,7 +114,7 @@ impl ReportGroup<'_> {
 
     /// Returns all ranks of the group, if the log has them.
     fn member_ranks(&self, job: &Job<'_>) -> Option<Vec<u32>> {
-        let main = job.main.filter(|_| self.is_of_all())?;
+        let main = job.main.filter(|main| self.is_of_all() && !main.is_size_guessed)?;
         Some((0..main.ranks).collect())
     }
 }

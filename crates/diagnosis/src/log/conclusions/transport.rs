@@ -161,8 +161,8 @@ impl<'a> Ways<'a> {
 
     /// Returns sentences about the ways in the log.
     pub(super) fn describe_ways(&self) -> Vec<String> {
-        let ranks = self.communicator.ranks;
-        let all = self.possible_pairs();
+        let ranks = describe_size(self.communicator);
+        let all = if self.communicator.is_size_guessed { usize::MAX } else { self.possible_pairs() };
         let everywhere = match all {
             2 => "between the 2 ranks".to_owned(),
             _ => format!("between all {all} pairs of {ranks} ranks"),
@@ -194,7 +194,8 @@ impl<'a> Ways<'a> {
             members.chain(connected).collect::<BTreeSet<u32>>().into_iter().collect()
         };
         let all = self.communicator.ranks;
-        let ranks: Vec<u32> = if all as usize > MATRIX { of_log() } else { (0..all).collect() };
+        let is_cut = all as usize > MATRIX || self.communicator.is_size_guessed;
+        let ranks: Vec<u32> = if is_cut { of_log() } else { (0..all).collect() };
         (ranks.len() <= MATRIX).then_some(ranks)
     }
 
@@ -229,6 +230,12 @@ impl<'a> Ways<'a> {
             legend: legend.into_iter().collect(),
         })
     }
+}
+
+/// Returns the number of ranks: `8`, or `at least 8` if no line has it.
+pub(super) fn describe_size(communicator: &Communicator) -> String {
+    let least = if communicator.is_size_guessed { "at least " } else { "" };
+    format!("{least}{}", communicator.ranks)
 }
 
 /// Returns pairs of ranks with NVLink between their GPUs in the topology.

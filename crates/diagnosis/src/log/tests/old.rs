@@ -125,7 +125,7 @@ fn words_of_a_program_are_no_warning_and_an_error_with_a_version_is_read() {
 #[test]
 fn a_file_is_no_host_and_device_minus_one_is_none() {
     let found = digest("[0] init.cc:497 NCCL WARN Duplicate GPU detected\ninit.cc:497 NCCL WARN two\n");
-    assert!(found.writers.is_empty(), "{:?}", found.writers);
+    assert!(!found.writers.iter().any(crate::log::digest::Writer::names_host), "{:?}", found.writers);
     assert_eq!(found.unknown.len(), 2);
     let found = digest("vm:5:6 [-1] a.cc:5 NCCL WARN x\nvm:5:6 [1] NCCL INFO y\n");
     assert_eq!(found.writers.iter().map(|writer| writer.device).collect::<Vec<_>>(), [None, Some(1)]);
@@ -263,4 +263,12 @@ fn warnings_that_programs_quote_are_those_of_nccl() {
     // Another line of a program is not a line of NCCL.
     assert_eq!(hits(&format!("Last error:\nnone\n{closed}\n")), []);
     assert_eq!(hits(&format!("My Last error: {closed}\nLast NCCL warning(error): '\n")), []);
+}
+
+#[test]
+fn a_line_of_level_attn_is_a_warning() {
+    let text = "a:1:2 [0] init.cc:2900 (envConfigOverride) NCCL ATTN Unknown words about a setting\n";
+    let digest = digest(text.as_bytes());
+    assert_eq!((digest.unknown.len(), digest.inputs[0].nccl_lines), (1, 1), "{digest:?}");
+    assert_eq!(digest.unknown[0].examples[0].text, "Unknown words about a setting");
 }

@@ -212,7 +212,8 @@ fn a_communicator_without_an_id_has_no_empty_name() {
     let line = "c:300:300 [0] NCCL INFO Channel 00/0 : 1[1] -> 0[0] [send] via NET/IB/0/GDRDMA\n";
     let found = examine(&(text + line));
     assert_eq!(found.health(), Health::CannotTell, "{:?}", found.findings);
-    let says = "a communicator without an id: the logs of rank 0 are not here; proven is only: ";
+    let says = "a communicator without an id: no line has the number of ranks: there are at least 2 ranks, and \
+                the log has lines of rank 1; proven is only: ";
     assert!(found.unseen.iter().any(|line| line.starts_with(says)), "{:?}", found.unseen);
     let empty = |line: &&String| line.contains("communicator :") || line.contains("communicator  ");
     assert_eq!(found.unseen.iter().find(empty), None);
