@@ -19,6 +19,9 @@ pub(super) const SHORTEST: usize = SAMPLE + STEP - 1;
 /// Bits of a hash.
 const HASH_BITS: u32 = 17;
 
+/// Bits of a hash that select a bucket of samples.
+const BUCKET_BITS: u32 = 12;
+
 /// The bytes of a sample in a number.
 const MASK: u64 = (1 << (8 * SAMPLE)) - 1;
 
@@ -31,8 +34,10 @@ pub(super) struct Words {
     words: Vec<(Box<[u8]>, usize)>,
     /// Bits of the hashes of all samples.
     filter: Box<[u64; BLOCKS]>,
-    /// Samples in ascending order, each with its word and its position in the word.
+    /// Samples in the order of their hashes, each with its word and its position in the word.
     samples: Vec<(u64, usize, usize)>,
+    /// The first sample of each bucket, and the end of the last one.
+    buckets: Vec<usize>,
 }
 
 impl Words {
@@ -60,13 +65,15 @@ impl Words {
                 samples.push((sample_of_group(&word[position..position + SAMPLE]), index, position));
             }
         }
-        samples.sort_unstable();
+        samples.sort_unstable_by_key(|&(value, index, _)| (hash_of_sample(value), value, index));
+        let first_of = |bucket| samples.partition_point(|&(value, ..)| bucket_of_sample(value) < bucket);
+        let buckets = (0..=1 << BUCKET_BITS).map(first_of).collect();
         let mut filter = Box::new([0_u64; BLOCKS]);
         for &(value, ..) in &samples {
             let (block, bit) = place_in_filter(value);
             filter[block] |= bit;
         }
-        Self { words, filter, samples }
+        Self { words, filter, samples, buckets }
     }
 
     /// Calls a function with the owner of every word in the line, possibly several times for a repeated word.
@@ -90,8 +97,9 @@ impl Words {
     /// Compares the words with this sample with the line around it.
     #[cold]
     fn confirm_words(&self, line: &[u8], value: u64, at: usize, found: &mut impl FnMut(usize)) {
-        let first = self.samples.partition_point(|&(other, ..)| other < value);
-        for &(_, index, position) in self.samples[first..].iter().take_while(|&&(other, ..)| other == value) {
+        let bucket = bucket_of_sample(value);
+        let samples = &self.samples[self.buckets[bucket]..self.buckets[bucket + 1]];
+        for &(_, index, position) in samples.iter().filter(|&&(other, ..)| other == value) {
             let (word, owner) = &self.words[index];
             if at.checked_sub(position).is_some_and(|start| line[start..].starts_with(word)) {
                 found(*owner);
@@ -111,10 +119,18 @@ fn sample_of_group(group: &[u8]) -> u64 {
     group.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
 }
 
+fn hash_of_sample(value: u64) -> u64 {
+    value.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - HASH_BITS)
+}
+
 /// Returns the block and bit of a sample in the filter.
 fn place_in_filter(value: u64) -> (usize, u64) {
-    let hash = value.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - HASH_BITS);
+    let hash = hash_of_sample(value);
     ((hash >> 6) as usize, 1 << (hash & 63))
+}
+
+fn bucket_of_sample(value: u64) -> usize {
+    (hash_of_sample(value) >> (HASH_BITS - BUCKET_BITS)) as usize
 }
 
 #[cfg(test)]

@@ -74,7 +74,7 @@ pub(super) fn parse_channel(rest: &[u8]) -> Option<ChannelLine<'_>> {
     };
     let rest = rest.strip_prefix(b"via ")?;
     // RCCL: `via P2P/IPC comm 0xf37f2e0 nRanks 08`.
-    let comm = memchr::memchr(b' ', rest).and_then(|_| memchr::memmem::find(rest, b" comm 0x"));
+    let comm = memchr::memchr_iter(b' ', rest).find(|&space| rest[space..].starts_with(b" comm 0x"));
     let (rest, ranks) = match comm {
         Some(end) => (&rest[..end], ranks_at_end(&rest[end..])),
         None => (rest, None),

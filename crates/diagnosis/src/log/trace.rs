@@ -41,7 +41,8 @@ pub(super) fn parse_trace(message: &[u8]) -> Option<Trace<'_>> {
 /// Reads `connect to 192.0.2.1<5> returned Connection refused, retrying (1/34) after sleep for 100 msec`,
 /// before 2.27 without address, and before 2.24 `Call to connect returned Connection refused, retrying`.
 pub(super) fn parse_retry(message: &[u8]) -> Option<Retry<'_>> {
-    let end = memmem::find(message, b", retrying")?;
+    let end =
+        memchr::memchr_iter(b',', message).find(|&comma| message[comma..].starts_with(b", retrying"))?;
     let start = memmem::find(&message[..end], b"connect ")?;
     let rest = &message[start + 8..end];
     let (peer, rest) = match rest.strip_prefix(b"to ") {
