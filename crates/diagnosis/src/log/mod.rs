@@ -1,5 +1,6 @@
 //! Reader of NCCL's log, and conclusions from it.
 
+mod answers;
 mod blank;
 mod channel;
 mod clean;
@@ -12,6 +13,7 @@ mod fold;
 mod format;
 #[doc(hidden)]
 pub mod fuzz;
+mod headers;
 mod input;
 mod label;
 mod line;

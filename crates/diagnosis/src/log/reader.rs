@@ -1,17 +1,20 @@
 //! The reader of logs.
 
+mod finish;
+
 use std::collections::BTreeMap;
 use std::io::Read;
 
 use memchr::memmem;
 use semver::Version;
 
-use super::blank;
+use super::answers::{Answers, MessageKind, is_never_kept, is_of_communicator};
 use super::channel::{ChannelLine, RankChannel};
 use super::clean::Cleaner;
 use super::communicators::Communicators;
 use super::deferred::Deferred;
-use super::digest::{Digest, Input, Position, Writer};
+use super::digest::{Input, Position};
+use super::headers::{Headers, INFO, KnownWriter};
 use super::input;
 use super::label;
 use super::line::{LinePart, LineParts, Splitter};
@@ -33,9 +36,11 @@ pub struct Reader<'a> {
     rules: &'a Rules,
     splitter: Splitter,
     inputs: Vec<Input>,
+    headers: Headers,
     writers: Writers,
     communicators: Communicators,
     messages: Messages,
+    answers: Answers<'a>,
     /// Versions on lines without writer, with their builds.
     versions: BTreeMap<Version, String>,
     paths: Paths,
@@ -62,9 +67,11 @@ impl<'a> Reader<'a> {
             rules,
             splitter: Splitter::new(),
             inputs: Vec::new(),
+            headers: Headers::default(),
             writers: Writers::default(),
             communicators: Communicators::default(),
             messages: Messages::default(),
+            answers: Answers::default(),
             versions: BTreeMap::new(),
             paths: Paths::default(),
             quotes: Quotes::default(),
@@ -106,43 +113,16 @@ impl<'a> Reader<'a> {
         });
     }
 
-    /// Returns the digest of all input.
-    pub fn finish(mut self) -> Digest {
-        for number in self.deferred.threads() {
-            let only = self.writers.only_membership(number);
-            if let Some(only) = only.filter(|only| self.communicators.is_without_start(*only)) {
-                self.learn_deferred(number, only);
-            }
-        }
-        let limits = self.describe_limits();
-        let communicators = &self.communicators;
-        let tasks = std::mem::take(&mut self.writers.tasks);
-        let (mut writers, places) =
-            self.writers.into_writers(|communicator| communicators.number_of_ranks(communicator));
-        give_version(&mut writers, &self.versions);
-        let tasks = tasks.compare_ranks(&writers, &places, self.messages.has_other_tasks);
-        let mut digest = Digest {
-            inputs: self.inputs,
-            communicators: self.communicators.into_communicators(&places, &writers),
-            writers,
-            versions: self.versions.into_keys().collect(),
-            paths: self.paths.into_paths(),
-            repeated: self.repeated,
-            limits,
-            has_program_lines: self.has_program_lines,
-            ..Digest::default()
-        };
-        self.messages.move_into_digest(&places, tasks, &mut digest);
-        blank::forget_torn_lines(&mut digest);
-        self.sizes.move_into_digest(&mut digest);
-        digest
-    }
-
     /// Reads a line, and returns true if NCCL wrote it.
     fn read_line(&mut self, line: &[u8], position: Position) -> bool {
         let (line, repeated) = label::cut_repetition(line);
         self.repeated += repeated;
-        if self.splitter.find_level(line, 0).is_none() {
+        let again = self.headers.of_same_length(line);
+        let first = match again {
+            Some((nccl, _)) => Some((nccl, Level::Info, nccl + INFO.len())),
+            None => self.splitter.find_level(line, 0),
+        };
+        let Some((nccl, level, message)) = first else {
             return match self.splitter.without_mark(line) {
                 LinePart::Version(text) => {
                     self.note_version(text);
@@ -155,6 +135,33 @@ impl<'a> Reader<'a> {
                     false
                 }
             };
+        };
+        let header = &line[..nccl];
+        let rest = line[message..].trim_ascii();
+        // A kept message has no other line in it.
+        let answer = if level == Level::Info { self.known_answer(rest) } else { None };
+        let is_single =
+            level == Level::Info && (answer.is_some() || self.splitter.find_level(line, message).is_none());
+        let known = match again {
+            _ if !is_single => None,
+            Some((_, known)) => Some(known),
+            None => self.headers.kept_writer(header),
+        };
+        if let Some(KnownWriter { thread, start, .. }) =
+            known.filter(|known| known.forgotten == self.writers.forgotten)
+        {
+            match thread {
+                Some(thread) => self.writers.note_line(thread, position, &line[message..]),
+                None => self.writers.lost += 1,
+            }
+            let place = self.place_of_thread(thread, position, &line[..start]);
+            match answer {
+                Some(rule) => {
+                    self.note_rule_hit(rule, rest, place);
+                }
+                None => self.read_info(rest, thread, place),
+            }
+            return true;
         }
         let mut parts = LineParts::from_line(line);
         let mut is_of_nccl = true;
@@ -165,10 +172,11 @@ impl<'a> Reader<'a> {
                     let source = source.filter(|_| matches!(level, Level::Info | Level::Warn | Level::Error));
                     let thread = source
                         .and_then(|source| self.writers.thread_index(&source, position, message, before));
-                    let writer = thread.map(|thread| self.writers.thread_at(thread).writer);
-                    let line = thread.map(|thread| self.writers.last_line(thread, position));
-                    let line = line.map(|line| (line.thread, line.number));
-                    let place = Place { position, writer, thread: line, before };
+                    if is_single && source.is_some_and(|source| source.is_whole) {
+                        let (forgotten, start) = (self.writers.forgotten, before.len());
+                        self.headers.keep_writer(header, KnownWriter { thread, forgotten, start });
+                    }
+                    let place = self.place_of_thread(thread, position, before);
                     if level == Level::Warn && is_of_ras(file) {
                         self.of_ras(message, place);
                     } else if level == Level::Warn && message.starts_with(CUDA_CALL) {
@@ -187,6 +195,12 @@ impl<'a> Reader<'a> {
         is_of_nccl
     }
 
+    fn place_of_thread<'b>(&self, thread: Option<usize>, position: Position, before: &'b [u8]) -> Place<'b> {
+        let writer = thread.map(|thread| self.writers.thread_at(thread).writer);
+        let line = thread.map(|thread| self.writers.last_line(thread, position));
+        Place { position, writer, thread: line.map(|line| (line.thread, line.number)), before }
+    }
+
     /// Notes the version of a line without writer.
     fn note_version(&mut self, text: &[u8]) {
         if let Some((version, build)) = message::parse_version(text)
@@ -198,7 +212,7 @@ impl<'a> Reader<'a> {
 
     fn read_nccl_line(&mut self, level: Level, message: &[u8], thread: Option<usize>, place: Place<'_>) {
         match level {
-            Level::Info => self.read_info(message, thread, place),
+            Level::Info => self.read_info_line(message, thread, place),
             Level::Warn => {
                 if let Some((name, value)) = variable::parse_variable(message) {
                     self.messages.note_variable(name, value, false, place);
@@ -265,10 +279,16 @@ impl<'a> Reader<'a> {
 
     /// Notes a hit, and returns true, if a rule for the writer's versions knows the message.
     fn note_known_message(&mut self, message: &[u8], origin: Origin, place: Place<'_>) -> bool {
+        let kind = if origin == Origin::Any { MessageKind::Line } else { MessageKind::Message };
         let rules = self.rules;
-        let quote = if origin == Origin::Any { self.quotes.quoted_warning(message) } else { None };
-        let rule = quote.and_then(|quote| rules.find_rule(quote, Origin::Nccl));
-        self.note_rule_hit(rule.or_else(|| rules.find_rule(message, origin)), message, place)
+        let rule = self.answers.kept_rule(message, kind).unwrap_or_else(|| {
+            let quote = if origin == Origin::Any { self.quotes.quoted_warning(message) } else { None };
+            let rule = quote.and_then(|quote| rules.find_rule(quote, Origin::Nccl));
+            let rule = rule.or_else(|| rules.find_rule(message, origin));
+            self.answers.keep_rule(message, kind, rule);
+            rule
+        });
+        self.note_rule_hit(rule, message, place)
     }
 
     /// Notes a hit of the rule, and returns true, if the rule holds for the writer's versions.
@@ -282,6 +302,21 @@ impl<'a> Reader<'a> {
         true
     }
 
+    fn read_info_line(&mut self, message: &[u8], thread: Option<usize>, place: Place<'_>) {
+        match self.known_answer(message) {
+            Some(rule) => {
+                self.note_rule_hit(rule, message, place);
+            }
+            None => self.read_info(message, thread, place),
+        }
+    }
+
+    /// Returns the rule of a message kept as one without facts, if any.
+    fn known_answer(&mut self, message: &[u8]) -> Option<Option<&'a Rule>> {
+        if is_never_kept(message) { None } else { self.answers.kept_rule(message, MessageKind::WithoutFacts) }
+    }
+
+    /// Reads a message unknown to [`known_answer`](Self::known_answer).
     fn read_info(&mut self, message: &[u8], thread: Option<usize>, place: Place<'_>) {
         if let Some(writer) = place.writer.filter(|_| message.starts_with(b"GPU/")) {
             self.paths.note_paths(self.writers.host_of(writer), message);
@@ -291,11 +326,14 @@ impl<'a> Reader<'a> {
         let has_rules =
             !matches!(parsed, Message::Channel(_) | Message::Bulk | Message::Choice(..) | Message::Trees);
         if matches!(parsed, Message::Other | Message::Bulk) {
-            if message.starts_with(b"ncclComm") || message.starts_with(b"comm 0x") {
+            if is_of_communicator(message) {
                 // A cut line about a communicator.
                 self.sizes.note_line(message);
             }
             let rule = if has_rules { self.rules.find_rule(message, Origin::Nccl) } else { None };
+            if !is_never_kept(message) {
+                self.answers.keep_rule(message, MessageKind::WithoutFacts, rule);
+            }
             self.note_rule_hit(rule, message, place);
             return;
         }
@@ -450,64 +488,10 @@ impl<'a> Reader<'a> {
             self.assign_communicator(thread, writer, found);
         }
     }
-
-    /// Returns sentences about dropped facts.
-    fn describe_limits(&self) -> Vec<String> {
-        let members = &self.communicators.lost;
-        let messages = &self.messages.lost;
-        [
-            (self.cut, "lines were longer than 16 KiB; their ends were not read"),
-            (self.writers.lost, "lines are of processes and devices beyond the first 8192"),
-            (
-                self.writers.forgotten,
-                "times the threads seen were forgotten, since there were more than 32768",
-            ),
-            (self.writers.lost_devices, "devices of networks were not listed"),
-            (
-                members.members,
-                "lines are about communicators or ranks beyond the limit of 4096 communicators with 16384 \
-                 ranks",
-            ),
-            (members.timings, "lines with timings were not kept: the limit is 4096 ranks"),
-            (members.pairs, "channels were not kept: the limit is 24576 pairs of ranks"),
-            (members.rings, "orders of rings were not kept"),
-            (members.choices, "operations were not counted, since there are more than 16384 kinds"),
-            (messages.hits, "messages are known to rules beyond the first 4096"),
-            (
-                messages.unknown,
-                "warnings that no rule knows were not kept: the limit is 512 different warnings",
-            ),
-            (messages.variables, "lines with variables were not kept: the limit is 2048 different lines"),
-            (messages.writers, "writers of messages were not listed"),
-            (
-                self.messages.watchdog.lost,
-                "reports of PyTorch's watchdog were not kept: the limit is 16384 reports",
-            ),
-            (self.paths.lost, "paths between GPUs were not kept: the limit is 65536 paths"),
-            (messages.diagnostics, "lines of NCCL's diagnostics were not kept: the limit is 4096 lines"),
-        ]
-        .into_iter()
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, text)| format!("{count} {text}"))
-        .collect()
-    }
 }
 
 /// Returns true for a file of RAS: `ras/client_support.cc:178`.
 fn is_of_ras(file: &[u8]) -> bool {
     let file = file.trim_ascii_start();
     file.starts_with(b"ras/") || memmem::find(file, b"/ras/").is_some()
-}
-
-/// Gives rank 0 the version of a line without writer: rank 0 writes this line to its standard output.
-fn give_version(writers: &mut [Writer], versions: &BTreeMap<Version, String>) {
-    let mut first = writers.iter_mut().filter(|writer| writer.rank == Some(0));
-    if let (Some(writer), None) = (first.next(), first.next())
-        && writer.nccl.is_none()
-        && versions.len() == 1
-        && let Some((version, build)) = versions.first_key_value()
-    {
-        writer.nccl = Some(version.clone());
-        writer.nccl_build = (!build.is_empty()).then(|| build.clone());
-    }
 }
