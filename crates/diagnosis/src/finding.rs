@@ -127,6 +127,11 @@ impl Finding {
         }
     }
 
+    /// Changes the severity.
+    pub fn with_severity(self, severity: Severity) -> Self {
+        Self { severity, ..self }
+    }
+
     /// Adds the cause.
     pub fn with_cause(self, text: impl Into<String>) -> Self {
         Self { cause: Some(text.into()), ..self }

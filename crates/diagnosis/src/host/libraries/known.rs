@@ -9,6 +9,7 @@ use crate::examination::{Body, KNOWN_FAULTS, Section};
 use crate::finding::{Finding, Severity};
 use crate::knowledge::conflicts::{Conflict, Conflicts, Together};
 use crate::knowledge::faults::{Component, Fault, Faults};
+use crate::knowledge::texts::compose_finding;
 use crate::words::counted;
 
 /// A library with its version as a number.
@@ -65,10 +66,10 @@ pub(super) fn known_faults(libraries: &[Library], nics: &[Nic]) -> Option<Findin
         return None;
     }
     let versions: Vec<String> = names.iter().map(|(name, _)| name.clone()).collect();
-    let text = format!("{} of {}", counted(faults.len(), "known fault"), versions.join(", "));
-    let finding = Finding { versions, ..Finding::new("known-faults", Severity::Advice, text) }
-        .with_cause("each appears under conditions that depend on the job")
-        .with_remedy("see the table of known faults");
+    let count = counted(faults.len(), "known fault");
+    let mut finding =
+        compose_finding("known-faults", &[("faults", &count), ("versions", &versions.join(", "))]);
+    finding.versions = versions;
     Some(names.iter().fold(finding, |finding, (_, library)| {
         finding.with_evidence(&library.path, library.version_and_build())
     }))
