@@ -9,8 +9,11 @@ use serde::Deserialize;
 use crate::finding::{Action, Finding, Severity};
 
 /// The compiled-in files.
-const FILES: [&str; 2] =
-    [include_str!("../../knowledge/findings.toml"), include_str!("../../knowledge/findings-host.toml")];
+const FILES: [&str; 3] = [
+    include_str!("../../knowledge/findings.toml"),
+    include_str!("../../knowledge/findings-host.toml"),
+    include_str!("../../knowledge/findings-topology.toml"),
+];
 
 /// A file of texts.
 #[derive(Debug, Deserialize)]
