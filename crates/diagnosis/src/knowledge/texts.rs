@@ -9,10 +9,11 @@ use serde::Deserialize;
 use crate::finding::{Action, Finding, Severity};
 
 /// The compiled-in files.
-const FILES: [&str; 3] = [
+const FILES: [&str; 4] = [
     include_str!("../../knowledge/findings.toml"),
     include_str!("../../knowledge/findings-host.toml"),
     include_str!("../../knowledge/findings-topology.toml"),
+    include_str!("../../knowledge/findings-job.toml"),
 ];
 
 /// A file of texts.
