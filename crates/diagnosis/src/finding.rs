@@ -69,6 +69,13 @@ pub struct Evidence {
     pub text: String,
 }
 
+impl Evidence {
+    /// Creates evidence without line, rank and host.
+    pub fn at_place(place: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { place: place.into(), text: text.into(), ..Self::default() }
+    }
+}
+
 /// A conclusion.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
@@ -149,7 +156,7 @@ impl Finding {
 
     /// Adds a place of the fact, and its text.
     pub fn with_evidence(mut self, place: impl Into<String>, text: impl Into<String>) -> Self {
-        self.evidence.push(Evidence { place: place.into(), text: text.into(), ..Evidence::default() });
+        self.evidence.push(Evidence::at_place(place, text));
         self
     }
 

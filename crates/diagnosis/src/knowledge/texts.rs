@@ -9,11 +9,12 @@ use serde::Deserialize;
 use crate::finding::{Action, Finding, Severity};
 
 /// The compiled-in files.
-const FILES: [&str; 4] = [
+const FILES: [&str; 5] = [
     include_str!("../../knowledge/findings.toml"),
     include_str!("../../knowledge/findings-host.toml"),
     include_str!("../../knowledge/findings-topology.toml"),
     include_str!("../../knowledge/findings-job.toml"),
+    include_str!("../../knowledge/findings-environment.toml"),
 ];
 
 /// A file of texts.

@@ -158,11 +158,7 @@ fn find_slow_pcie(topology: &Topology) -> Vec<Finding> {
         let mut finding = compose_finding(id, &[("devices", &devices_are(&labels)), ("bus_id", first)]);
         finding.evidence = devices
             .iter()
-            .map(|(label, bus_id, text)| Evidence {
-                place: source.to_owned(),
-                text: format!("{label} {bus_id}: {text}"),
-                ..Evidence::default()
-            })
+            .map(|(label, bus_id, text)| Evidence::at_place(source, format!("{label} {bus_id}: {text}")))
             .collect();
         Some(finding)
     };
@@ -244,17 +240,9 @@ fn find_unknown_numa(topology: &Topology) -> Option<Finding> {
         return None;
     }
     let labels: Vec<&str> = devices.iter().map(|device| device.label()).collect();
-    let mut finding = compose_finding("numa-missing", &[("labels", &join_list(&labels))]);
-    finding.evidence = vec![Evidence {
-        place: if topology.is_dump {
-            topology.source.clone()
-        } else {
-            "/sys/bus/pci/devices/*/numa_node".to_owned()
-        },
-        text: "-1".to_owned(),
-        ..Evidence::default()
-    }];
-    Some(finding)
+    let finding = compose_finding("numa-missing", &[("labels", &join_list(&labels))]);
+    let place = if topology.is_dump { &topology.source } else { "/sys/bus/pci/devices/*/numa_node" };
+    Some(finding.with_evidence(place, "-1"))
 }
 
 /// Returns a finding about NICs of the topology outside all channels of the graphs.
@@ -275,17 +263,12 @@ pub(super) fn unused_nics(topology: &Topology, graphs: &Graphs) -> Option<Findin
     let enough_gpus = graphs.gpu_devices().len() >= topology.nics.len();
     let labels: Vec<String> = idle.iter().map(|nic| describe_nic(nic)).collect();
     let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
-    let mut finding = compose_finding(
+    let finding = compose_finding(
         "nic-not-in-graph",
         &[("labels", &join_list(&labels)), ("busy", &busy.len()), ("all", &(busy.len() + idle.len()))],
     )
     .with_severity(if equal && enough_gpus { Severity::Degraded } else { Severity::Advice });
-    finding.evidence = vec![Evidence {
-        place: graphs.source.clone(),
-        text: "<channel> without these <net dev=\"…\">".to_owned(),
-        ..Evidence::default()
-    }];
-    Some(finding)
+    Some(finding.with_evidence(&graphs.source, "<channel> without these <net dev=\"…\">"))
 }
 
 fn is_down(nic: &TopologyNic) -> bool {
@@ -293,8 +276,8 @@ fn is_down(nic: &TopologyNic) -> bool {
 }
 
 fn cite_gpu(topology: &Topology, gpu: &TopologyGpu, text: &str) -> Evidence {
-    let place = if topology.is_dump { topology.source.clone() } else { "NVML and sysfs".to_owned() };
-    Evidence { place, text: format!("{} {}: {text}", gpu.label, gpu.bus_id), ..Evidence::default() }
+    let place = if topology.is_dump { &topology.source } else { "NVML and sysfs" };
+    Evidence::at_place(place, format!("{} {}: {text}", gpu.label, gpu.bus_id))
 }
 
 /// Returns `NIC3 (mlx5_3)`.

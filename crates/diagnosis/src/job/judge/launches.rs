@@ -231,18 +231,15 @@ fn describe_circle(stands: &[Standstill<'_>], seconds: &str, rank_names: &RankNa
 fn append_followers(findings: &mut [Finding], followers: &[&Standstill<'_>]) {
     let Some(root) = findings.iter_mut().find(|finding| finding.rule == "job-not-arrived") else { return };
     for stand in followers.iter().take(8) {
-        root.evidence.push(Evidence {
-            place: "RAS".to_owned(),
-            text: format!(
-                "communicator {} of {} ranks waits as a consequence: {} {} not launched {}",
-                stand.communicator.identity,
-                stand.communicator.size,
-                stand.behind.len(),
-                plural(stand.behind.len(), "rank has", "ranks have"),
-                stand.awaited.join(" and ")
-            ),
-            ..Evidence::default()
-        });
+        let text = format!(
+            "communicator {} of {} ranks waits as a consequence: {} {} not launched {}",
+            stand.communicator.identity,
+            stand.communicator.size,
+            stand.behind.len(),
+            plural(stand.behind.len(), "rank has", "ranks have"),
+            stand.awaited.join(" and ")
+        );
+        root.evidence.push(Evidence::at_place("RAS", text));
     }
 }
 

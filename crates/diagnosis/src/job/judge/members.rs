@@ -200,11 +200,7 @@ fn add_reported_errors(last: &Status, rank_names: &RankNames<'_>, findings: &mut
         let root = findings.iter_mut().find(|finding| finding.rule.starts_with("job-process-"));
         if let (REMOTE_ERROR, Some(root)) = (error, root) {
             root.severity = Severity::Broken;
-            root.evidence.push(Evidence {
-                place: "RAS".to_owned(),
-                text: capitalize(&text),
-                ..Evidence::default()
-            });
+            root.evidence.push(Evidence::at_place("RAS", capitalize(&text)));
             continue;
         }
         let id = if is_init { "job-init-error" } else { "job-async-error" };
@@ -218,8 +214,7 @@ fn add_reported_errors(last: &Status, rank_names: &RankNames<'_>, findings: &mut
             .collect();
         finding.ranks = numbers.into_iter().collect();
         finding.hosts = hosts_of_ranks(ranks.iter().map(|(_, rank)| *rank));
-        finding.evidence =
-            vec![Evidence { place: "RAS".to_owned(), text: capitalize(&text), ..Evidence::default() }];
+        finding.evidence = vec![Evidence::at_place("RAS", capitalize(&text))];
         finding.occurrences = ranks.len() as u64;
         findings.push(finding);
     }

@@ -50,14 +50,11 @@ pub(super) fn conclude_from_groups(
         .extend(roots.iter().map(|(group, absence)| absence_finding(ABSENT, group, absence, groups)));
     for (group, absence) in followers {
         match conclusions.findings.first_mut().filter(|_| has_root) {
-            Some(root) => root.evidence.push(Evidence {
-                place: "flight recorder".to_owned(),
-                text: format!(
-                    "as a consequence: {}",
-                    absence_finding(ABSENT, group, &absence, groups).diagnosis
-                ),
-                ..Evidence::default()
-            }),
+            Some(root) => {
+                let follower = absence_finding(ABSENT, group, &absence, groups);
+                let text = format!("as a consequence: {}", follower.diagnosis);
+                root.evidence.push(Evidence::at_place("flight recorder", text));
+            }
             None => conclusions.findings.push(absence_finding("recorder-circle", group, &absence, groups)),
         }
     }

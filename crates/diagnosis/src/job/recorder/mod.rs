@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::malformed::Malformed;
 use crate::examination::{Body, Examination, Section};
-use crate::finding::{Evidence, Finding};
+use crate::finding::Finding;
 use crate::knowledge::texts::compose_finding;
 use dump::Dump;
 use groups::GroupRecord;
@@ -100,13 +100,8 @@ pub fn judge_dumps(dumps: &BTreeMap<u32, Dump>) -> Examination {
 }
 
 fn describe_unreadable_dump(path: &Path, fault: &Malformed) -> Finding {
-    let mut finding = compose_finding("recorder-unreadable", &[("path", &path.display()), ("fault", &fault)]);
-    finding.evidence.push(Evidence {
-        place: path.display().to_string(),
-        text: fault.to_string(),
-        ..Evidence::default()
-    });
-    finding
+    let finding = compose_finding("recorder-unreadable", &[("path", &path.display()), ("fault", &fault)]);
+    finding.with_evidence(path.display().to_string(), fault.to_string())
 }
 
 fn dumps_section(dumps: &BTreeMap<u32, Dump>) -> Section {
