@@ -139,30 +139,10 @@ impl Finding {
         Self { severity, ..self }
     }
 
-    /// Adds the cause.
-    pub fn with_cause(self, text: impl Into<String>) -> Self {
-        Self { cause: Some(text.into()), ..self }
-    }
-
-    /// Adds the remedy.
-    pub fn with_remedy(self, text: impl Into<String>) -> Self {
-        Self { remedy: Some(text.into()), ..self }
-    }
-
-    /// Adds the action for the node.
-    pub fn with_action(self, action: Action) -> Self {
-        Self { action, ..self }
-    }
-
     /// Adds a place of the fact, and its text.
     pub fn with_evidence(mut self, place: impl Into<String>, text: impl Into<String>) -> Self {
         self.evidence.push(Evidence::at_place(place, text));
         self
-    }
-
-    /// Adds the source of the knowledge.
-    pub fn with_source(self, text: impl Into<String>) -> Self {
-        Self { source: Some(text.into()), ..self }
     }
 }
 

@@ -51,13 +51,8 @@ fn texts() -> &'static BTreeMap<String, FindingText> {
 pub(crate) fn compose_finding(id: &str, values: &[(&str, &dyn Display)]) -> Finding {
     let (name, _) = id.split_once('/').unwrap_or((id, ""));
     let entries = || [texts().get(id), texts().get(name)].into_iter().flatten();
-    let text = |select: fn(&FindingText) -> Option<&String>| {
-        let mut text = entries().find_map(select)?.clone();
-        for (name, value) in values {
-            text = text.replace(&format!("{{{name}}}"), &value.to_string());
-        }
-        Some(text)
-    };
+    let text =
+        |select: fn(&FindingText) -> Option<&String>| Some(fill_in(entries().find_map(select)?, values));
     let severity = entries().find_map(|entry| entry.severity).unwrap_or(Severity::Unknown);
     Finding {
         cause: text(|entry| entry.cause.as_ref()).filter(|text| !text.is_empty()),
@@ -66,6 +61,20 @@ pub(crate) fn compose_finding(id: &str, values: &[(&str, &dyn Display)]) -> Find
         source: text(|entry| entry.source.as_ref()),
         ..Finding::new(name, severity, text(|entry| entry.diagnosis.as_ref()).unwrap_or_default())
     }
+}
+
+/// Returns the text with values in the place of `{name}`. Braces in a value stay as they are.
+fn fill_in(text: &str, values: &[(&str, &dyn Display)]) -> String {
+    let mut parts = text.split('{');
+    let mut filled = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (name, rest) = part.split_once('}').unwrap_or((part, ""));
+        match values.iter().find(|(known, _)| *known == name) {
+            Some((_, value)) => filled.extend([&value.to_string(), rest]),
+            None => filled.extend(["{", part]),
+        }
+    }
+    filled
 }
 
 #[cfg(test)]

@@ -109,12 +109,12 @@ pub(super) fn find_version_conflicts(libraries: &[Library], gpus: &Gpus, nics: &
         // A library outside the loader's path may stay unused, as may the plugin without EFA.
         let is_used = named.iter().all(|library| library.first) && (has_efa || conflict.plugin.is_none());
         let severity = if is_used { conflict.severity_for(false) } else { Severity::Advice };
-        let finding = Finding::new(conflict.id.clone(), severity, conflict.effect.clone())
-            .with_remedy(conflict.remedy.clone())
-            .with_source(&conflict.source);
-        let finding = match &conflict.conditions[..] {
-            [] => finding,
-            conditions => finding.with_cause(format!("if: {}", conditions.join("; "))),
+        let conditions = Some(&conflict.conditions).filter(|conditions| !conditions.is_empty());
+        let finding = Finding {
+            cause: conditions.map(|conditions| format!("if: {}", conditions.join("; "))),
+            remedy: Some(conflict.remedy.clone()),
+            source: Some(conflict.source.clone()),
+            ..Finding::new(conflict.id.clone(), severity, conflict.effect.clone())
         };
         named.iter().fold(finding, |finding, library| {
             finding.with_evidence(&library.path, library.version_and_build())

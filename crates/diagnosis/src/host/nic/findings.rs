@@ -1,5 +1,7 @@
 //! Conclusions about network devices.
 
+use std::fmt::Display;
+
 use super::super::compare::majority;
 use super::super::counters::{self, Counter};
 use super::{Nic, Port};
@@ -119,26 +121,14 @@ fn efa_count(nics: &[Nic], product: Option<&str>) -> Option<Finding> {
     let product = product?;
     let expected = expected_efa(product)?;
     let there = nics.iter().filter(|nic| nic.is_efa()).count();
-    let rule = if there == 0 { "efa-missing" } else { "efa-fewer-than-instance-type" };
-    (there < expected).then(|| {
-        Finding::new(
-            rule,
-            Severity::Degraded,
-            format!(
-                "{} {} visible, but {product} has {expected}",
-                counted(there, "EFA device"),
-                plural(there, "is", "are")
-            ),
-        )
-        .with_cause(
-            "the instance was launched with fewer EFA interfaces, or the container was given fewer devices",
-        )
-        .with_remedy(
-            "launch with an EFA interface on each network card; in Kubernetes request all \
-             (vpc.amazonaws.com/efa) in the pod's limits",
-        )
-        .with_source("https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html")
-    })
+    let id = if there == 0 { "efa-missing" } else { "efa-fewer-than-instance-type" };
+    let values: [(&str, &dyn Display); 4] = [
+        ("devices", &counted(there, "EFA device")),
+        ("is", &plural(there, "is", "are")),
+        ("product", &product),
+        ("expected", &expected),
+    ];
+    (there < expected).then(|| compose_finding(id, &values))
 }
 
 /// Returns a finding if no device is up. On a single host that may be intended, unless something is
