@@ -69,6 +69,13 @@ pub struct Evidence {
     pub text: String,
 }
 
+impl Evidence {
+    /// Creates evidence without line, rank and host.
+    pub fn at_place(place: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { place: place.into(), text: text.into(), ..Self::default() }
+    }
+}
+
 /// A conclusion.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
@@ -127,30 +134,15 @@ impl Finding {
         }
     }
 
-    /// Adds the cause.
-    pub fn with_cause(self, text: impl Into<String>) -> Self {
-        Self { cause: Some(text.into()), ..self }
-    }
-
-    /// Adds the remedy.
-    pub fn with_remedy(self, text: impl Into<String>) -> Self {
-        Self { remedy: Some(text.into()), ..self }
-    }
-
-    /// Adds the action for the node.
-    pub fn with_action(self, action: Action) -> Self {
-        Self { action, ..self }
+    /// Changes the severity.
+    pub fn with_severity(self, severity: Severity) -> Self {
+        Self { severity, ..self }
     }
 
     /// Adds a place of the fact, and its text.
     pub fn with_evidence(mut self, place: impl Into<String>, text: impl Into<String>) -> Self {
-        self.evidence.push(Evidence { place: place.into(), text: text.into(), ..Evidence::default() });
+        self.evidence.push(Evidence::at_place(place, text));
         self
-    }
-
-    /// Adds the source of the knowledge.
-    pub fn with_source(self, text: impl Into<String>) -> Self {
-        Self { source: Some(text.into()), ..self }
     }
 }
 

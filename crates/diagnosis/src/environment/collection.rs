@@ -1,5 +1,6 @@
 //! Variables of a process, of NCCL's files, and of a text before its submission.
 
+use std::fmt::Display;
 use std::path::Path;
 use std::{fs, io};
 
@@ -12,7 +13,8 @@ use super::process::Process;
 use super::setting::{Location, Setting};
 use super::submission::Submission;
 use super::words::is_output_of_env;
-use crate::finding::{Evidence, Finding, Severity};
+use crate::finding::{Evidence, Finding};
+use crate::knowledge::texts::compose_finding;
 
 /// First version with `NCCL_CONF_FILE`.
 const CONF_FILE: Version = Version::new(2, 23, 4);
@@ -49,19 +51,8 @@ fn find_carriage_returns(text: &str, file: &str) -> Option<Finding> {
         text.starts_with("#!") || text.lines().any(|line| line.trim_start().starts_with("export "));
     let number = text.split('\n').position(|line| line.ends_with('\r'))?;
     (is_script || is_output_of_env(text)).then(|| Finding {
-        cause: Some("the file was written on Windows, or copied from there".to_owned()),
-        remedy: Some(format!("dos2unix {file}")),
-        evidence: vec![Evidence {
-            place: file.to_owned(),
-            line: Some(number as u64 + 1),
-            ..Evidence::default()
-        }],
-        ..Finding::new(
-            "variable-carriage-return",
-            Severity::Degraded,
-            "lines end with a carriage return: shells and container runtimes make it part of each value"
-                .to_owned(),
-        )
+        evidence: vec![Evidence { line: Some(number as u64 + 1), ..Evidence::at_place(file, "") }],
+        ..compose_finding("variable-carriage-return", &[("file", &file)])
     })
 }
 
@@ -147,28 +138,14 @@ impl Collection {
             return;
         };
         if !self.read_file(process, Path::new(named), nccl) {
-            let text = format!(
-                "NCCL_CONF_FILE names {named}, but this file cannot be read: NCCL continues without it"
-            );
-            let cause = named.starts_with('~').then(|| "NCCL does not expand `~`".to_owned());
-            let place = process.place.clone();
-            self.findings.push(Finding {
-                cause,
-                remedy: Some(
-                    "set NCCL_CONF_FILE to the absolute path of a file that exists on all hosts".to_owned(),
-                ),
-                evidence: vec![Evidence {
-                    place,
-                    text: format!("NCCL_CONF_FILE={named}"),
-                    ..Evidence::default()
-                }],
-                source: Some("NCCL user guide, NCCL_CONF_FILE; src/misc/param.cc".to_owned()),
-                ..Finding::new("nccl-conf-file-missing", Severity::Degraded, text)
-            });
+            let is_home = named.starts_with('~');
+            let id = if is_home { "nccl-conf-file-missing/home" } else { "nccl-conf-file-missing" };
+            let finding = compose_finding(id, &[("file", &named)]);
+            self.findings
+                .push(finding.with_evidence(process.place.clone(), format!("NCCL_CONF_FILE={named}")));
         }
         if let Some(home) = home.filter(|home| process.resolve_path(home).exists()) {
-            let text = format!("{} is not read, since NCCL_CONF_FILE names another file", home.display());
-            self.findings.push(Finding::new("nccl-conf-home-skipped", Severity::Advice, text));
+            self.findings.push(compose_finding("nccl-conf-home-skipped", &[("file", &home.display())]));
         }
     }
 
@@ -224,21 +201,10 @@ impl Collection {
 fn not_passed_on(settings: &[Setting]) -> Option<Finding> {
     let first = settings.first()?;
     let names: Vec<&str> = settings.iter().map(|setting| setting.name.as_str()).collect();
-    let evidence = settings.iter().map(|setting| Evidence {
-        place: setting.place.name.clone(),
-        line: setting.place.line,
-        text: format!("{}={}", setting.name, setting.value),
-        ..Evidence::default()
-    });
-    let text = format!(
-        "{} may not reach the ranks: in an MPIJob, sshd starts the ranks without the variables of `env:`. \
-         mpirun passes on only the variables named with -x",
-        names.join(", ")
-    );
+    let values: [(&str, &dyn Display); 2] = [("names", &names.join(", ")), ("first", &first.cite().text)];
     Some(Finding {
-        remedy: Some(format!("add -x {}={} to mpirun, and so on", first.name, first.value)),
-        evidence: evidence.collect(),
-        ..Finding::new("mpi-job-env-not-passed", Severity::Advice, text)
+        evidence: settings.iter().map(Setting::cite).collect(),
+        ..compose_finding("mpi-job-env-not-passed", &values)
     })
 }
 

@@ -3,7 +3,8 @@
 use semver::Version;
 
 use super::setting::{Location, Setting, is_collected};
-use crate::finding::{Evidence, Finding, Severity};
+use crate::finding::{Evidence, Finding};
+use crate::knowledge::texts::compose_finding;
 
 /// First version that skips lines with `#` at the beginning.
 const COMMENTS: Version = Version::new(2, 26, 2);
@@ -80,24 +81,12 @@ fn find_spoilt_value(value: &str) -> Option<(&'static str, String)> {
 }
 
 fn describe_fault(place: &Location, line: &str, reason: &str, remedy: &str) -> Finding {
-    let text = format!("{place}: {reason}");
     // A value may be a secret.
     let (name, _) = line.split_once('=').unwrap_or((line, ""));
-    Finding {
-        cause: Some(
-            "NCCL does not read its files as shell scripts: everything up to the end of the line counts"
-                .to_owned(),
-        ),
-        remedy: Some(remedy.to_owned()),
-        evidence: vec![Evidence {
-            place: place.name.clone(),
-            line: place.line,
-            text: name.trim().to_owned(),
-            ..Evidence::default()
-        }],
-        source: Some("src/misc/param.cc (setEnvFile)".to_owned()),
-        ..Finding::new("nccl-conf-line", Severity::Degraded, text)
-    }
+    let finding =
+        compose_finding("nccl-conf-line", &[("place", place), ("reason", &reason), ("remedy", &remedy)]);
+    let evidence = Evidence { line: place.line, ..Evidence::at_place(&place.name, name.trim()) };
+    Finding { evidence: vec![evidence], ..finding }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The examination of an environment.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 
 use semver::Version;
 use serde::Serialize;
@@ -16,7 +17,8 @@ use super::pairs::find_contradictions;
 use super::setting::Setting;
 use super::situation::Situation;
 use crate::examination::{Body, Examination, Section};
-use crate::finding::{Evidence, Finding, Severity};
+use crate::finding::{Finding, Severity};
+use crate::knowledge::texts::compose_finding;
 use crate::words::{counted, plural};
 
 /// The answer of a loaded NCCL (`ncclParamGetAllParameterKeys`, `ncclParamGetParameter`, 2.30.4 and later).
@@ -114,12 +116,7 @@ fn findings_of_variable(judged: &Judged) -> Vec<Finding> {
                 None => format!("{}: {meaning}", setting.name),
             }),
             remedy: verdict.remedy.clone(),
-            evidence: vec![Evidence {
-                place: setting.place.name.clone(),
-                line: setting.place.line,
-                text: format!("{}={}", setting.name, setting.value),
-                ..Evidence::default()
-            }],
+            evidence: vec![setting.cite()],
             source: verdict.source.clone(),
             ..Finding::new(verdict.rule.clone(), severity, text)
         })
@@ -133,20 +130,14 @@ fn find_conflict(setting: &super::Setting, collection: &Collection) -> Option<Fi
         .overridden
         .iter()
         .find(|other| other.name == setting.name && other.value != setting.value)?;
-    let text = format!(
-        "{} is set twice: {} ({}) counts, {} ({}) does not",
-        setting.name, setting.value, setting.place, other.value, other.place
-    );
-    Some(Finding {
-        remedy: Some(format!("remove {} from {}", setting.name, other.place)),
-        evidence: vec![Evidence {
-            place: other.place.name.clone(),
-            line: other.place.line,
-            text: format!("{}={}", other.name, other.value),
-            ..Evidence::default()
-        }],
-        ..Finding::new("variable-set-twice", Severity::Advice, text)
-    })
+    let values: [(&str, &dyn Display); 5] = [
+        ("name", &setting.name),
+        ("value", &setting.value),
+        ("place", &setting.place),
+        ("other", &other.value),
+        ("other_place", &other.place),
+    ];
+    Some(Finding { evidence: vec![other.cite()], ..compose_finding("variable-set-twice", &values) })
 }
 
 /// Returns sentences about assumed versions, for versions that mattered.

@@ -1,8 +1,11 @@
 //! Variables with good values of their own that do not fit together.
 
+use std::fmt::Display;
+
 use super::number;
 use super::setting::Setting;
-use crate::finding::{Evidence, Finding, Severity};
+use crate::finding::Finding;
+use crate::knowledge::texts::compose_finding;
 
 /// Pairs of a smallest and a largest number.
 const LIMITS: [(&str, &str); 5] = [
@@ -28,51 +31,29 @@ pub(super) fn find_contradictions(settings: &[Setting]) -> Vec<Finding> {
         read_number(least).zip(read_number(most)).is_some_and(|(least, most)| least > most)
     });
     let crossed = crossed.map(|(least, most)| {
-        let text = format!("{}={} is above {}={}", least.name, least.value, most.name, most.value);
-        contradiction_finding([least, most], "variable-limits-crossed", Severity::Degraded, text)
+        let is_fabric = least.name.starts_with("FI_");
+        let id = if is_fabric { "variable-limits-crossed/libfabric" } else { "variable-limits-crossed" };
+        contradiction_finding(id, [least, most])
     });
     let sockets = both("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD").filter(|(threads, sockets)| {
         let product =
             read_number(threads).zip(read_number(sockets)).map(|(one, other)| one.saturating_mul(other));
         product.is_some_and(|product| product > MAX_SOCKETS)
     });
-    let sockets = sockets.map(|(threads, sockets)| {
-        let text = format!(
-            "{}={} times {}={} is above {MAX_SOCKETS}, the largest number of sockets of a connection",
-            threads.name, threads.value, sockets.name, sockets.value
-        );
-        contradiction_finding([threads, sockets], "variable-sockets", Severity::Degraded, text)
-    });
+    let sockets = sockets.map(|(one, other)| contradiction_finding("variable-sockets", [one, other]));
     let off = both("NCCL_NET", "NCCL_IB_DISABLE")
         .filter(|(net, off)| is(net, &["IB"]) && read_number(off).is_some_and(|off| off != 0));
     let without_plugin = both("NCCL_NET", "NCCL_NET_PLUGIN")
         .filter(|(net, plugin)| is(net, &["AWS Libfabric", "Libfabric", "OFI"]) && is(plugin, &["none"]));
-    let missing = off.into_iter().chain(without_plugin).map(|(net, off)| {
-        let text = format!(
-            "{}={} demands a network that {}={} turns off: the initialization fails",
-            net.name, net.value, off.name, off.value
-        );
-        contradiction_finding([net, off], "variable-network-off", Severity::Broken, text)
-    });
+    let missing = off.into_iter().chain(without_plugin);
+    let missing = missing.map(|(net, off)| contradiction_finding("variable-network-off", [net, off]));
     let dump = both("TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_TRACE_BUFFER_SIZE")
         .filter(|(dump, size)| is(dump, &["1", "y", "yes", "t", "true"]) && read_number(size) == Some(0));
-    let dump = dump.map(|(dump, size)| {
-        let text = format!(
-            "{}={} keeps nothing that {}={} could write",
-            size.name, size.value, dump.name, dump.value
-        );
-        contradiction_finding([dump, size], "variable-nothing-to-dump", Severity::Degraded, text)
-    });
+    let dump = dump.map(|(dump, size)| contradiction_finding("variable-nothing-to-dump", [dump, size]));
     let family = both("NCCL_IB_ADDR_RANGE", "NCCL_IB_ADDR_FAMILY").filter(|(range, family)| {
         range.value.contains('/') && range.value.contains(':') != is(family, &["AF_INET6"])
     });
-    let family = family.map(|(range, family)| {
-        let text = format!(
-            "{}={} does not belong to {}={}, and NCCL ignores it",
-            range.name, range.value, family.name, family.value
-        );
-        contradiction_finding([range, family], "variable-address-family", Severity::Degraded, text)
-    });
+    let family = family.map(|(one, other)| contradiction_finding("variable-address-family", [one, other]));
     crossed.chain(sockets).chain(missing).chain(dump).chain(family).collect()
 }
 
@@ -80,26 +61,15 @@ fn read_number(setting: &Setting) -> Option<i64> {
     number::read_whole_number(&setting.value)
 }
 
-fn contradiction_finding(settings: [&Setting; 2], rule: &str, severity: Severity, text: String) -> Finding {
-    let [one, other] = settings;
-    Finding {
-        remedy: Some(format!("unset one of {} and {}", one.name, other.name)),
-        evidence: settings
-            .map(|setting| Evidence {
-                place: setting.place.name.clone(),
-                line: setting.place.line,
-                text: format!("{}={}", setting.name, setting.value),
-                ..Evidence::default()
-            })
-            .to_vec(),
-        source: Some(
-            match one.name.split('_').next() {
-                Some("FI") => "fi_tcp(7)",
-                Some("TORCH") => "PyTorch documentation, ProcessGroupNCCL Environment Variables",
-                _ => "NCCL user guide, Environment Variables",
-            }
-            .to_owned(),
-        ),
-        ..Finding::new(rule, severity, text)
-    }
+fn contradiction_finding(id: &str, settings: [&Setting; 2]) -> Finding {
+    let [one, other] = settings.map(Setting::cite);
+    let values: [(&str, &dyn Display); 5] = [
+        ("one", &one.text),
+        ("other", &other.text),
+        ("name", &settings[0].name),
+        ("other_name", &settings[1].name),
+        ("sockets", &MAX_SOCKETS),
+    ];
+    let finding = compose_finding(id, &values);
+    Finding { evidence: vec![one, other], ..finding }
 }

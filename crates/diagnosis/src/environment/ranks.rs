@@ -10,6 +10,7 @@ use super::names;
 use super::setting::Setting;
 use crate::examination::Examination;
 use crate::finding::{Evidence, Finding, Severity};
+use crate::knowledge::texts::compose_finding;
 use crate::words;
 
 /// The environment of a rank.
@@ -119,21 +120,13 @@ fn find_difference(name: &str, ranks: &[Snapshot]) -> Option<Finding> {
     let family = || knowledge::find_family(name).map(|family| family.ranks);
     let relation =
         knowledge::find_variable(name).map(|variable| variable.ranks).or_else(family).unwrap_or_default();
-    let (severity, cause) = match relation {
+    let id = match relation {
         Ranks::MayDiffer => return None,
         Ranks::ByHost if is_equal_by_host(ranks, value) => return None,
-        Ranks::ByHost => {
-            (Severity::Advice, "it names things of a host, and differs between ranks of one host")
-        }
-        Ranks::MustBeEqual => (
-            Severity::Broken,
-            "ranks that differ in it choose differently, and hang, fail or compute wrong results",
-        ),
-        Ranks::Equal if names::find_name(name).is_some() => (
-            Severity::Degraded,
-            "NCCL does not compare it between ranks; all ranks are expected to have the same value",
-        ),
-        Ranks::Equal => (Severity::Advice, "it is not known to matter"),
+        Ranks::ByHost => "variable-differs-between-ranks/host",
+        Ranks::MustBeEqual => "variable-differs-between-ranks",
+        Ranks::Equal if names::find_name(name).is_some() => "variable-differs-between-ranks/unchecked",
+        Ranks::Equal => "variable-differs-between-ranks/unknown",
     };
     let mut groups: Vec<(Option<String>, Vec<&Snapshot>)> = groups.into_iter().collect();
     // The largest group is taken for the intended one.
@@ -145,20 +138,16 @@ fn find_difference(name: &str, ranks: &[Snapshot]) -> Option<Finding> {
         let ranks: Vec<u32> = members.iter().map(|rank| rank.rank).collect();
         format!("{value} on {}", words::ranks_in_words(&ranks))
     });
-    let text = format!("{name} differs between ranks: {}", described.collect::<Vec<_>>().join(", "));
+    let described = described.collect::<Vec<_>>().join(", ");
     let mut numbers: Vec<u32> = odd.iter().map(|rank| rank.rank).collect();
     numbers.sort_unstable();
     let hosts: BTreeSet<String> = odd.iter().map(|rank| rank.host.clone()).collect();
     Some(Finding {
-        cause: Some(cause.to_owned()),
-        remedy: Some(format!(
-            "set {name} to the same value on all ranks (mpirun -x, srun --export), or on none"
-        )),
         occurrences: numbers.len() as u64,
         evidence: odd.first().map(|rank| cite_variable(name, rank, value(rank))).into_iter().collect(),
         ranks: numbers,
         hosts: hosts.into_iter().collect(),
-        ..Finding::new("variable-differs-between-ranks", severity, text)
+        ..compose_finding(id, &[("name", &name), ("values", &described)])
     })
 }
 

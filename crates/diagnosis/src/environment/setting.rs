@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::names;
+use crate::finding::Evidence;
 
 /// Beginnings of the names of collected variables.
 const PREFIXES: [&str; 9] =
@@ -54,6 +55,12 @@ pub struct Location {
 }
 
 impl Setting {
+    /// Returns the variable as evidence.
+    pub(super) fn cite(&self) -> Evidence {
+        let text = format!("{}={}", self.name, self.value);
+        Evidence { line: self.place.line, ..Evidence::at_place(&self.place.name, text) }
+    }
+
     /// Creates a variable. The value of a secret is hidden.
     pub fn new(name: impl Into<String>, value: impl Into<String>, place: Location) -> Self {
         let name = name.into();

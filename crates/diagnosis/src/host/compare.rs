@@ -1,10 +1,13 @@
 //! Comparison of the hosts of a job: the odd host, with the value of the majority.
 
+use std::fmt::Display;
+
 use super::facts::Facts;
 use super::libraries::LibraryKind;
 use super::purpose::Purpose;
 use crate::examination::{Body, Section};
 use crate::finding::{Finding, Severity};
+use crate::knowledge::texts::compose_finding;
 use crate::words::{counted, join_list, or_dash, size_text};
 
 /// Result of a comparison.
@@ -265,19 +268,16 @@ fn find_difference(property: &HostProperty, hosts: &[Facts], values: &[String]) 
         .map(|(facts, value)| (facts.system.name.as_str(), *value))
         .collect();
     let named: Vec<String> = odd.iter().map(|(name, value)| format!("{name} ({value})")).collect();
-    let text = match usual {
-        Some(usual) => {
-            format!(
-                "{}: {} of {} hosts have {usual}; not {}",
-                property.name,
-                all.len() - odd.len(),
-                all.len(),
-                join_list(&named)
-            )
-        }
-        None => format!("{}: no value is shared by most hosts: {}", property.name, join_list(&named)),
-    };
-    let mut finding = Finding::new("hosts-differ", property.severity, text).with_remedy(property.remedy);
+    let id = if usual.is_some() { "hosts-differ" } else { "hosts-differ/no-majority" };
+    let values: [(&str, &dyn Display); 6] = [
+        ("property", &property.name),
+        ("count", &(all.len() - odd.len())),
+        ("all", &all.len()),
+        ("usual", &usual.unwrap_or_default()),
+        ("odd", &join_list(&named)),
+        ("remedy", &property.remedy),
+    ];
+    let mut finding = compose_finding(id, &values).with_severity(property.severity);
     finding.hosts = odd.iter().map(|(name, _)| (*name).to_owned()).collect();
     for (name, value) in odd.iter().take(8) {
         finding = finding.with_evidence(property.name, *value);

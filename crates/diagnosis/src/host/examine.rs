@@ -8,8 +8,9 @@ use super::libraries::LibraryKind;
 use super::purpose::Purpose;
 use super::{compare, kernel, libraries, nic, spark, system};
 use crate::examination::{Examination, Section};
-use crate::finding::{Finding, Severity};
+use crate::finding::Finding;
 use crate::knowledge::rules::Rules;
+use crate::knowledge::texts::compose_finding;
 use crate::words::{counted, join_list};
 
 /// Devices required on each host.
@@ -111,21 +112,11 @@ fn sees_devices(facts: &Facts) -> bool {
 /// Returns the finding about hosts of unknown health, beside hosts proven to work.
 fn nothing_seen(hosts: Vec<String>, purpose: Purpose) -> Finding {
     if purpose == Purpose::HostMemory {
-        let text = format!("memory and limits are not known on {}", join_list(&hosts));
-        let mut finding = Finding::new("host-memory-unknown", Severity::Unknown, text)
-            .with_cause("/proc or /dev/shm cannot be read there, or /dev/shm is missing")
-            .with_remedy(
-                "mount /proc and /dev/shm on these hosts: ls /proc/meminfo /proc/self/limits; df /dev/shm",
-            );
+        let mut finding = compose_finding("host-memory-unknown", &[("hosts", &join_list(&hosts))]);
         finding.hosts = hosts;
         return finding;
     }
-    let text = format!("no GPU and no active RDMA device is seen on {}", join_list(&hosts));
-    let mut finding = Finding::new("host-without-devices", Severity::Unknown, text)
-        .with_cause("the health of a host without visible devices cannot be determined")
-        .with_remedy(
-            "nvidia-smi -L; rdma link; in a container give it the devices, or run without these hosts",
-        );
+    let mut finding = compose_finding("host-without-devices", &[("hosts", &join_list(&hosts))]);
     finding.hosts = hosts;
     finding
 }
@@ -217,31 +208,17 @@ fn fewer_than_expected(facts: &Facts, expected: Expected) -> Vec<Finding> {
     let mut findings = Vec::new();
     let gpus = facts.gpus.devices.len();
     if let Some(wanted) = expected.gpus.filter(|wanted| gpus < *wanted) {
-        findings.push(
-            Finding::new(
-                "fewer-gpus-than-expected",
-                Severity::Broken,
-                format!("{} of {wanted} expected are usable", counted(gpus, "GPU")),
-            )
-            .with_remedy(
-                "nvidia-smi; dmesg | grep -E 'NVRM|Xid'; in a container: --gpus all, or nvidia.com/gpu in \
-                 the pod's limits",
-            ),
-        );
+        findings.push(compose_finding(
+            "fewer-gpus-than-expected",
+            &[("gpus", &counted(gpus, "GPU")), ("wanted", &wanted)],
+        ));
     }
     let nics = facts.nics.iter().filter(|nic| nic.is_up()).count();
     if let Some(wanted) = expected.nics.filter(|wanted| nics < *wanted) {
-        findings.push(
-            Finding::new(
-                "fewer-nics-than-expected",
-                Severity::Broken,
-                format!("{} of {wanted} expected are up", counted(nics, "RDMA device")),
-            )
-            .with_remedy(
-                "rdma link; ibstat; in a container: --device=/dev/infiniband, or the device plugin's \
-                 resource",
-            ),
-        );
+        findings.push(compose_finding(
+            "fewer-nics-than-expected",
+            &[("nics", &counted(nics, "RDMA device")), ("wanted", &wanted)],
+        ));
     }
     findings
 }

@@ -5,7 +5,8 @@
 
 use super::facts::Facts;
 use super::nic::Nic;
-use crate::finding::{Finding, Severity};
+use crate::finding::Finding;
+use crate::knowledge::texts::compose_finding;
 use crate::words::{join_list, or_dash, size_text};
 
 /// The port's speed in Gbit/s: NVIDIA's DGX Spark user guide.
@@ -39,19 +40,10 @@ pub(super) fn judge_spark(facts: &Facts) -> Vec<Finding> {
     findings.extend(without_address(&up));
     findings.extend(left_out(facts, &up));
     if let Some(available) = facts.system.available {
-        findings.push(
-            Finding::new(
-                "spark-shared-memory",
-                Severity::Advice,
-                format!(
-                    "GPU and system share {} of free memory: measure up to {} (-e)",
-                    size_text(available),
-                    size_text(available / SHARE)
-                ),
-            )
-            .with_cause("a buffer larger than the free memory freezes the machine instead of failing")
-            .with_remedy("-e 16G, as in NVIDIA's guide, needs 32 GiB and more free on each machine"),
-        );
+        findings.push(compose_finding(
+            "spark-shared-memory",
+            &[("available", &size_text(available)), ("most", &size_text(available / SHARE))],
+        ));
     }
     findings
 }
@@ -74,39 +66,19 @@ fn halves_differ(halves: &[&Nic]) -> Option<Finding> {
     let (up, down): (Vec<&Nic>, Vec<&Nic>) = halves.iter().partition(|nic| nic.is_up());
     (!up.is_empty() && !down.is_empty()).then(|| {
         let name = |nics: &[&Nic]| nics.iter().map(|nic| nic.name.clone()).collect::<Vec<_>>();
-        Finding::new(
+        compose_finding(
             "spark-half-port",
-            Severity::Degraded,
-            format!(
-                "half of a port is down: {} is up, {} is not",
-                join_list(&name(&up)),
-                join_list(&name(&down))
-            ),
+            &[("up", &join_list(&name(&up))), ("down", &join_list(&name(&down)))],
         )
-        .with_cause(
-            "each half carries about 100 of the port's 200 Gbit/s; its interface (enP2p...) is often not \
-             configured",
-        )
-        .with_remedy(
-            "bring the interfaces of both halves up, with an address each: netplan apply, ip link set \
-             INTERFACE up",
-        )
-        .with_source("https://build.nvidia.com/spark/connect-two-sparks")
     })
 }
 
 fn find_slow_port(nic: &Nic) -> Option<Finding> {
     let rate = nic.rate().filter(|rate| *rate < RATE)?;
-    Some(
-        Finding::new(
-            "spark-slow-link",
-            Severity::Degraded,
-            format!("{} runs at {rate:.0} Gbit/s, but the port can run at {RATE:.0}", nic.name),
-        )
-        .with_remedy(
-            "use a QSFP56 cable for 200 Gbit/s between the machines; ethtool INTERFACE | grep Speed",
-        ),
-    )
+    Some(compose_finding(
+        "spark-slow-link",
+        &[("name", &nic.name), ("rate", &format!("{rate:.0}")), ("most", &format!("{RATE:.0}"))],
+    ))
 }
 
 fn small_mtu(up: &[&Nic]) -> Option<Finding> {
@@ -116,14 +88,8 @@ fn small_mtu(up: &[&Nic]) -> Option<Finding> {
         .filter(|interface| interface.mtu.is_some_and(|mtu| mtu < MTU))
         .map(|interface| format!("{} ({})", interface.name, or_dash(interface.mtu)))
         .collect();
-    (!small.is_empty()).then(|| {
-        Finding::new(
-            "spark-small-mtu",
-            Severity::Degraded,
-            format!("interfaces have an MTU below {MTU}: {}", join_list(&small)),
-        )
-        .with_remedy("ip link set INTERFACE mtu 9000, for both halves, on both machines and in netplan")
-    })
+    (!small.is_empty())
+        .then(|| compose_finding("spark-small-mtu", &[("mtu", &MTU), ("small", &join_list(&small))]))
 }
 
 fn without_address(up: &[&Nic]) -> Option<Finding> {
@@ -132,16 +98,7 @@ fn without_address(up: &[&Nic]) -> Option<Finding> {
         .filter(|nic| nic.ports.iter().all(|port| port.ipv4_addresses().is_empty()))
         .map(|nic| nic.name.as_str())
         .collect();
-    (!names.is_empty()).then(|| {
-        Finding::new(
-            "spark-without-address",
-            Severity::Degraded,
-            format!("devices have no IPv4 address, so NCCL cannot use them: {}", join_list(&names)),
-        )
-        .with_remedy(
-            "give the interfaces of both halves an address each, in different subnets: netplan, ip addr add",
-        )
-    })
+    (!names.is_empty()).then(|| compose_finding("spark-without-address", &[("names", &join_list(&names))]))
 }
 
 /// Returns a finding about devices excluded by `NCCL_IB_HCA`.
@@ -150,15 +107,8 @@ fn left_out(facts: &Facts, up: &[&Nic]) -> Option<Finding> {
         facts.environment.iter().find(|(name, _)| name == "NCCL_IB_HCA").map(|(_, value)| value.as_str())?;
     let out: Vec<&str> =
         up.iter().map(|nic| nic.name.as_str()).filter(|name| !selects_device(wanted, name)).collect();
-    (!out.is_empty()).then(|| {
-        Finding::new(
-            "spark-hca-left-out",
-            Severity::Degraded,
-            format!("NCCL_IB_HCA={wanted} does not contain devices that are up: {}", join_list(&out)),
-        )
-        .with_cause("both halves of a port are needed for its 200 Gbit/s")
-        .with_remedy("unset NCCL_IB_HCA, or name both halves: NCCL_IB_HCA=rocep1s0f1,roceP2p1s0f1")
-    })
+    (!out.is_empty())
+        .then(|| compose_finding("spark-hca-left-out", &[("wanted", &wanted), ("out", &join_list(&out))]))
 }
 
 /// Returns true if `NCCL_IB_HCA` selects a device: `^` excludes, `=` requires whole names, a port may follow.

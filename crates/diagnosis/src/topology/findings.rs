@@ -1,15 +1,15 @@
 //! Findings about a topology.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use super::graph::Graphs;
 use super::matrix::{Device, path_between};
 use super::model::{Locality, NvLinkEnd, Topology, TopologyGpu, TopologyNic};
 use super::path::Path;
-use crate::finding::{Action, Evidence, Finding, Severity};
+use crate::finding::{Evidence, Finding, Severity};
+use crate::knowledge::texts::compose_finding;
 use crate::words::{join_list, plural};
-
-const LEVELS: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html";
 
 /// Returns all findings.
 pub(super) fn find_problems(topology: &Topology) -> Vec<Finding> {
@@ -51,47 +51,25 @@ fn find_nvlink_differences(topology: &Topology, alike: &[&TopologyGpu]) -> Vec<F
     let mut findings = Vec::new();
     if !none.is_empty() {
         // Bridges between cards are bought for some pairs only. A board with NVSwitch connects all.
-        let severity = if switched { Severity::Degraded } else { Severity::Advice };
-        let mut finding = Finding::new(
-            "gpu-without-nvlink",
-            severity,
-            format!(
-                "{} no active NVLink, and {with_most} others of the same product have {most}.",
-                gpus_have(&none)
-            ),
-        );
-        finding.cause = Some(if switched {
-            "The links are down or disabled: a fault of GPU, board or NVSwitch, Fabric Manager not running, \
-             or NVLink switched off in the driver (NVreg_NvLinkDisable)."
-                .to_owned()
-        } else {
-            "No NVLink bridge is mounted on these cards, or it is loose.".to_owned()
-        });
-        finding.remedy = Some(format!(
-            "nvidia-smi nvlink --status -i {}; systemctl status nvidia-fabricmanager; then reset the GPU",
-            gpu_indices(&none)
-        ));
-        finding.action = if switched { Action::Reset } else { Action::None };
+        let id = if switched { "gpu-without-nvlink/switched" } else { "gpu-without-nvlink" };
+        let values: [(&str, &dyn Display); 4] = [
+            ("gpus", &gpus_have(&none)),
+            ("others", &with_most),
+            ("most", &most),
+            ("indices", &gpu_indices(&none)),
+        ];
+        let mut finding = compose_finding(id, &values);
         finding.evidence = none.iter().map(|gpu| cite_gpu(topology, gpu, "0 active NVLinks")).collect();
         findings.push(finding);
     }
     if !fewer.is_empty() {
         let gpus: Vec<&TopologyGpu> = fewer.iter().map(|(gpu, _)| *gpu).collect();
         // GPUs of a mesh without switches may have different numbers by design.
-        let severity = if switched || is_uniform_mesh(alike) { Severity::Degraded } else { Severity::Advice };
-        let mut finding = Finding::new(
-            "nvlink-count-differs",
-            severity,
-            format!("{} fewer NVLinks than the {most} of the other GPUs of this product.", gpus_have(&gpus)),
-        );
-        finding.cause =
-            Some("An NVLink lane failed to train: a fault of GPU, board, cable or NVSwitch.".to_owned());
-        finding.remedy = Some(format!(
-            "nvidia-smi nvlink --status -i {0}; nvidia-smi nvlink -e -i {0}; reset the GPU, and replace it \
-             if the link stays down",
-            gpu_indices(&gpus)
-        ));
-        finding.action = if severity == Severity::Degraded { Action::Reset } else { Action::Watch };
+        let is_fault = switched || is_uniform_mesh(alike);
+        let id = if is_fault { "nvlink-count-differs" } else { "nvlink-count-differs/mesh" };
+        let values: [(&str, &dyn Display); 3] =
+            [("gpus", &gpus_have(&gpus)), ("most", &most), ("indices", &gpu_indices(&gpus))];
+        let mut finding = compose_finding(id, &values);
         finding.evidence = fewer
             .iter()
             .map(|(gpu, count)| cite_gpu(topology, gpu, &format!("{count} active NVLinks")))
@@ -110,21 +88,16 @@ fn one_sided_nvlinks(topology: &Topology) -> Option<Finding> {
         .filter(|(_, _, there, back)| there != back)
         .collect();
     let (a, b, there, back) = unequal.first()?;
-    let mut finding = Finding::new(
-        "nvlink-one-sided",
-        Severity::Degraded,
-        format!(
-            "{0} has {there} {1} to {2}, and {2} has {back} to {0}.",
-            a.label,
-            plural(*there as usize, "NVLink", "NVLinks"),
-            b.label
-        ),
-    );
-    finding.cause = Some("A link is up at one end only: a fault of a GPU, a bridge or the board.".to_owned());
-    let gpus: Vec<&TopologyGpu> = vec![a, b];
-    finding.remedy =
-        Some(format!("nvidia-smi nvlink --status -i {}; then reset both GPUs", gpu_indices(&gpus)));
-    finding.action = Action::Reset;
+    let links = plural(*there as usize, "NVLink", "NVLinks");
+    let values: [(&str, &dyn Display); 6] = [
+        ("one", &a.label),
+        ("other", &b.label),
+        ("there", there),
+        ("links", &links),
+        ("back", back),
+        ("indices", &gpu_indices(&[a, b])),
+    ];
+    let mut finding = compose_finding("nvlink-one-sided", &values);
     finding.evidence = unequal
         .iter()
         .map(|(a, b, there, back)| {
@@ -152,15 +125,9 @@ fn width_among(topology: &Topology, alike: &[&TopologyGpu]) -> Option<Finding> {
     if narrow.is_empty() {
         return None;
     }
-    let diagnosis = format!(
-        "{} a PCIe link of fewer lanes than the x{most} of other GPUs of this product.",
-        gpus_have(&narrow)
-    );
-    let mut finding = Finding::new("pcie-width", Severity::Degraded, diagnosis);
-    finding.cause =
-        Some("The card is not seated well, a riser or cable is bad, or the slot has fewer lanes.".to_owned());
-    finding.remedy =
-        Some(format!("lspci -vvs {} | grep -e LnkCap -e LnkSta; reseat the card", narrow[0].bus_id));
+    let values: [(&str, &dyn Display); 3] =
+        [("gpus", &gpus_have(&narrow)), ("most", &most), ("bus_id", &narrow[0].bus_id)];
+    let mut finding = compose_finding("pcie-width/among", &values);
     finding.evidence = narrow.iter().map(|gpu| cite_gpu(topology, gpu, &gpu.pcie.short_text())).collect();
     Some(finding)
 }
@@ -185,50 +152,18 @@ fn find_slow_pcie(topology: &Topology) -> Vec<Finding> {
         }
     }
     let source = "sysfs and NVML: current and largest PCIe link";
-    let about = |rule, severity, devices: &[(String, String, String)], sentence: &str, cause: &str| {
+    let about = |id, devices: &[(String, String, String)]| {
         let (_, first, _) = devices.first()?;
         let labels: Vec<&str> = devices.iter().map(|(label, ..)| label.as_str()).collect();
-        let mut finding = Finding::new(rule, severity, format!("{} {sentence}", devices_are(&labels)));
-        finding.cause = Some(cause.to_owned());
-        finding.remedy = Some(format!("lspci -vvs {first} | grep -e LnkCap -e LnkSta"));
+        let mut finding = compose_finding(id, &[("devices", &devices_are(&labels)), ("bus_id", first)]);
         finding.evidence = devices
             .iter()
-            .map(|(label, bus_id, text)| Evidence {
-                place: source.to_owned(),
-                text: format!("{label} {bus_id}: {text}"),
-                ..Evidence::default()
-            })
+            .map(|(label, bus_id, text)| Evidence::at_place(source, format!("{label} {bus_id}: {text}")))
             .collect();
         Some(finding)
     };
-    let bad = "The card is not seated well, a riser or cable is bad, or the port fell back after errors; \
-               reseat the card.";
-    [
-        about(
-            "pcie-width",
-            Severity::Degraded,
-            &narrow,
-            "on fewer PCIe lanes than card and slot support.",
-            bad,
-        ),
-        about(
-            "pcie-rate",
-            Severity::Degraded,
-            &slow,
-            "at a lower PCIe rate than card and slot support.",
-            bad,
-        ),
-        about(
-            "pcie-rate-idle",
-            Severity::Advice,
-            &idle,
-            "at a lower PCIe rate than GPU and slot support.",
-            "Usually power saving of an idle GPU; look again under load, where the rate must be the largest.",
-        ),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    let found = [about("pcie-width", &narrow), about("pcie-rate", &slow), about("pcie-rate-idle", &idle)];
+    found.into_iter().flatten().collect()
 }
 
 /// Returns findings about GPUs without a near NIC on a machine with NICs for its GPUs, and NICs without a
@@ -254,14 +189,7 @@ fn far_from_nics(topology: &Topology) -> Vec<Finding> {
     }
     let all_far = far.iter().all(|gpu| nearest(gpu) == Some(Path::Sys));
     if near.is_empty() && all_far {
-        let mut finding = Finding::new(
-            "nics-across-sockets",
-            Severity::Degraded,
-            "All RDMA NICs are on another socket than the GPUs: data cross the interconnect of the sockets, \
-             without GPUDirect RDMA.",
-        );
-        finding.remedy = Some("move NICs to slots of the GPUs' socket".to_owned());
-        findings.push(finding);
+        findings.push(compose_finding("nics-across-sockets", &[]));
         return findings;
     }
     let far_nics: Vec<&TopologyNic> = nics
@@ -277,15 +205,10 @@ fn far_from_nics(topology: &Topology) -> Vec<Finding> {
         let labels: Vec<String> = far_nics.iter().map(|nic| describe_nic(nic)).collect();
         let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
         let names: Vec<&str> = far_nics.iter().map(|nic| nic.name.as_str()).collect();
-        let mut finding = Finding::new(
+        findings.push(compose_finding(
             "nic-far-from-gpus",
-            Severity::Advice,
-            format!("{} on a socket without GPUs (SYS to all GPUs).", devices_are(&labels)),
-        );
-        finding.cause = Some("A NIC for storage or management, or a card in the wrong slot.".to_owned());
-        finding.remedy = Some(format!("keep NCCL off it: NCCL_IB_HCA=^={}", names.join(",")));
-        finding.source = Some(LEVELS.to_owned());
-        findings.push(finding);
+            &[("labels", &devices_are(&labels)), ("names", &names.join(","))],
+        ));
     }
     findings
 }
@@ -300,34 +223,8 @@ fn no_near_nic(topology: &Topology, near: &[&TopologyGpu], far: &[&TopologyGpu],
     let has_down = (topology.nics.iter().filter(|nic| nic.rdma && is_down(nic)))
         .any(|nic| far.iter().any(|gpu| is_near(nic, gpu)));
     let is_fault = has_down || (nics > 1 && near.len() * 2 > topology.gpus.len());
-    let mut finding = if is_fault {
-        let mut finding = Finding::new(
-            "gpu-without-near-nic",
-            Severity::Degraded,
-            format!(
-                "{} no NIC within PIX or PXB, and {} GPUs of this machine do: a NIC is missing or down.",
-                gpus_have(far),
-                near.len()
-            ),
-        );
-        finding.cause =
-            Some("A NIC is missing, down, or in another slot than on its sister machines.".to_owned());
-        finding.action = Action::Watch;
-        finding
-    } else {
-        let text = format!("{} no NIC within PXB.", gpus_have(far));
-        let mut finding = Finding::new("gpu-without-near-nic", Severity::Advice, text);
-        finding.cause = Some(
-            "Usually the design of the server, with fewer NICs than GPUs: data of these GPUs take a longer \
-             way to the network."
-                .to_owned(),
-        );
-        finding
-    };
-    finding.remedy =
-        Some("compare with a good machine: nccl-bench topo; lspci | grep -i -e mellanox -e efa".to_owned());
-    finding.source = Some(LEVELS.to_owned());
-    finding
+    let id = if is_fault { "gpu-without-near-nic" } else { "gpu-without-near-nic/design" };
+    compose_finding(id, &[("gpus", &gpus_have(far)), ("near", &near.len())])
 }
 
 /// Returns a finding about devices with an unknown NUMA node on a machine with several.
@@ -343,34 +240,9 @@ fn find_unknown_numa(topology: &Topology) -> Option<Finding> {
         return None;
     }
     let labels: Vec<&str> = devices.iter().map(|device| device.label()).collect();
-    let mut finding = Finding::new(
-        "numa-missing",
-        Severity::Degraded,
-        format!(
-            "The kernel does not know the NUMA node (-1) of {}, on a machine with several nodes.",
-            join_list(&labels)
-        ),
-    );
-    finding.cause = Some(
-        "The firmware (ACPI _PXM) or the hypervisor does not report it: NCCL cannot bind threads and buffers \
-         near the device, and treats distant devices as neighbours."
-            .to_owned(),
-    );
-    finding.remedy = Some(
-        "on a virtual machine: NCCL_TOPO_FILE=FILE with the cloud's description of this machine; on bare \
-         metal: update the firmware"
-            .to_owned(),
-    );
-    finding.evidence = vec![Evidence {
-        place: if topology.is_dump {
-            topology.source.clone()
-        } else {
-            "/sys/bus/pci/devices/*/numa_node".to_owned()
-        },
-        text: "-1".to_owned(),
-        ..Evidence::default()
-    }];
-    Some(finding)
+    let finding = compose_finding("numa-missing", &[("labels", &join_list(&labels))]);
+    let place = if topology.is_dump { &topology.source } else { "/sys/bus/pci/devices/*/numa_node" };
+    Some(finding.with_evidence(place, "-1"))
 }
 
 /// Returns a finding about NICs of the topology outside all channels of the graphs.
@@ -391,29 +263,12 @@ pub(super) fn unused_nics(topology: &Topology, graphs: &Graphs) -> Option<Findin
     let enough_gpus = graphs.gpu_devices().len() >= topology.nics.len();
     let labels: Vec<String> = idle.iter().map(|nic| describe_nic(nic)).collect();
     let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
-    let mut finding = Finding::new(
+    let finding = compose_finding(
         "nic-not-in-graph",
-        if equal && enough_gpus { Severity::Degraded } else { Severity::Advice },
-        format!(
-            "No channel uses {}; {} of {} NICs carry data.",
-            join_list(&labels),
-            busy.len(),
-            busy.len() + idle.len()
-        ),
-    );
-    finding.cause = Some(
-        "Each channel takes the NIC nearest to its GPU: the unused NICs are slower, far from the GPUs of \
-         this job, or more than its GPUs need."
-            .to_owned(),
-    );
-    finding.remedy =
-        Some("see the paths above; NCCL_CROSS_NIC=1 and NCCL_MIN_NCHANNELS change the choice".to_owned());
-    finding.evidence = vec![Evidence {
-        place: graphs.source.clone(),
-        text: "<channel> without these <net dev=\"…\">".to_owned(),
-        ..Evidence::default()
-    }];
-    Some(finding)
+        &[("labels", &join_list(&labels)), ("busy", &busy.len()), ("all", &(busy.len() + idle.len()))],
+    )
+    .with_severity(if equal && enough_gpus { Severity::Degraded } else { Severity::Advice });
+    Some(finding.with_evidence(&graphs.source, "<channel> without these <net dev=\"…\">"))
 }
 
 fn is_down(nic: &TopologyNic) -> bool {
@@ -421,8 +276,8 @@ fn is_down(nic: &TopologyNic) -> bool {
 }
 
 fn cite_gpu(topology: &Topology, gpu: &TopologyGpu, text: &str) -> Evidence {
-    let place = if topology.is_dump { topology.source.clone() } else { "NVML and sysfs".to_owned() };
-    Evidence { place, text: format!("{} {}: {text}", gpu.label, gpu.bus_id), ..Evidence::default() }
+    let place = if topology.is_dump { &topology.source } else { "NVML and sysfs" };
+    Evidence::at_place(place, format!("{} {}: {text}", gpu.label, gpu.bus_id))
 }
 
 /// Returns `NIC3 (mlx5_3)`.

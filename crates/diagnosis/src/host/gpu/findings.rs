@@ -5,7 +5,8 @@ mod facts;
 
 use super::super::compare::majority;
 use super::{Gpu, Gpus, Problem};
-use crate::finding::{Action, Finding, Severity};
+use crate::finding::Finding;
+use crate::knowledge::texts::compose_finding;
 use crate::words::{counted, join_list, or_dash, size_text};
 
 pub(crate) use facts::{gpu_sections, prove_gpus};
@@ -41,39 +42,20 @@ fn describe_gpu(gpu: &Gpu) -> String {
 }
 
 fn find_nvml_problem(gpus: &Gpus, in_container: bool) -> Option<Finding> {
-    let broken = |rule: &str, text: String| Finding::new(rule, Severity::Broken, text);
-    Some(match gpus.problem.as_ref()? {
-        Problem::Mismatch(error) => {
-            broken("driver-library-mismatch", format!("NVML does not start: {error}"))
-                .with_cause("the driver's libraries were updated, and the kernel still runs the old module")
-                .with_remedy(
-                    "reboot, or unload and load the module: rmmod nvidia_uvm nvidia && modprobe nvidia",
-                )
-                .with_action(Action::Reboot)
-        }
-        Problem::Stuck(error) => broken("nvml-stuck", format!("NVML does not answer: {error}"))
-            .with_cause("a GPU or the driver hangs")
-            .with_remedy("look for Xid in dmesg; reboot the node")
-            .with_action(Action::Reboot),
-        Problem::Failed(error) => broken("nvml-failed", format!("NVML fails: {error}"))
-            .with_remedy("nvidia-smi; dmesg | grep -E 'NVRM|Xid'"),
-        Problem::NoDriver(error) if gpus.has_gpus() && !in_container => {
-            broken("no-driver", format!("the host has NVIDIA GPUs on its PCI bus, but no driver: {error}"))
-                .with_remedy("modprobe nvidia; dmesg | grep NVRM shows why it does not load")
-        }
+    let (id, error) = match gpus.problem.as_ref()? {
+        Problem::Mismatch(error) => ("driver-library-mismatch", error),
+        Problem::Stuck(error) => ("nvml-stuck", error),
+        Problem::Failed(error) => ("nvml-failed", error),
+        Problem::NoDriver(error) if gpus.has_gpus() && !in_container => ("no-driver", error),
         _ => return None,
-    })
+    };
+    Some(compose_finding(id, &[("error", error)]))
 }
 
 fn find_lost_gpus(gpus: &Gpus) -> Option<Finding> {
     let names: Vec<String> =
         gpus.lost.iter().map(|lost| format!("GPU {} ({})", lost.index, lost.error)).collect();
-    (!names.is_empty()).then(|| {
-        Finding::new("gpu-lost", Severity::Broken, format!("NVML cannot open {}", join_list(&names)))
-            .with_cause("the GPU fell off the bus, or needs a reset")
-            .with_remedy("dmesg | grep Xid; reboot the node; isolate it if it happens again")
-            .with_action(Action::Reboot)
-    })
+    (!names.is_empty()).then(|| compose_finding("gpu-lost", &[("names", &join_list(&names))]))
 }
 
 fn fewer_than_on_bus(gpus: &Gpus, in_container: bool) -> Option<Finding> {
@@ -82,96 +64,52 @@ fn fewer_than_on_bus(gpus: &Gpus, in_container: bool) -> Option<Finding> {
     if gpus.problem.is_some() || seen >= served {
         return None;
     }
-    let text = format!("NVML shows {}, but the driver serves {served} on the PCI bus", counted(seen, "GPU"));
-    Some(if in_container {
-        Finding::new("container-has-fewer-gpus", Severity::Advice, text)
-            .with_cause("this container was given a part of the host's GPUs")
-    } else {
-        Finding::new("gpu-missing", Severity::Broken, text)
-            .with_cause("GPUs could not be started, or their device files are missing")
-            .with_remedy("dmesg | grep -E 'NVRM|Xid'; ls -l /dev/nvidia*; reboot the node")
-            .with_action(Action::Reboot)
-    })
+    let id = if in_container { "container-has-fewer-gpus" } else { "gpu-missing" };
+    Some(compose_finding(id, &[("seen", &counted(seen, "GPU")), ("served", &served)]))
 }
 
 fn find_needed_recovery(gpu: &Gpu) -> Option<Finding> {
-    let (severity, text, action) = match gpu.recovery? {
+    let id = match gpu.recovery? {
         0 => return None,
-        1 => (Severity::Broken, "a reset of the GPU", Action::Reset),
-        2 => (Severity::Broken, "a reboot of the node", Action::Reboot),
-        3 => (
-            Severity::Broken,
-            "to end all peer-to-peer work and to reset the GPUs of the node",
-            Action::Reset,
-        ),
-        4 => (Severity::Degraded, "to end all work and to reset the GPU", Action::Reset),
-        _ => (Severity::Unknown, "an action that this program does not know", Action::Watch),
+        1 => "gpu-recovery-action",
+        2 => "gpu-recovery-action/reboot",
+        3 => "gpu-recovery-action/all",
+        4 => "gpu-recovery-action/drain",
+        _ => "gpu-recovery-action/unknown",
     };
-    let remedy = match action {
-        Action::Reboot => "drain the node and reboot it".to_owned(),
-        _ => format!("drain the node, then nvidia-smi --gpu-reset -i {}", gpu.index),
-    };
-    Some(
-        Finding::new("gpu-recovery-action", severity, format!("NVML asks for {text}: {}", describe_gpu(gpu)))
-            .with_cause("the driver recorded a fault of this GPU; dmesg | grep Xid names it")
-            .with_remedy(remedy)
-            .with_action(action),
-    )
+    Some(compose_finding(id, &[("gpu", &describe_gpu(gpu)), ("index", &gpu.index)]))
 }
 
 /// Returns findings about a GPU's memory: errors, replaced rows and pages.
 fn find_memory_errors(gpu: &Gpu) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let reset = format!("drain the node, then nvidia-smi --gpu-reset -i {}", gpu.index);
     let rows = gpu.rows.clone().unwrap_or_default();
     if rows.failed {
-        findings.push(
-            Finding::new(
-                "row-remap-failed",
-                Severity::Broken,
-                format!("a row of memory could not be replaced: {}", describe_gpu(gpu)),
-            )
-            .with_cause("the memory has no spare rows left where one is needed")
-            .with_remedy(
-                "take the node out of service, and have the GPU replaced (nvidia-smi -q -d ROW_REMAPPER)",
-            )
-            .with_action(Action::Isolate)
-            .with_source("https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/"),
-        );
+        findings.push(compose_finding("row-remap-failed", &[("gpu", &describe_gpu(gpu))]));
     }
     if rows.pending || gpu.pages.pending == Some(true) {
-        findings.push(
-            Finding::new(
-                "row-remap-pending",
-                Severity::Degraded,
-                format!("memory waits for a reset to be replaced: {}", describe_gpu(gpu)),
-            )
-            .with_cause("an uncorrected error was found; the row or page is replaced at the next reset")
-            .with_remedy(reset.clone())
-            .with_action(Action::Reset),
-        );
+        findings.push(compose_finding(
+            "row-remap-pending",
+            &[("gpu", &describe_gpu(gpu)), ("index", &gpu.index)],
+        ));
     }
     if let Some(errors) = gpu.ecc.uncorrected.filter(|errors| *errors > 0) {
-        findings.push(
-            Finding::new(
-                "ecc-uncorrected",
-                Severity::Degraded,
-                format!("{} since the driver was loaded: {}", counted_errors(errors), describe_gpu(gpu)),
-            )
-            .with_cause("memory or caches of the GPU lose data")
-            .with_remedy(format!("{reset}; isolate the node if errors come back"))
-            .with_action(Action::Reset),
-        );
+        findings.push(compose_finding(
+            "ecc-uncorrected",
+            &[("errors", &counted_errors(errors)), ("gpu", &describe_gpu(gpu)), ("index", &gpu.index)],
+        ));
     }
     if let (Some(now), Some(pending)) = (gpu.ecc.enabled, gpu.ecc.pending)
         && now != pending
     {
-        let text = format!(
-            "a change of ECC to {} waits for a reset: {}",
-            if pending { "on" } else { "off" },
-            describe_gpu(gpu)
-        );
-        findings.push(Finding::new("ecc-change-pending", Severity::Advice, text).with_remedy(reset));
+        findings.push(compose_finding(
+            "ecc-change-pending",
+            &[
+                ("state", &if pending { "on" } else { "off" }),
+                ("gpu", &describe_gpu(gpu)),
+                ("index", &gpu.index),
+            ],
+        ));
     }
     findings
 }
@@ -187,15 +125,10 @@ fn counted_errors(errors: u64) -> String {
 /// Returns a finding about different models in one host.
 fn find_model_differences(gpus: &Gpus) -> Option<Finding> {
     let first = gpus.devices.first()?;
-    gpus.devices.iter().any(|gpu| gpu.name != first.name).then(|| {
-        Finding::new(
-            "gpu-models-differ",
-            Severity::Advice,
-            format!("the host has different GPUs: {}", gpus.describe_models()),
-        )
-        .with_cause("a collective runs at the speed of the slowest one")
-        .with_remedy("choose equal ones: CUDA_VISIBLE_DEVICES")
-    })
+    gpus.devices
+        .iter()
+        .any(|gpu| gpu.name != first.name)
+        .then(|| compose_finding("gpu-models-differ", &[("gpus", &gpus.describe_models())]))
 }
 
 /// Returns a finding about GPUs with error correction off, while it is on for other GPUs of the host.
@@ -203,14 +136,7 @@ fn ecc_off(gpus: &Gpus) -> Option<Finding> {
     let off: Vec<String> =
         gpus.devices.iter().filter(|gpu| gpu.ecc.enabled == Some(false)).map(describe_gpu).collect();
     let on = gpus.devices.iter().any(|gpu| gpu.ecc.enabled == Some(true));
-    (!off.is_empty() && on).then(|| {
-        Finding::new(
-            "ecc-off",
-            Severity::Degraded,
-            format!("ECC is off, but on for the other GPUs: {}", join_list(&off)),
-        )
-        .with_remedy("nvidia-smi -e 1 -i INDEX, then reset the GPU")
-    })
+    (!off.is_empty() && on).then(|| compose_finding("ecc-off", &[("off", &join_list(&off))]))
 }
 
 fn find_slowed_gpus(gpus: &Gpus) -> Vec<Finding> {
@@ -221,16 +147,8 @@ fn find_slowed_gpus(gpus: &Gpus) -> Vec<Finding> {
             .filter(|gpu| gpu.slowed.iter().any(|found| found == reason))
             .map(|gpu| format!("{}, {} C", describe_gpu(gpu), or_dash(gpu.temperature)))
             .collect();
-        (!slow.is_empty()).then(|| {
-            Finding::new(
-                "gpu-throttled",
-                Severity::Degraded,
-                format!("clocks are lowered ({reason}): {}", join_list(&slow)),
-            )
-            .with_cause("the GPU is too hot, or its power supply asks for less load")
-            .with_remedy("see fans, air flow, power supplies: nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER")
-            .with_action(Action::Watch)
-        })
+        (!slow.is_empty())
+            .then(|| compose_finding("gpu-throttled", &[("reason", &reason), ("slow", &join_list(&slow))]))
     });
     let mut findings: Vec<Finding> = faults.collect();
     let limited: Vec<String> = gpus
@@ -248,14 +166,7 @@ fn find_slowed_gpus(gpus: &Gpus) -> Vec<Finding> {
         })
         .collect();
     if !limited.is_empty() {
-        findings.push(
-            Finding::new(
-                "power-limit-lowered",
-                Severity::Advice,
-                format!("the power limit is below the default: {}", join_list(&limited)),
-            )
-            .with_remedy("nvidia-smi -pl WATTS, if this is not intended"),
-        );
+        findings.push(compose_finding("power-limit-lowered", &[("limited", &join_list(&limited))]));
     }
     findings
 }
@@ -266,17 +177,12 @@ fn find_narrow_pcie(gpu: &Gpu) -> Option<Finding> {
     // Idle GPUs lower the generation to save power.
     let busy = gpu.performance_state == Some(0) && !gpu.slowed.iter().any(|reason| reason == "idle");
     let generations = pcie.generation.zip(pcie.max_generation).filter(|(now, most)| now < most && busy);
-    let text = match (lanes, generations) {
-        (Some((now, most)), _) => format!("{} has {now} of {most} PCIe lanes", describe_gpu(gpu)),
-        (None, Some((now, most))) => format!("{} runs PCIe generation {now} of {most}", describe_gpu(gpu)),
+    let (id, (now, most)) = match (lanes, generations) {
+        (Some(lanes), _) => ("gpu-pcie-narrow", lanes),
+        (None, Some(generations)) => ("gpu-pcie-narrow/generation", generations),
         (None, None) => return None,
     };
-    Some(
-        Finding::new("gpu-pcie-narrow", Severity::Degraded, text)
-            .with_cause("the connection was trained to less than GPU and slot can do")
-            .with_remedy("reseat the GPU or its riser; dmesg | grep -i pcie; reboot the node")
-            .with_action(Action::Reboot),
-    )
+    Some(compose_finding(id, &[("gpu", &describe_gpu(gpu)), ("now", &now), ("most", &most)]))
 }
 
 /// Returns findings about modes harmful to a job.
@@ -287,44 +193,19 @@ fn find_harmful_modes(gpus: &Gpus) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mig = those(&|gpu| gpu.mig == Some(true));
     if !mig.is_empty() {
-        findings.push(
-            Finding::new("mig-on", Severity::Degraded, format!("MIG is on: {}", join_list(&mig)))
-                .with_cause("instances of a GPU have no peer-to-peer access, over NVLink or PCIe")
-                .with_remedy("nvidia-smi -mig 0 -i INDEX, then reset the GPU, if jobs need whole GPUs"),
-        );
+        findings.push(compose_finding("mig-on", &[("mig", &join_list(&mig))]));
     }
     let prohibited = those(&|gpu| gpu.compute_mode.as_deref() == Some("prohibited"));
     if !prohibited.is_empty() {
-        findings.push(
-            Finding::new(
-                "compute-prohibited",
-                Severity::Broken,
-                format!("the compute mode forbids all work: {}", join_list(&prohibited)),
-            )
-            .with_remedy("nvidia-smi -c DEFAULT -i INDEX"),
-        );
+        findings.push(compose_finding("compute-prohibited", &[("prohibited", &join_list(&prohibited))]));
     }
     let exclusive = those(&|gpu| gpu.compute_mode.as_deref() == Some("exclusive process"));
     if !exclusive.is_empty() {
-        findings.push(
-            Finding::new(
-                "compute-exclusive",
-                Severity::Advice,
-                format!("one process per GPU is allowed: {}", join_list(&exclusive)),
-            )
-            .with_remedy("nvidia-smi -c DEFAULT -i INDEX, if several processes share a GPU"),
-        );
+        findings.push(compose_finding("compute-exclusive", &[("exclusive", &join_list(&exclusive))]));
     }
     let states: Vec<&Option<bool>> = gpus.devices.iter().map(|gpu| &gpu.persistence).collect();
     if majority(&states) == Some(&Some(false)) {
-        findings.push(
-            Finding::new(
-                "persistence-off",
-                Severity::Advice,
-                "persistence mode is off: the driver loads at the start of each job",
-            )
-            .with_remedy("systemctl enable --now nvidia-persistenced, or nvidia-smi -pm 1"),
-        );
+        findings.push(compose_finding("persistence-off", &[]));
     }
     findings
 }
@@ -339,15 +220,5 @@ fn find_running_processes(gpus: &Gpus) -> Option<Finding> {
             format!("GPU {}: {} {}{memory}", gpu.index, process.pid, or_dash(process.name.as_ref()))
         })
         .collect();
-    (!used.is_empty()).then(|| {
-        Finding::new(
-            "gpu-in-use",
-            Severity::Advice,
-            format!("other processes use the GPUs: {}", join_list(&used)),
-        )
-        .with_cause(
-            "a job runs, or processes of an ended job remain. They take memory and time from the next job",
-        )
-        .with_remedy("end what should not run: kill PID")
-    })
+    (!used.is_empty()).then(|| compose_finding("gpu-in-use", &[("used", &join_list(&used))]))
 }

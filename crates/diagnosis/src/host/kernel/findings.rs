@@ -4,6 +4,7 @@ use super::{KernelMessage, KernelMessages};
 use crate::examination::{Body, Section};
 use crate::finding::{Action, Evidence, Finding, Role, Severity};
 use crate::knowledge::rules::Rules;
+use crate::knowledge::texts::compose_finding;
 use crate::words::{join_list, or_dash};
 
 /// Returns a finding for each kind of message except harmless ones. `uptime` is in seconds.
@@ -61,11 +62,7 @@ fn describe_messages(
         },
         None => {
             let name = super::read::error_name(&message.text);
-            let text = format!("the kernel reports {name}, and no rule explains it{on}");
-            let mut finding = Finding::new("unknown-kernel-error", Severity::Unknown, text);
-            finding.remedy = Some("look it up in NVIDIA's list of Xid errors".to_owned());
-            finding.source = Some("https://docs.nvidia.com/deploy/xid-errors/".to_owned());
-            finding
+            compose_finding("unknown-kernel-error", &[("name", &name), ("on", &on)])
         }
     };
     if is_about_process(message, finding.action) && (finding.severity < Severity::Unknown || rule.is_some()) {

@@ -5,7 +5,8 @@ use super::super::nic::Nic;
 use super::super::system::System;
 use super::{Library, LibraryKind, known};
 use crate::examination::{Body, Section};
-use crate::finding::{Finding, Severity};
+use crate::finding::Finding;
+use crate::knowledge::texts::compose_finding;
 use crate::words::{join_list, or_dash, size_text};
 
 /// Returns findings about the libraries.
@@ -46,18 +47,9 @@ fn same_version(libraries: &[Library]) -> Vec<Finding> {
             });
             if let Some(other) = twin {
                 findings.push(
-                    Finding::new(
+                    compose_finding(
                         "two-builds-of-one-version",
-                        Severity::Advice,
-                        format!(
-                            "this host has two builds of {} {}: they may behave differently",
-                            one.name,
-                            or_dash(one.version.as_ref())
-                        ),
-                    )
-                    .with_cause("a version number does not show who built a library, or with which options")
-                    .with_remedy(
-                        "use the same file on all hosts: LD_LIBRARY_PATH, or LD_PRELOAD for a Python wheel's",
+                        &[("name", &one.name), ("version", &or_dash(one.version.as_ref()))],
                     )
                     .with_evidence(&one.path, format!("{}, {}", one.version_and_build(), size_text(one.size)))
                     .with_evidence(
@@ -82,18 +74,15 @@ fn several_nccl(libraries: &[Library]) -> Option<Finding> {
         .collect();
     (!others.is_empty()).then(|| {
         let taken = if first.first { "the loader takes" } else { "besides" };
-        Finding::new(
+        compose_finding(
             "several-nccl-versions",
-            Severity::Advice,
-            format!(
-                "several versions of NCCL are here: {taken} {} at {}; also {}",
-                first.version_and_build(),
-                first.path,
-                join_list(&others)
-            ),
+            &[
+                ("taken", &taken),
+                ("version", &first.version_and_build()),
+                ("path", &first.path),
+                ("others", &join_list(&others)),
+            ],
         )
-        .with_cause("Python packages bring their own library, and their programs load it first")
-        .with_remedy("see which one a job loads: NCCL_DEBUG=VERSION, or grep libnccl /proc/PID/maps")
     })
 }
 
@@ -104,18 +93,9 @@ fn find_driver_mismatch(libraries: &[Library], system: &System) -> Option<Findin
     let version = library.version.as_ref()?;
     // Newer libraries of the package cuda-compat work with older modules.
     (version != kernel && !library.file.contains("compat")).then(|| {
-        Finding::new(
+        compose_finding(
             "libcuda-mismatch",
-            Severity::Degraded,
-            format!(
-                "{} belongs to driver {version}, but the kernel's module to driver {kernel}",
-                library.path
-            ),
-        )
-        .with_cause("the driver was updated without a reboot, or an image brings a library of its own")
-        .with_remedy(
-            "reboot the node; in a container remove the library from the image: the NVIDIA container toolkit \
-             mounts the library of the host",
+            &[("path", &library.path), ("version", &version), ("kernel", &kernel)],
         )
     })
 }
@@ -123,44 +103,15 @@ fn find_driver_mismatch(libraries: &[Library], system: &System) -> Option<Findin
 fn without_plugin(libraries: &[Library]) -> Vec<Finding> {
     let mut findings = Vec::new();
     if libraries_of_kind(libraries, LibraryKind::NetPlugin).next().is_none() {
-        findings.push(
-            Finding::new(
-                "no-net-plugin",
-                Severity::Degraded,
-                "there are EFA devices, but no network plugin of NCCL (libnccl-net*.so) was found",
-            )
-            .with_cause("without the plugin aws-ofi-nccl NCCL uses TCP, silently")
-            .with_remedy(
-                "install aws-ofi-nccl (the EFA installer has it: /opt/amazon/ofi-nccl), and add its folder \
-                 to LD_LIBRARY_PATH",
-            ),
-        );
+        findings.push(compose_finding("no-net-plugin", &[]));
     } else if !libraries_of_kind(libraries, LibraryKind::NetPlugin).any(|library| library.first) {
         let paths: Vec<&str> = libraries_of_kind(libraries, LibraryKind::NetPlugin)
             .map(|library| library.path.as_str())
             .collect();
-        findings.push(
-            Finding::new(
-                "net-plugin-not-searched",
-                Severity::Degraded,
-                format!(
-                    "the loader does not search the folder of NCCL's network plugin: {}",
-                    join_list(&paths)
-                ),
-            )
-            .with_cause("NCCL loads the plugin by name, and uses TCP if it does not find the plugin")
-            .with_remedy("add its folder to LD_LIBRARY_PATH, or set NCCL_NET_PLUGIN to its path"),
-        );
+        findings.push(compose_finding("net-plugin-not-searched", &[("paths", &join_list(&paths))]));
     }
     if libraries_of_kind(libraries, LibraryKind::Libfabric).next().is_none() {
-        findings.push(
-            Finding::new(
-                "no-libfabric",
-                Severity::Degraded,
-                "there are EFA devices, but no libfabric was found",
-            )
-            .with_remedy("install the EFA software (/opt/amazon/efa), and add its folder to LD_LIBRARY_PATH"),
-        );
+        findings.push(compose_finding("no-libfabric", &[]));
     }
     findings
 }
@@ -173,14 +124,7 @@ fn not_loadable(libraries: &[Library]) -> Option<Finding> {
         .filter(|library| library.file.contains(".so.") || library.kind == LibraryKind::NetPlugin)
         .filter_map(|library| Some(format!("{} ({})", library.path, library.problem.as_ref()?)))
         .collect();
-    (!names.is_empty()).then(|| {
-        Finding::new(
-            "library-not-loadable",
-            Severity::Advice,
-            format!("files cannot be loaded here: {}", join_list(&names)),
-        )
-        .with_remedy("remove them from the search path, or install the library for this processor")
-    })
+    (!names.is_empty()).then(|| compose_finding("library-not-loadable", &[("names", &join_list(&names))]))
 }
 
 /// Returns the table of libraries.

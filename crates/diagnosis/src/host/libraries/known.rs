@@ -9,6 +9,7 @@ use crate::examination::{Body, KNOWN_FAULTS, Section};
 use crate::finding::{Finding, Severity};
 use crate::knowledge::conflicts::{Conflict, Conflicts, Together};
 use crate::knowledge::faults::{Component, Fault, Faults};
+use crate::knowledge::texts::compose_finding;
 use crate::words::counted;
 
 /// A library with its version as a number.
@@ -65,10 +66,10 @@ pub(super) fn known_faults(libraries: &[Library], nics: &[Nic]) -> Option<Findin
         return None;
     }
     let versions: Vec<String> = names.iter().map(|(name, _)| name.clone()).collect();
-    let text = format!("{} of {}", counted(faults.len(), "known fault"), versions.join(", "));
-    let finding = Finding { versions, ..Finding::new("known-faults", Severity::Advice, text) }
-        .with_cause("each appears under conditions that depend on the job")
-        .with_remedy("see the table of known faults");
+    let count = counted(faults.len(), "known fault");
+    let mut finding =
+        compose_finding("known-faults", &[("faults", &count), ("versions", &versions.join(", "))]);
+    finding.versions = versions;
     Some(names.iter().fold(finding, |finding, (_, library)| {
         finding.with_evidence(&library.path, library.version_and_build())
     }))
@@ -108,12 +109,12 @@ pub(super) fn find_version_conflicts(libraries: &[Library], gpus: &Gpus, nics: &
         // A library outside the loader's path may stay unused, as may the plugin without EFA.
         let is_used = named.iter().all(|library| library.first) && (has_efa || conflict.plugin.is_none());
         let severity = if is_used { conflict.severity_for(false) } else { Severity::Advice };
-        let finding = Finding::new(conflict.id.clone(), severity, conflict.effect.clone())
-            .with_remedy(conflict.remedy.clone())
-            .with_source(&conflict.source);
-        let finding = match &conflict.conditions[..] {
-            [] => finding,
-            conditions => finding.with_cause(format!("if: {}", conditions.join("; "))),
+        let conditions = Some(&conflict.conditions).filter(|conditions| !conditions.is_empty());
+        let finding = Finding {
+            cause: conditions.map(|conditions| format!("if: {}", conditions.join("; "))),
+            remedy: Some(conflict.remedy.clone()),
+            source: Some(conflict.source.clone()),
+            ..Finding::new(conflict.id.clone(), severity, conflict.effect.clone())
         };
         named.iter().fold(finding, |finding, library| {
             finding.with_evidence(&library.path, library.version_and_build())

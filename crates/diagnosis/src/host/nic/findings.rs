@@ -1,10 +1,13 @@
 //! Conclusions about network devices.
 
+use std::fmt::Display;
+
 use super::super::compare::majority;
 use super::super::counters::{self, Counter};
 use super::{Nic, Port};
 use crate::examination::{Body, Section};
-use crate::finding::{Action, Finding, Severity};
+use crate::finding::{Finding, Severity};
+use crate::knowledge::texts::compose_finding;
 use crate::words::{counted, join_list, or_dash, plural};
 
 /// Smallest speed in Gbit/s for checks of the MTU. The value is our own judgement.
@@ -118,26 +121,14 @@ fn efa_count(nics: &[Nic], product: Option<&str>) -> Option<Finding> {
     let product = product?;
     let expected = expected_efa(product)?;
     let there = nics.iter().filter(|nic| nic.is_efa()).count();
-    let rule = if there == 0 { "efa-missing" } else { "efa-fewer-than-instance-type" };
-    (there < expected).then(|| {
-        Finding::new(
-            rule,
-            Severity::Degraded,
-            format!(
-                "{} {} visible, but {product} has {expected}",
-                counted(there, "EFA device"),
-                plural(there, "is", "are")
-            ),
-        )
-        .with_cause(
-            "the instance was launched with fewer EFA interfaces, or the container was given fewer devices",
-        )
-        .with_remedy(
-            "launch with an EFA interface on each network card; in Kubernetes request all \
-             (vpc.amazonaws.com/efa) in the pod's limits",
-        )
-        .with_source("https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html")
-    })
+    let id = if there == 0 { "efa-missing" } else { "efa-fewer-than-instance-type" };
+    let values: [(&str, &dyn Display); 4] = [
+        ("devices", &counted(there, "EFA device")),
+        ("is", &plural(there, "is", "are")),
+        ("product", &product),
+        ("expected", &expected),
+    ];
+    (there < expected).then(|| compose_finding(id, &values))
 }
 
 /// Returns a finding if no device is up. On a single host that may be intended, unless something is
@@ -150,14 +141,8 @@ fn none_up(nics: &[Nic], needed: bool) -> Option<Finding> {
     let names: Vec<&str> = nics.iter().map(|nic| nic.name.as_str()).collect();
     let wanted = needed || initialized || nics.iter().any(Nic::is_efa);
     let severity = if wanted { Severity::Broken } else { Severity::Advice };
-    let finding = Finding::new("no-nic-up", severity, format!("no RDMA device is up: {}", join_list(&names)));
-    Some(if initialized {
-        finding
-            .with_cause("the link is up, but no subnet manager has configured the port (INIT)")
-            .with_remedy("start a subnet manager, or connect the port to the managed fabric: sminfo; ibstat")
-    } else {
-        finding.with_remedy("see the cable, the switch port and the interface: rdma link; ip link; dmesg")
-    })
+    let id = if initialized { "no-nic-up/init" } else { "no-nic-up" };
+    Some(compose_finding(id, &[("names", &join_list(&names))]).with_severity(severity))
 }
 
 /// Returns a finding about a port without traffic beside working ones. An unused second port of a board is
@@ -168,11 +153,7 @@ fn find_inactive_port(nics: &[Nic], nic: &Nic, port: &Port) -> Option<Finding> {
     }
     let name = format!("{} port {}", nic.name, port.number);
     if port.state == "INIT" {
-        return Some(
-            Finding::new("port-not-configured", Severity::Degraded, format!("{name} is in state INIT"))
-                .with_cause("the link is up, and no subnet manager has configured the port")
-                .with_remedy("check that the subnet manager runs and reaches the port: sminfo; ibdiagnet"),
-        );
+        return Some(compose_finding("port-not-configured", &[("name", &name)]));
     }
     let alike: Vec<&Nic> = nics
         .iter()
@@ -181,18 +162,25 @@ fn find_inactive_port(nics: &[Nic], nic: &Nic, port: &Port) -> Option<Finding> {
     let up = alike.iter().filter(|other| other.is_up()).count();
     let severity = if nic.is_efa() || up * 2 > alike.len() { Severity::Degraded } else { Severity::Advice };
     let physical = if port.physical.is_empty() { String::new() } else { format!(" ({})", port.physical) };
-    let text = format!(
-        "{name} is {}{physical}; {up} of {} like it {} up",
-        port.state,
-        counted(alike.len(), &format!("{} device", nic.kind())),
-        plural(up, "is", "are")
-    );
-    let remedy = match port.physical.as_str() {
-        "Disabled" => "enable the port: ip link set INTERFACE up, or ibportstate on InfiniBand",
-        "Polling" => "connect the cable, or enable the port at the switch",
-        _ => "see the cable, the switch port and the kernel's messages: dmesg | grep -i mlx5",
+    let id = match port.physical.as_str() {
+        "Disabled" => "port-down/disabled",
+        "Polling" => "port-down/polling",
+        _ => "port-down",
     };
-    Some(Finding::new("port-down", severity, text).with_remedy(remedy).with_action(Action::Watch))
+    Some(
+        compose_finding(
+            id,
+            &[
+                ("name", &name),
+                ("state", &port.state),
+                ("physical", &physical),
+                ("up", &up),
+                ("alike", &counted(alike.len(), &format!("{} device", nic.kind()))),
+                ("verb", &plural(up, "is", "are")),
+            ],
+        )
+        .with_severity(severity),
+    )
 }
 
 /// Returns findings about active devices slower than others of the same kind and board.
@@ -210,18 +198,10 @@ fn find_rate_differences(nics: &[Nic]) -> Vec<Finding> {
         let slower =
             Port { rate: usual.to_owned(), ..Port::default() }.gigabits_per_s() > port.gigabits_per_s();
         if slower {
-            findings.push(
-                Finding::new(
-                    "port-slower-than-others",
-                    Severity::Degraded,
-                    format!(
-                        "{} port {} runs at {}, other ports of its kind at {usual}",
-                        nic.name, port.number, port.rate
-                    ),
-                )
-                .with_cause("the link was trained to a lower speed, or fewer lanes")
-                .with_remedy("reseat or replace the cable or transceiver; mlxlink -d DEVICE shows why"),
-            );
+            findings.push(compose_finding(
+                "port-slower-than-others",
+                &[("name", &nic.name), ("number", &port.number), ("rate", &port.rate), ("usual", &usual)],
+            ));
         }
     }
     findings
@@ -234,20 +214,17 @@ fn find_narrow_pcie(nic: &Nic) -> Option<Finding> {
     let gigabits = nic.pcie.gbytes_per_s()? * 8.0;
     let rate = nic.rate()?;
     (width < most && gigabits < rate * PCIE_PER_PORT).then(|| {
-        Finding::new(
+        compose_finding(
             "nic-pcie-narrow",
-            Severity::Degraded,
-            format!(
-                "{} has {width} of {most} PCIe lanes ({gigabits:.0} Gbit/s), but its port runs at {rate:.0} \
-                 Gbit/s",
-                nic.name
-            ),
+            &[
+                ("name", &nic.name),
+                ("width", &width),
+                ("most", &most),
+                ("gigabits", &format!("{gigabits:.0}")),
+                ("rate", &format!("{rate:.0}")),
+                ("pci", &or_dash(nic.pci.as_ref())),
+            ],
         )
-        .with_cause("a slot or riser with fewer lanes, or a connection that was trained to fewer")
-        .with_remedy(format!(
-            "see the slot and reseat the card: lspci -vvs {} | grep -E 'LnkCap|LnkSta'",
-            or_dash(nic.pci.as_ref())
-        ))
     })
 }
 
@@ -264,16 +241,7 @@ fn find_small_mtu(nics: &[Nic]) -> Option<Finding> {
             })
         })
         .collect();
-    (!small.is_empty()).then(|| {
-        Finding::new(
-            "roce-small-mtu",
-            Severity::Degraded,
-            format!("RoCE devices of 100 Gbit/s and more have a small MTU: {}", join_list(&small)),
-        )
-        .with_cause("the RDMA MTU of 4096 needs an Ethernet MTU of 4200 or more; with 1500 it is 1024")
-        .with_remedy("ip link set INTERFACE mtu 9000, on both sides and on the switch")
-        .with_source("NVIDIA networking support, MTU Considerations for RoCE based Applications")
-    })
+    (!small.is_empty()).then(|| compose_finding("roce-small-mtu", &[("small", &join_list(&small))]))
 }
 
 fn without_address(nics: &[Nic]) -> Option<Finding> {
@@ -283,17 +251,7 @@ fn without_address(nics: &[Nic]) -> Option<Finding> {
         .filter(|nic| nic.ports.iter().any(|port| port.is_active() && port.ipv4_addresses().is_empty()))
         .map(|nic| nic.name.as_str())
         .collect();
-    (!names.is_empty()).then(|| {
-        Finding::new(
-            "roce-without-ipv4",
-            Severity::Advice,
-            format!("active RoCE devices have no IPv4 address for RoCE v2: {}", join_list(&names)),
-        )
-        .with_cause("their interfaces have no IPv4 address, or it is not visible in this network namespace")
-        .with_remedy(
-            "give their interfaces addresses (ip addr add), or exclude the devices (NCCL_IB_HCA=^NAME)",
-        )
-    })
+    (!names.is_empty()).then(|| compose_finding("roce-without-ipv4", &[("names", &join_list(&names))]))
 }
 
 /// Returns a finding about active RoCE ports without an address at the entry of `NCCL_IB_GID_INDEX`, or with
@@ -314,24 +272,12 @@ pub(crate) fn fixed_gid(nics: &[Nic], environment: &[(String, String)]) -> Optio
             }
         }
     }
-    let (severity, text) = match (&empty[..], &first[..]) {
+    let (id, ports) = match (&empty[..], &first[..]) {
         ([], []) => return None,
-        ([], ports) => (Severity::Degraded, format!("selects RoCE v1 (not routed) on {}", join_list(ports))),
-        (ports, _) => {
-            (Severity::Broken, format!("selects an entry without an address on {}", join_list(ports)))
-        }
+        ([], ports) => ("roce-gid-index/first", ports),
+        (ports, _) => ("roce-gid-index", ports),
     };
-    Some(
-        Finding::new("roce-gid-index", severity, format!("NCCL_IB_GID_INDEX={index} {text}"))
-            .with_cause(
-                "NCCL uses this entry on every port, but the order of the table differs between ports, hosts \
-                 and containers",
-            )
-            .with_remedy(
-                "unset NCCL_IB_GID_INDEX: NCCL 2.21 and later choose the entry; show_gids lists them",
-            )
-            .with_source("NCCL src/transport/net_ib.cc, ncclIbGetGidIndex"),
-    )
+    Some(compose_finding(id, &[("index", &index), ("ports", &join_list(ports))]))
 }
 
 /// Returns findings about counters with growth between the two readings, grouped by counter.
@@ -348,13 +294,16 @@ fn find_growing_counters(counters: &[Counter]) -> Vec<Finding> {
                 .iter()
                 .map(|counter| format!("{} +{}", counter.device, or_dash(counter.growth)))
                 .collect();
-            Finding::new(
+            compose_finding(
                 "nic-counter-grows",
-                meaning.severity,
-                format!("{name} grows: {}: {}", meaning.text, join_list(&devices)),
+                &[
+                    ("name", &name),
+                    ("text", &meaning.text),
+                    ("devices", &join_list(&devices)),
+                    ("remedy", &meaning.remedy),
+                ],
             )
-            .with_remedy(meaning.remedy)
-            .with_action(Action::Watch)
+            .with_severity(meaning.severity)
         })
         .collect()
 }

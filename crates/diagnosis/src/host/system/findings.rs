@@ -8,11 +8,8 @@ use super::super::gpu::Gpus;
 use super::super::nic::Nic;
 use super::System;
 use crate::finding::{Finding, Severity};
+use crate::knowledge::texts::compose_finding;
 use crate::words::{counted, join_list, size_text};
-
-/// NVIDIA's advice on limits, settings of containers, ACS and GPUDirect.
-const TROUBLESHOOTING: &str =
-    "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html";
 
 // A job below these limits is likely to fail. Limits without a source are our own judgement.
 
@@ -20,7 +17,7 @@ const TROUBLESHOOTING: &str =
 const LITTLE_LOCKED: u64 = 1 << 30;
 /// Free bytes of `/dev/shm` for one pair of processes. Docker's default of 64 MiB is enough.
 const LEAST_SHARED: u64 = 32 << 20;
-/// Free bytes of `/dev/shm` for several GPUs: `--shm-size=1g` of [`TROUBLESHOOTING`].
+/// Free bytes of `/dev/shm` for several GPUs: `--shm-size=1g` of NVIDIA's guide.
 const ENOUGH_SHARED: u64 = 1 << 30;
 /// Open files of a job on few GPUs.
 const FEW_FILES: u64 = 4096;
@@ -78,62 +75,30 @@ pub(crate) fn prove_host_memory(system: &System) -> Result<Option<String>, Strin
 pub(crate) fn judge_host_memory(system: &System) -> Option<Finding> {
     let free = system.shm.free.filter(|free| *free < LEAST_SHARED)?;
     let size = system.shm.size.map_or_else(String::new, |size| format!(" of {}", size_text(size)));
-    let text = format!(
-        "/dev/shm has {} free{size}; ranks of one host need {}",
-        size_text(free),
-        size_text(LEAST_SHARED)
-    );
-    Some(
-        Finding::new("host-memory-shm-small", Severity::Degraded, text)
-            .with_cause("ranks of one host exchange data there, and fail or use the network if it is full")
-            .with_remedy(enlarge_shared(system)),
-    )
+    Some(compose_finding(
+        &choose_case(system, "host-memory-shm-small"),
+        &[("free", &size_text(free)), ("size", &size), ("least", &size_text(LEAST_SHARED))],
+    ))
 }
 
-/// Returns the remedy of a small `/dev/shm`.
-fn enlarge_shared(system: &System) -> String {
-    choose_remedy(
-        system,
-        "start the container with --shm-size=8g, or --ipc=host",
-        "mount an emptyDir with medium: Memory at /dev/shm",
-        "mount -o remount,size=50% /dev/shm; remove what fills it: ls -l /dev/shm",
-    )
-}
-
-fn choose_remedy(system: &System, docker: &str, kubernetes: &str, host: &str) -> String {
+/// Returns the name of the finding with the remedy of a container, of a pod or of a host.
+fn choose_case(system: &System, id: &str) -> String {
     match system.container.as_deref() {
-        Some("Kubernetes") => kubernetes,
-        Some(_) => docker,
-        None => host,
+        Some("Kubernetes") => format!("{id}/kubernetes"),
+        Some(_) => format!("{id}/container"),
+        None => id.to_owned(),
     }
-    .to_owned()
 }
 
 fn verbs_files(system: &System) -> Option<Finding> {
-    let remedy = choose_remedy(
-        system,
-        "start the container with --device=/dev/infiniband",
-        "request the device in the pod's limits: vpc.amazonaws.com/efa, or the RDMA device plugin's resource",
-        "modprobe ib_uverbs; udevadm trigger",
-    );
     if !system.verbs_files {
-        return Some(
-            Finding::new(
-                "no-uverbs",
-                Severity::Broken,
-                "RDMA devices are visible, but there is no /dev/infiniband/uverbs*",
-            )
-            .with_cause("programs reach RDMA devices through these files")
-            .with_remedy(remedy),
-        );
+        return Some(compose_finding(&choose_case(system, "no-uverbs"), &[]));
     }
     (!system.refused_files.is_empty()).then(|| {
-        Finding::new(
-            "uverbs-refused",
-            Severity::Broken,
-            format!("/dev/infiniband files cannot be opened: {}", join_list(&system.refused_files)),
+        compose_finding(
+            &choose_case(system, "uverbs-refused"),
+            &[("refused_files", &join_list(&system.refused_files))],
         )
-        .with_remedy(format!("{remedy}; ls -l /dev/infiniband"))
     })
 }
 
@@ -141,53 +106,22 @@ fn locked_memory(system: &System) -> Option<Finding> {
     let bytes = system.limits.locked_memory.filter(|_| system.limits.known && !system.may_lock_any())?;
     let severity = if bytes < LITTLE_LOCKED { Severity::Broken } else { Severity::Advice };
     Some(
-        Finding::new(
-            "memlock",
-            severity,
-            format!("this process may lock {} of memory (ulimit -l)", size_text(bytes)),
-        )
-        .with_cause("RDMA locks the memory that it registers; NCCL fails with: Cannot allocate memory")
-        .with_remedy(choose_remedy(
-            system,
-            "start the container with --ulimit memlock=-1:-1",
-            "LimitMEMLOCK=infinity for the container runtime on the node, or the capability IPC_LOCK for the \
-             pod",
-            "memlock unlimited in /etc/security/limits.conf; LimitMEMLOCK=infinity for slurmd and other \
-             services",
-        ))
-        .with_source(TROUBLESHOOTING),
+        compose_finding(&choose_case(system, "memlock"), &[("bytes", &size_text(bytes))])
+            .with_severity(severity),
     )
 }
 
 fn huge_pages(system: &System, nics: &[Nic]) -> Option<Finding> {
     let efa = nics.iter().filter(|nic| nic.is_efa()).count();
     let (total, free, size) = system.huge_pages?;
-    (efa > 0 && total > 0 && free == 0).then(|| {
-        Finding::new(
-            "huge-pages-used-up",
-            Severity::Advice,
-            format!("all {total} huge pages of {} are in use", size_text(size)),
-        )
-        .with_cause(
-            "libfabric's EFA provider takes its buffers from huge pages, and falls back to common ones",
-        )
-        .with_remedy("sysctl vm.nr_hugepages=5128, or FI_EFA_USE_HUGE_PAGE=0")
-        .with_source("vm.nr_hugepages of AWS's EFA installer; libfabric fi_efa(7), FI_EFA_USE_HUGE_PAGE")
-    })
+    (efa > 0 && total > 0 && free == 0)
+        .then(|| compose_finding("huge-pages-used-up", &[("total", &total), ("size", &size_text(size))]))
 }
 
 fn shared_memory(system: &System, gpus: usize) -> Option<Finding> {
-    let remedy = enlarge_shared(system);
     let (Some(size), Some(free)) = (system.shm.size, system.shm.free) else {
-        return Some(
-            Finding::new(
-                "no-shm",
-                if gpus > 0 { Severity::Degraded } else { Severity::Advice },
-                "there is no /dev/shm",
-            )
-            .with_cause("processes of one host exchange data there")
-            .with_remedy(remedy),
-        );
+        let severity = if gpus > 0 { Severity::Degraded } else { Severity::Advice };
+        return Some(compose_finding(&choose_case(system, "no-shm"), &[]).with_severity(severity));
     };
     let severity = match free {
         _ if gpus == 0 && free < LEAST_SHARED => Severity::Advice,
@@ -196,16 +130,11 @@ fn shared_memory(system: &System, gpus: usize) -> Option<Finding> {
         _ => return None,
     };
     Some(
-        Finding::new(
-            "shm-small",
-            severity,
-            format!("/dev/shm has {} free of {}", size_text(free), size_text(size)),
+        compose_finding(
+            &choose_case(system, "shm-small"),
+            &[("free", &size_text(free)), ("size", &size_text(size))],
         )
-        .with_cause(
-            "NCCL's processes of one host exchange data there, and fail with: No space left on device",
-        )
-        .with_remedy(remedy)
-        .with_source(TROUBLESHOOTING),
+        .with_severity(severity),
     )
 }
 
@@ -215,18 +144,16 @@ fn find_stale_files(system: &System) -> Option<Finding> {
     let severity = if fills { Severity::Degraded } else { Severity::Advice };
     let where_to = if system.container.is_some() { " visible in this container" } else { "" };
     Some(
-        Finding::new(
+        compose_finding(
             "shm-stale",
-            severity,
-            format!(
-                "{} in /dev/shm ({}) that no process{where_to} uses: {}",
-                counted(stale.names.len(), "file of NCCL"),
-                size_text(stale.bytes),
-                join_list(&stale.names)
-            ),
+            &[
+                ("stale", &counted(stale.names.len(), "file of NCCL")),
+                ("bytes", &size_text(stale.bytes)),
+                ("where_to", &where_to),
+                ("names", &join_list(&stale.names)),
+            ],
         )
-        .with_cause("a job was killed before it removed them")
-        .with_remedy("when no job runs here: rm /dev/shm/nccl-*"),
+        .with_severity(severity),
     )
 }
 
@@ -240,39 +167,16 @@ fn judge_limits(system: &System, gpus: usize, has_network: bool) -> Vec<Finding>
     if let Some(files) = limits.open_files.filter(|files| *files < needed) {
         let severity = if files < LEAST_FILES { Severity::Degraded } else { Severity::Advice };
         findings.push(
-            Finding::new("open-files", severity, format!("this process may open {files} files (ulimit -n)"))
-                .with_cause(
-                    "a rank opens files for each peer and device: 144 ranks with 16 contexts of the network \
-                     each need more than 32768; with a lower limit they fail with: Too many open files",
-                )
-                .with_remedy(choose_remedy(
-                    system,
-                    "start the container with --ulimit nofile=1048576:1048576",
-                    "LimitNOFILE=1048576 for the container runtime on the node",
-                    "ulimit -n 1048576, or nofile in /etc/security/limits.conf",
-                )),
+            compose_finding(&choose_case(system, "open-files"), &[("files", &files)]).with_severity(severity),
         );
     }
     if let Some(processes) =
         limits.processes.filter(|processes| *processes < USER_PROCESSES * gpus.max(1) as u64)
     {
-        findings.push(
-            Finding::new(
-                "process-limit",
-                Severity::Advice,
-                format!("this user may have {processes} processes and threads (ulimit -u)"),
-            )
-            .with_cause("NCCL and the framework start many threads per GPU")
-            .with_remedy("nproc unlimited in /etc/security/limits.conf"),
-        );
+        findings.push(compose_finding("process-limit", &[("processes", &processes)]));
     }
     if limits.unlimited_stack {
-        findings.push(
-            Finding::new("stack-unlimited", Severity::Advice, "the stack is unlimited (ulimit -s unlimited)")
-                .with_cause("before NCCL 2.28 its threads then get a stack of 2 MiB, and may crash")
-                .with_remedy("ulimit -s 8192, or NCCL 2.28 and later")
-                .with_source(TROUBLESHOOTING),
-        );
+        findings.push(compose_finding("stack-unlimited", &[]));
     }
     findings
 }
@@ -280,67 +184,27 @@ fn judge_limits(system: &System, gpus: usize, has_network: bool) -> Vec<Finding>
 fn judge_control_group(system: &System, gpus: usize) -> Vec<Finding> {
     let mut findings = Vec::new();
     let group = &system.group;
-    let remedy = |what: &str| {
-        choose_remedy(
-            system,
-            &format!("start the container with a larger {what}"),
-            &format!("raise the {what} in the pod's limits"),
-            &format!("raise the {what} of the service or job (systemctl show, scontrol show job)"),
-        )
-    };
     let left = group.processes.map(|most| most.saturating_sub(group.running.unwrap_or(0)));
     if let Some(left) = left.filter(|left| *left < GROUP_PROCESSES * gpus.max(1) as u64) {
-        findings.push(
-            Finding::new(
-                "pids-limit",
-                Severity::Degraded,
-                format!("the control group has room for {left} more processes and threads"),
-            )
-            .with_cause(
-                "NCCL and the framework start many threads per GPU, and fail with: Resource temporarily \
-                 unavailable",
-            )
-            .with_remedy(remedy("number of processes (--pids-limit)")),
-        );
+        findings.push(compose_finding(&choose_case(system, "pids-limit"), &[("left", &left)]));
     }
     if let Some(processors) = group.processors.filter(|processors| *processors < (PROCESSORS * gpus) as f64) {
-        findings.push(
-            Finding::new(
-                "processor-quota",
-                Severity::Degraded,
-                format!(
-                    "the control group has a quota of {processors:.1} processors for {}",
-                    counted(gpus, "GPU")
-                ),
-            )
-            .with_cause("each rank needs a processor for itself and one for NCCL's network thread")
-            .with_remedy(remedy("quota of processors (--cpus)")),
-        );
+        findings.push(compose_finding(
+            &choose_case(system, "processor-quota"),
+            &[("processors", &format!("{processors:.1}")), ("gpus", &counted(gpus, "GPU"))],
+        ));
     }
     if let Some(bytes) = group.memory.filter(|bytes| gpus > 0 && *bytes < gpus as u64 * MEMORY) {
-        findings.push(
-            Finding::new(
-                "memory-limit",
-                Severity::Degraded,
-                format!("the control group may use {} for {}", size_text(bytes), counted(gpus, "GPU")),
-            )
-            .with_cause("CUDA and NCCL take some GiB of host memory per GPU; files in /dev/shm also count")
-            .with_remedy(remedy("memory (--memory)")),
-        );
+        findings.push(compose_finding(
+            &choose_case(system, "memory-limit"),
+            &[("bytes", &size_text(bytes)), ("gpus", &counted(gpus, "GPU"))],
+        ));
     }
     if let (Some(allowed), Some(all)) = (system.allowed_processors, system.processors)
         && allowed < all
         && allowed < PROCESSORS * gpus
     {
-        findings.push(
-            Finding::new(
-                "few-processors",
-                Severity::Advice,
-                format!("this process may use {allowed} of {all} processors"),
-            )
-            .with_cause("a launcher binds each rank, or the container or job has only these processors")
-            .with_remedy("mpirun --bind-to none, or more processors per task (srun --cpus-per-task)"),
-        );
+        findings.push(compose_finding("few-processors", &[("allowed", &allowed), ("all", &all)]));
     }
     findings
 }
@@ -348,45 +212,13 @@ fn judge_control_group(system: &System, gpus: usize) -> Vec<Finding> {
 fn judge_settings(system: &System, gpus: &Gpus) -> Vec<Finding> {
     let mut findings = Vec::new();
     if system.services.remove_ipc == Some(true) && system.services.systemd {
-        findings.push(
-            Finding::new(
-                "remove-ipc",
-                Severity::Advice,
-                "systemd removes a user's files in /dev/shm when the user's last session ends \
-                 (RemoveIPC=yes)",
-            )
-            .with_cause("a job of this user that still runs loses its shared memory")
-            .with_remedy("RemoveIPC=no in /etc/systemd/logind.conf; systemctl restart systemd-logind"),
-        );
+        findings.push(compose_finding("remove-ipc", &[]));
     }
     if gpus.has_gpus() && system.may_lack_numa() {
-        findings.push(
-            Finding::new(
-                "numa-in-container",
-                Severity::Advice,
-                "this container may not choose NUMA nodes (no capability SYS_NICE)",
-            )
-            .with_cause(
-                "NCCL 2.24 and later allocate host memory by NUMA node (cuMem). Without the capability they \
-                 fall back or fail",
-            )
-            .with_remedy(choose_remedy(
-                system,
-                "start the container with --cap-add SYS_NICE, or set NCCL_CUMEM_HOST_ENABLE=0",
-                "add the capability SYS_NICE to the pod, or set NCCL_CUMEM_HOST_ENABLE=0",
-                "set NCCL_CUMEM_HOST_ENABLE=0",
-            )),
-        );
+        findings.push(compose_finding(&choose_case(system, "numa-in-container"), &[]));
     }
     if system.driver.nvlink_off && gpus.devices.len() > 1 {
-        findings.push(
-            Finding::new(
-                "nvlink-disabled",
-                Severity::Degraded,
-                "a parameter of the driver switches NVLink off (NvLinkDisable: 1)",
-            )
-            .with_remedy("look for NVreg_NvLinkDisable in /etc/modprobe.d, and load the module without it"),
-        );
+        findings.push(compose_finding("nvlink-disabled", &[]));
     }
     findings
 }

@@ -1,14 +1,16 @@
 //! Findings from the counts of launched operations.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::time::Duration;
 
 use super::progress::{
     LaunchProgress, RankMember, Standstill, counts_text, find_standstill, group_by_counts, member_of,
 };
 use super::words::RankNames;
-use crate::finding::{Evidence, Finding, Severity};
+use crate::finding::{Evidence, Finding};
 use crate::job::status::{Format, JobCommunicator, Status};
+use crate::knowledge::texts::compose_finding;
 use crate::words::{capitalize, join_list, plural};
 
 const SOURCE: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html";
@@ -130,51 +132,26 @@ fn build_finding(
 ) -> Finding {
     let size = stand.communicator.size;
     let within = rank_names.within_communicator(&stand.communicator.identity, size);
-    let still = format!("no rank launched anything in {seconds}");
     let is_minority = stand.behind.len() * 2 <= size as usize;
-    let ahead_count = stand.ahead.len();
-    let awaited = stand.awaited.join(" and ");
-    let (rule, severity, diagnosis, cause) = if stand.is_conflict {
-        (
-            "job-different-operations",
-            Severity::Broken,
-            format!("The ranks{within} have called different operations, and {still}."),
-            "Ranks do not call the same collectives in the same order: a branch of the program depends on \
-             the rank.",
-        )
-    } else if is_minority {
-        let root_count = roots.len();
-        let roots = join_list(&names_of_ranks(stand, roots, rank_names));
-        let has = plural(root_count, "has", "have");
-        (
-            "job-not-arrived",
-            if is_certain { Severity::Broken } else { Severity::Unknown },
-            format!(
-                "{} {has} not launched {awaited}{within}, which {ahead_count} {} for, and {still}.",
-                capitalize(&roots),
-                plural(ahead_count, "rank launched and waits", "ranks launched and wait"),
-            ),
-            "It is busy or blocked outside of NCCL (loading data, a checkpoint, an exception), or it waits \
-             for an earlier operation.",
-        )
-    } else {
-        let ahead = join_list(&names_of_ranks(stand, &stand.ahead, rank_names));
-        (
-            "job-few-ahead",
-            Severity::Unknown,
-            format!(
-                "{} {} launched {awaited}{within}, which {} of {size} ranks have not, and {still}.",
-                capitalize(&ahead),
-                plural(ahead_count, "has", "have"),
-                stand.behind.len(),
-            ),
-            "Most ranks still do other work, or these few ranks called an operation that the other ranks do \
-             not call.",
-        )
+    let (id, suspects) = match is_minority {
+        _ if stand.is_conflict => ("job-different-operations", &stand.ahead[..]),
+        true if is_certain => ("job-not-arrived", roots),
+        true => ("job-not-arrived/uncertain", roots),
+        false => ("job-few-ahead", &stand.ahead[..]),
     };
-    let mut finding = Finding::new(rule, severity, diagnosis);
-    finding.cause = Some(cause.to_owned());
-    let suspects = if stand.is_conflict || !is_minority { &stand.ahead } else { roots };
+    let ahead = stand.ahead.len();
+    let values: [(&str, &dyn Display); 9] = [
+        ("within", &within),
+        ("seconds", &seconds),
+        ("ranks", &capitalize(&join_list(&names_of_ranks(stand, suspects, rank_names)))),
+        ("has", &plural(suspects.len(), "has", "have")),
+        ("awaited", &stand.awaited.join(" and ")),
+        ("ahead", &ahead),
+        ("wait", &plural(ahead, "rank launched and waits", "ranks launched and wait")),
+        ("behind", &stand.behind.len()),
+        ("size", &size),
+    ];
+    let mut finding = compose_finding(id, &values);
     complete_finding(&mut finding, stand, suspects, rank_names);
     finding
 }
@@ -240,17 +217,10 @@ fn describe_circle(stands: &[Standstill<'_>], seconds: &str, rank_names: &RankNa
             format!("communicator {} waits for {behind}", stand.communicator.identity)
         })
         .collect();
-    let mut finding = Finding::new(
+    let mut finding = compose_finding(
         "job-circle",
-        Severity::Broken,
-        format!(
-            "Ranks wait for each other in {} communicators, and nothing was launched in {seconds}: {}.",
-            stands.len(),
-            each.join("; ")
-        ),
+        &[("stands", &stands.len()), ("seconds", &seconds), ("each", &each.join("; "))],
     );
-    finding.cause =
-        Some("Ranks call the operations of different communicators in different orders.".to_owned());
     if let Some(stand) = stands.first() {
         complete_finding(&mut finding, stand, &stand.behind, rank_names);
     }
@@ -261,18 +231,15 @@ fn describe_circle(stands: &[Standstill<'_>], seconds: &str, rank_names: &RankNa
 fn append_followers(findings: &mut [Finding], followers: &[&Standstill<'_>]) {
     let Some(root) = findings.iter_mut().find(|finding| finding.rule == "job-not-arrived") else { return };
     for stand in followers.iter().take(8) {
-        root.evidence.push(Evidence {
-            place: "RAS".to_owned(),
-            text: format!(
-                "communicator {} of {} ranks waits as a consequence: {} {} not launched {}",
-                stand.communicator.identity,
-                stand.communicator.size,
-                stand.behind.len(),
-                plural(stand.behind.len(), "rank has", "ranks have"),
-                stand.awaited.join(" and ")
-            ),
-            ..Evidence::default()
-        });
+        let text = format!(
+            "communicator {} of {} ranks waits as a consequence: {} {} not launched {}",
+            stand.communicator.identity,
+            stand.communicator.size,
+            stand.behind.len(),
+            plural(stand.behind.len(), "rank has", "ranks have"),
+            stand.awaited.join(" and ")
+        );
+        root.evidence.push(Evidence::at_place("RAS", text));
     }
 }
 
@@ -284,23 +251,13 @@ fn find_unnamed_differences(first: &Status, last: &Status) -> Vec<Finding> {
             && before.is_some_and(|before| before.unnamed_differences == now.unnamed_differences)
     });
     let finding = |communicator: &JobCommunicator| {
-        let mut finding = Finding::new(
+        compose_finding(
             "job-counts-differ",
-            Severity::Unknown,
-            format!(
-                "Ranks of communicator {} have launched different numbers of operations, and none changed: \
-                 {}.",
-                communicator.identity,
-                communicator.unnamed_differences.join("; ")
-            ),
-        );
-        finding.cause = Some(
-            "The text of this version of NCCL does not name the ranks when groups are of equal size."
-                .to_owned(),
-        );
-        finding.remedy =
-            Some("`py-spy dump --pid PID` of all ranks shows which are outside of NCCL.".to_owned());
-        finding
+            &[
+                ("identity", &communicator.identity),
+                ("unnamed_differences", &communicator.unnamed_differences.join("; ")),
+            ],
+        )
     };
     lasting.map(finding).collect()
 }
@@ -330,37 +287,27 @@ fn judge_progress(
         conclusions.findings.extend(find_missing_counts(last));
         return;
     }
-    let mut finding = if !progress.unknown.is_empty() {
+    let finding = if !progress.unknown.is_empty() {
         growth_unknown(progress, total, seconds)
     } else if moving == 0 {
         no_progress(last, total, seconds, rank_names)
     } else {
         describe_partial_progress(progress, last, seconds, rank_names)
     };
-    finding.remedy = Some(
-        "Look at the stacks of some ranks, `py-spy dump --pid PID` (in `synchronize` or `wait`: stuck \
-         inside), at the flight recorder (`nccl-bench doctor job --flight-recorder FILE...`), and at \
-         `nvidia-smi` (100 % and low power: stuck inside)."
-            .to_owned(),
-    );
-    finding.source = Some(SOURCE.to_owned());
     conclusions.findings.push(finding);
 }
 
 fn growth_unknown(progress: &LaunchProgress, total: usize, seconds: &str) -> Finding {
     let count = progress.unknown.len();
-    let mut finding = Finding::new(
+    compose_finding(
         "job-growth-unknown",
-        Severity::Unknown,
-        format!(
-            "{count} of {total} ranks {} missing in the first answer: their operations in {seconds} are not \
-             known.",
-            plural(count, "was", "were")
-        ),
-    );
-    finding.cause =
-        Some("Their processes did not answer in time, or had just started. Ask again.".to_owned());
-    finding
+        &[
+            ("count", &count),
+            ("total", &total),
+            ("verb", &plural(count, "was", "were")),
+            ("seconds", &seconds),
+        ],
+    )
 }
 
 fn no_progress(last: &Status, total: usize, seconds: &str, rank_names: &RankNames<'_>) -> Finding {
@@ -370,18 +317,15 @@ fn no_progress(last: &Status, total: usize, seconds: &str, rank_names: &RankName
         .map(|rank| format!(" ({} in the largest communicator)", counts_text(&rank.counts)));
     let all = if total == 1 { "The only rank has".to_owned() } else { format!("All {total} ranks have") };
     let several = last.communicators.len() > 1;
-    let mut finding = Finding::new(
+    compose_finding(
         "job-no-progress",
-        Severity::Unknown,
-        format!(
-            "{all} launched the same operations{}{}, none launched anything in {seconds}, and none of it is \
-             known to be finished.",
-            counts.unwrap_or_default(),
-            if several { " in each communicator" } else { "" },
-        ),
-    );
-    finding.cause = Some("The ranks are idle, compute, or are stuck inside the last operation.".to_owned());
-    finding
+        &[
+            ("all", &all),
+            ("counts", &counts.unwrap_or_default()),
+            ("each", &if several { " in each communicator" } else { "" }),
+            ("seconds", &seconds),
+        ],
+    )
 }
 
 fn describe_partial_progress(
@@ -401,17 +345,15 @@ fn describe_partial_progress(
         }
     }
     let names: Vec<String> = still.into_iter().collect();
-    let mut finding = Finding::new(
+    let mut finding = compose_finding(
         "job-partly-still",
-        Severity::Unknown,
-        capitalize(&format!(
-            "{} launched nothing in {seconds}, while {} of {} ranks did.",
-            join_list(&names),
-            progress.count_moving(),
-            progress.launched.len()
-        )),
+        &[
+            ("names", &capitalize(&join_list(&names))),
+            ("seconds", &seconds),
+            ("moving", &progress.count_moving()),
+            ("total", &progress.launched.len()),
+        ],
     );
-    finding.cause = Some("These ranks have less to do, or begin to fall behind. Ask again.".to_owned());
     finding.ranks = numbers.into_iter().collect();
     finding
 }
@@ -420,35 +362,14 @@ fn describe_partial_progress(
 fn find_missing_counts(last: &Status) -> Option<Finding> {
     let count = last.communicator_count();
     if count == 0 {
-        let mut finding = Finding::new(
-            "job-no-communicator",
-            Severity::Unknown,
-            "A process answers, but it has no communicator that is ready.",
-        );
-        finding.cause = Some(
-            "The job starts or ends. Ranks that wait for each other before the first exchange are not \
-             visible to RAS."
-                .to_owned(),
-        );
-        finding.remedy =
-            Some("Ask again; during a start, NCCL_DEBUG=INFO shows which ranks are late.".to_owned());
-        return Some(finding);
+        return Some(compose_finding("job-no-communicator", &[]));
     }
-    let mut finding = Finding::new(
+    Some(compose_finding(
         "job-counts-hidden",
-        Severity::Unknown,
-        format!(
-            "RAS of NCCL {} reports no lasting difference between the ranks of {count} {}, and no counts: \
-             whether the job moves cannot be seen.",
-            last.nccl_version,
-            plural(usize::try_from(count).unwrap_or(usize::MAX), "communicator", "communicators"),
-        ),
-    );
-    finding.cause = Some("NCCL before 2.28.7 prints counts only where they differ.".to_owned());
-    finding.remedy = Some(
-        "Ask again with a longer `--interval`; look at `py-spy dump --pid PID` and at the flight recorder. \
-         NCCL 2.29 or later prints all counts."
-            .to_owned(),
-    );
-    Some(finding)
+        &[
+            ("nccl_version", &last.nccl_version),
+            ("count", &count),
+            ("verb", &plural(usize::try_from(count).unwrap_or(usize::MAX), "communicator", "communicators")),
+        ],
+    ))
 }

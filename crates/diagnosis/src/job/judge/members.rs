@@ -1,13 +1,13 @@
 //! Findings about processes and ranks: dead, silent, with errors, or not yet in the communicator.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 
 use super::words::RankNames;
-use crate::finding::{Action, Evidence, Finding, Severity};
+use crate::finding::{Evidence, Finding, Severity};
 use crate::job::status::{Absence, JobCommunicator, REMOTE_ERROR, Rank, State, Status};
+use crate::knowledge::texts::compose_finding;
 use crate::words::{capitalize, join_list, plural};
-
-const SOURCE: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html";
 
 /// Finds dead and silent processes, errors, and communicators that are not ready. `first` is the earlier
 /// answer.
@@ -44,9 +44,7 @@ fn find_absent_processes(first: Option<&Status>, last: &Status, rank_names: &Ran
     let now = absent_processes(last, rank_names);
     let before = first.map(|first| absent_processes(first, rank_names));
     let mut findings = Vec::new();
-    for (absence, rule) in
-        [(Absence::Dead, "job-process-dead"), (Absence::Unresponsive, "job-process-silent")]
-    {
+    for absence in [Absence::Dead, Absence::Unresponsive] {
         let each: Vec<(&ProcessKey, &AbsentProcess)> =
             now.iter().filter(|(_, process)| process.absence == absence).collect();
         let unnamed =
@@ -59,8 +57,12 @@ fn find_absent_processes(first: Option<&Status>, last: &Status, rank_names: &Ran
                 true => first.is_some_and(|first| self::count_unnamed(first, absence) > 0),
                 false => each.iter().any(|(key, _)| before.contains_key(*key)),
             });
-        let severity = if is_lasting { Severity::Broken } else { Severity::Unknown };
-        findings.push(absence_finding(rule, severity, absence, &each, unnamed));
+        let id = match is_lasting {
+            _ if absence == Absence::Dead => "job-process-dead",
+            true => "job-process-silent",
+            false => "job-process-silent/once",
+        };
+        findings.push(absence_finding(id, &each, unnamed));
     }
     findings
 }
@@ -73,13 +75,7 @@ fn count_unnamed(status: &Status, absence: Absence) -> u32 {
     }
 }
 
-fn absence_finding(
-    rule: &str,
-    severity: Severity,
-    absence: Absence,
-    each: &[(&ProcessKey, &AbsentProcess)],
-    unnamed: u32,
-) -> Finding {
+fn absence_finding(id: &str, each: &[(&ProcessKey, &AbsentProcess)], unnamed: u32) -> Finding {
     let mut names: Vec<String> = each.iter().map(|(_, process)| process.title()).collect();
     if unnamed > 0 {
         names.push(format!(
@@ -87,27 +83,6 @@ fn absence_finding(
             plural(unnamed as usize, "process", "processes")
         ));
     }
-    let count = names.len();
-    let said = match (absence, severity) {
-        (Absence::Dead, _) => {
-            format!("{} dead: no process could reach it for 60 s", plural(count, "is", "are"))
-        }
-        (_, Severity::Broken) => format!("{} not answer the other processes", plural(count, "does", "do")),
-        _ => "did not answer the other processes once".to_owned(),
-    };
-    let mut finding = Finding::new(rule, severity, capitalize(&format!("{} {said}.", join_list(&names))));
-    finding.cause = Some(
-        match absence {
-            Absence::Dead => {
-                "The process has ended (killed, out of memory, an exception), or its host is unreachable."
-            }
-            _ => {
-                "The process has ended or is stopped (SIGSTOP, debugger, frozen container), or its host is \
-                 overloaded."
-            }
-        }
-        .to_owned(),
-    );
     let (pid, host) = match each.first() {
         Some((_, process)) => (
             process.pid.map_or_else(|| "PID".to_owned(), |pid| pid.to_string()),
@@ -115,12 +90,14 @@ fn absence_finding(
         ),
         None => ("PID".to_owned(), "its host".to_owned()),
     };
-    finding.remedy = Some(format!(
-        "On {host}: `ps -o pid,stat,wchan:32,cmd -p {pid}` (T is stopped, D waits in the kernel; no line: it \
-         has ended). If it has ended: its log, and `dmesg -T | grep -iE 'oom|killed process|xid'`. The other \
-         ranks wait for it: restart the job."
-    ));
-    finding.action = Action::Watch;
+    let values: [(&str, &dyn Display); 5] = [
+        ("processes", &capitalize(&join_list(&names))),
+        ("is", &plural(names.len(), "is", "are")),
+        ("does", &plural(names.len(), "does", "do")),
+        ("pid", &pid),
+        ("host", &host),
+    ];
+    let mut finding = compose_finding(id, &values);
     finding.ranks = each
         .iter()
         .flat_map(|(_, process)| &process.ranks)
@@ -142,11 +119,10 @@ fn absence_finding(
             line: None,
             rank: process.ranks.first().copied(),
             host: process.host.clone(),
-            text: format!("{}: {}", process.title(), absence),
+            text: format!("{}: {}", process.title(), process.absence),
         })
         .collect();
     finding.occurrences = each.len().max(1) as u64;
-    finding.source = Some(SOURCE.to_owned());
     finding
 }
 
@@ -224,24 +200,12 @@ fn add_reported_errors(last: &Status, rank_names: &RankNames<'_>, findings: &mut
         let root = findings.iter_mut().find(|finding| finding.rule.starts_with("job-process-"));
         if let (REMOTE_ERROR, Some(root)) = (error, root) {
             root.severity = Severity::Broken;
-            root.evidence.push(Evidence {
-                place: "RAS".to_owned(),
-                text: capitalize(&text),
-                ..Evidence::default()
-            });
+            root.evidence.push(Evidence::at_place("RAS", capitalize(&text)));
             continue;
         }
-        let (rule, when) = match is_init {
-            true => ("job-init-error", "while the communicator was made"),
-            false => ("job-async-error", "in a running communicator"),
-        };
-        let mut finding = Finding::new(rule, Severity::Broken, capitalize(&format!("{text} {when}.")));
-        finding.cause = Some(cause_of(error).to_owned());
-        finding.remedy = Some(
-            "Look at the first WARN line in the log of these ranks (`nccl-bench doctor log FILE`); without \
-             one, run again with NCCL_DEBUG=INFO."
-                .to_owned(),
-        );
+        let id = if is_init { "job-init-error" } else { "job-async-error" };
+        let mut finding =
+            compose_finding(id, &[("reported", &capitalize(&text)), ("cause", &cause_of(error))]);
         let numbers: BTreeSet<u32> = ranks
             .iter()
             .filter_map(|(communicator, rank)| {
@@ -250,10 +214,8 @@ fn add_reported_errors(last: &Status, rank_names: &RankNames<'_>, findings: &mut
             .collect();
         finding.ranks = numbers.into_iter().collect();
         finding.hosts = hosts_of_ranks(ranks.iter().map(|(_, rank)| *rank));
-        finding.evidence =
-            vec![Evidence { place: "RAS".to_owned(), text: capitalize(&text), ..Evidence::default() }];
+        finding.evidence = vec![Evidence::at_place("RAS", capitalize(&text))];
         finding.occurrences = ranks.len() as u64;
-        finding.source = Some(SOURCE.to_owned());
         findings.push(finding);
     }
 }
@@ -292,26 +254,20 @@ fn find_unfinished_ranks(
         return None;
     }
     let outside: Vec<String> = not_members(now, rank_names);
-    let within = format!("communicator {} of {} ranks", now.identity, now.size);
-    let diagnosis = if outside.is_empty() {
-        format!("{} of {} ranks are still in the initialization of {within}.", inside.len(), now.size)
-    } else {
-        let verb = plural(outside.len(), "has", "have");
-        format!("The initialization of {within} waits: {} {verb} not entered it.", join_list(&outside))
-    };
-    let mut finding = Finding::new("job-init-unfinished", Severity::Unknown, diagnosis);
-    finding.cause = Some("A rank is late, or connections between ranks cannot be made.".to_owned());
-    finding.remedy = Some(
-        "Ask again in a minute. If nothing changes: `py-spy dump --pid PID` of a rank that has not entered; \
-         else NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,NET show the step in which the ranks wait."
-            .to_owned(),
-    );
+    let id = if outside.is_empty() { "job-init-unfinished" } else { "job-init-unfinished/outside" };
+    let values: [(&str, &dyn Display); 5] = [
+        ("communicator", &now.identity),
+        ("size", &now.size),
+        ("inside", &inside.len()),
+        ("outside", &join_list(&outside)),
+        ("has", &plural(outside.len(), "has", "have")),
+    ];
+    let mut finding = compose_finding(id, &values);
     finding.ranks = now
         .missing
         .iter()
         .filter_map(|rank| rank_names.number_in_largest(now, rank.rank, rank.place.as_ref()))
         .collect();
-    finding.source = Some(SOURCE.to_owned());
     Some(finding)
 }
 
@@ -335,22 +291,15 @@ fn find_ranks_that_left(
     if names.is_empty() || !is_lasting || !is_used || is_ending {
         return None;
     }
-    let mut finding = Finding::new(
+    Some(compose_finding(
         "job-rank-left",
-        Severity::Unknown,
-        capitalize(&format!(
-            "{} {} not in communicator {} of {} ranks, which the other ranks still have.",
-            join_list(&names),
-            plural(names.len(), "is", "are"),
-            now.identity,
-            now.size
-        )),
-    );
-    finding.cause =
-        Some("The process answers: it has destroyed the communicator, or has not made it yet.".to_owned());
-    finding.remedy = Some("Look at its log, and at its stack: `py-spy dump --pid PID`.".to_owned());
-    finding.source = Some(SOURCE.to_owned());
-    Some(finding)
+        &[
+            ("names", &capitalize(&join_list(&names))),
+            ("verb", &plural(names.len(), "is", "are")),
+            ("identity", &now.identity),
+            ("size", &now.size),
+        ],
+    ))
 }
 
 /// Finds aborted or destroyed communicators.
@@ -367,23 +316,15 @@ fn find_ending_communicators(last: &Status, rank_names: &RankNames<'_>, others: 
     if !aborted.is_empty() {
         let is_cascade = others.iter().any(|finding| finding.severity == Severity::Broken);
         let severity = if is_cascade { Severity::Advice } else { Severity::Unknown };
-        let text =
-            format!("{} {} called ncclCommAbort.", join_list(&aborted), plural(aborted.len(), "has", "have"));
-        let mut finding = Finding::new("job-aborted", severity, capitalize(&text));
-        finding.cause = Some(
-            "The program ends the job after an error, a timeout of a watchdog, or on purpose.".to_owned(),
-        );
-        finding.remedy = Some("The reason is in the log of the first rank that aborted.".to_owned());
-        findings.push(finding);
+        let values: [(&str, &dyn Display); 2] =
+            [("ranks", &capitalize(&join_list(&aborted))), ("has", &plural(aborted.len(), "has", "have"))];
+        findings.push(compose_finding("job-aborted", &values).with_severity(severity));
     }
     let ending = in_state(State::Finalize);
     if !ending.is_empty() {
-        let text = format!(
-            "{} {} destroying a communicator.",
-            join_list(&ending),
-            plural(ending.len(), "is", "are")
-        );
-        findings.push(Finding::new("job-ending", Severity::Advice, capitalize(&text)));
+        let values: [(&str, &dyn Display); 2] =
+            [("ranks", &capitalize(&join_list(&ending))), ("is", &plural(ending.len(), "is", "are"))];
+        findings.push(compose_finding("job-ending", &values));
     }
     findings
 }

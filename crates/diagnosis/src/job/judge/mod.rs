@@ -13,6 +13,7 @@ use super::status::Status;
 use super::watch::{Selection, Watch};
 use crate::examination::Examination;
 use crate::finding::{Finding, Severity};
+use crate::knowledge::texts::compose_finding;
 use crate::words::plural;
 use words::RankNames;
 
@@ -57,12 +58,15 @@ pub fn examine_job(watch: &Watch) -> Examination {
 pub fn examine_unanswered(address: &str, selection: &Selection, unanswered: &Unanswered) -> Examination {
     let process = selection.pid.map_or_else(String::new, |pid| format!(" about the job of process {pid}"));
     let mut examination = Examination::new("job");
-    let mut finding = Finding::new(
+    let mut finding = compose_finding(
         "job-no-answer",
-        Severity::Unknown,
-        format!("NCCL's RAS service at {address} gave no answer{process}: {}.", unanswered.failure),
+        &[
+            ("address", &address),
+            ("process", &process),
+            ("failure", &unanswered.failure),
+            ("advice", &unanswered.failure.advice()),
+        ],
     );
-    finding.remedy = Some(unanswered.failure.advice().to_owned());
     if unanswered.tries.silent > 1 {
         finding.occurrences = u64::from(unanswered.tries.silent);
     }
@@ -79,21 +83,13 @@ pub fn examine_unanswered(address: &str, selection: &Selection, unanswered: &Una
 
 /// Returns the finding about a job without a second answer.
 fn describe_ended_job(unanswered: &Unanswered) -> Finding {
-    let mut finding = Finding::new(
-        "job-second-answer-missing",
-        Severity::Unknown,
-        format!("The job answered once and not again: {}.", unanswered.failure),
-    );
-    finding.cause = Some(
-        match unanswered.failure {
-            ClientFailure::NotListening(_) | ClientFailure::Closed(_) => "The job has ended.",
-            ClientFailure::OtherJobs(_) => "Several jobs run on this host, and another one answers now.",
-            _ => "The process that answers now is stopped or hangs.",
-        }
-        .to_owned(),
-    );
-    finding.remedy = Some(unanswered.failure.advice().to_owned());
-    finding
+    let id = match unanswered.failure {
+        ClientFailure::NotListening(_) | ClientFailure::Closed(_) => "job-second-answer-missing",
+        ClientFailure::OtherJobs(_) => "job-second-answer-missing/other",
+        _ => "job-second-answer-missing/silent",
+    };
+    let failure = &unanswered.failure;
+    compose_finding(id, &[("failure", failure), ("advice", &failure.advice())])
 }
 
 /// Returns sentences about facts invisible to RAS.

@@ -1,14 +1,17 @@
 //! Judgement of flight recorder dumps.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 
 use super::compare::{CallProperty, Mismatch, first_mismatch, name};
 use super::dump::{Dump, EntryState};
 use super::groups::GroupRecord;
-use crate::finding::{Evidence, Finding, Severity};
-use crate::words::{capitalize, ranks_in_words};
+use crate::finding::{Evidence, Finding};
+use crate::knowledge::texts::compose_finding;
+use crate::words::{capitalize, plural, ranks_in_words};
 
-const SOURCE: &str = "https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html";
+/// The finding about ranks that have not called a collective.
+const ABSENT: &str = "recorder-not-arrived";
 
 /// Conclusions from dumps.
 #[derive(Debug, Default)]
@@ -42,16 +45,17 @@ pub(super) fn conclude_from_groups(
         absence.behind.iter().any(|rank| !waits_elsewhere(groups, group, *rank))
     });
     let has_root = !roots.is_empty() || is_explained;
-    conclusions.findings.extend(roots.iter().map(|(group, absence)| absence_finding(group, absence, groups)));
+    conclusions
+        .findings
+        .extend(roots.iter().map(|(group, absence)| absence_finding(ABSENT, group, absence, groups)));
     for (group, absence) in followers {
-        let finding = absence_finding(group, &absence, groups);
         match conclusions.findings.first_mut().filter(|_| has_root) {
-            Some(root) => root.evidence.push(Evidence {
-                place: "flight recorder".to_owned(),
-                text: format!("as a consequence: {}", finding.diagnosis),
-                ..Evidence::default()
-            }),
-            None => conclusions.findings.push(mark_circle(finding)),
+            Some(root) => {
+                let follower = absence_finding(ABSENT, group, &absence, groups);
+                let text = format!("as a consequence: {}", follower.diagnosis);
+                root.evidence.push(Evidence::at_place("flight recorder", text));
+            }
+            None => conclusions.findings.push(absence_finding("recorder-circle", group, &absence, groups)),
         }
     }
     conclusions.findings.extend(point_to_point(dumps));
@@ -66,37 +70,18 @@ fn mismatch_finding(group: &GroupRecord<'_>, mismatch: &Mismatch) -> Finding {
     let Mismatch { sequence, operation, property, values } = mismatch;
     let each: Vec<String> =
         values.iter().map(|(value, ranks)| format!("{value} on {}", ranks_in_words(ranks))).collect();
-    let each = each.join("; ");
-    let title = group.title();
-    let diagnosis = match property {
-        CallProperty::Operation => {
-            format!("Ranks called different operations as collective {sequence} of {title}: {each}.")
-        }
-        CallProperty::Size => {
-            format!("Ranks called {operation} {sequence} of {title} with different sizes: {each}.")
-        }
-        CallProperty::Type => {
-            format!("Ranks called {operation} {sequence} of {title} with different data types: {each}.")
-        }
+    let id = match property {
+        CallProperty::Operation => "recorder-mismatch",
+        CallProperty::Size => "recorder-mismatch/size",
+        CallProperty::Type => "recorder-mismatch/type",
     };
-    let mut finding = Finding::new("recorder-mismatch", Severity::Broken, diagnosis);
-    finding.cause = Some(
-        match property {
-            CallProperty::Operation => {
-                "A branch of the program depends on the rank, so ranks call different collectives."
-            }
-            _ => {
-                "The ranks pass different tensors: an uneven last batch, a parameter that only some ranks \
-                 have."
-            }
-        }
-        .to_owned(),
-    );
-    finding.remedy = Some(
-        "Compare the places in the program below. TORCH_DISTRIBUTED_DEBUG=DETAIL checks each collective \
-         before it is launched."
-            .to_owned(),
-    );
+    let texts: [(&str, &dyn Display); 4] = [
+        ("operation", operation),
+        ("sequence", sequence),
+        ("group", &group.title()),
+        ("each", &each.join("; ")),
+    ];
+    let mut finding = compose_finding(id, &texts);
     // The ranks outside the largest group, or all ranks if the two largest groups have equal size.
     let is_even = values.len() > 1 && values[0].1.len() == values[1].1.len();
     let suspects = values.iter().skip(usize::from(!is_even)).flat_map(|(_, ranks)| ranks);
@@ -104,7 +89,6 @@ fn mismatch_finding(group: &GroupRecord<'_>, mismatch: &Mismatch) -> Finding {
     for (value, ranks) in values.iter().take(8) {
         finding.evidence.extend(ranks.first().map(|&rank| cite_place(group, rank, *sequence, value)));
     }
-    finding.source = Some(SOURCE.to_owned());
     finding
 }
 
@@ -147,32 +131,27 @@ fn waits_elsewhere(groups: &[GroupRecord<'_>], group: &GroupRecord<'_>, rank: u3
         .any(|record| record.first_open().is_some())
 }
 
-fn absence_finding(group: &GroupRecord<'_>, absent: &Absent, groups: &[GroupRecord<'_>]) -> Finding {
+fn absence_finding(
+    id: &str,
+    group: &GroupRecord<'_>,
+    absent: &Absent,
+    groups: &[GroupRecord<'_>],
+) -> Finding {
     let Absent { sequence, operation, behind, waiting } = absent;
     let roots: Vec<u32> =
         behind.iter().filter(|rank| !waits_elsewhere(groups, group, **rank)).copied().collect();
     let roots = if roots.is_empty() { behind.clone() } else { roots };
-    let (has, wait) =
-        (if roots.len() == 1 { "has" } else { "have" }, if waiting.len() == 1 { "waits" } else { "wait" });
-    let mut finding = Finding::new(
-        "recorder-not-arrived",
-        Severity::Broken,
-        capitalize(&format!(
-            "{} {has} not called {operation} {sequence} of {}, in which {} {wait}.",
-            ranks_in_words(&roots),
-            group.title(),
-            ranks_in_words(waiting)
-        )),
-    );
-    finding.cause = Some(
-        "It was busy or blocked elsewhere when the dump was written (loading data, a checkpoint, an \
-         exception), or it does not call this collective."
-            .to_owned(),
-    );
-    finding.remedy = Some(
-        "Look at the log of these ranks, and at the stack of a process that still runs: `py-spy dump --pid \
-         PID`."
-            .to_owned(),
+    let mut finding = compose_finding(
+        id,
+        &[
+            ("roots", &capitalize(&ranks_in_words(&roots))),
+            ("has", &plural(roots.len(), "has", "have")),
+            ("operation", &operation),
+            ("sequence", &sequence),
+            ("group", &group.title()),
+            ("waiting", &ranks_in_words(waiting)),
+            ("wait", &plural(waiting.len(), "waits", "wait")),
+        ],
     );
     for &rank in roots.iter().take(8) {
         let last = group.records.get(&rank).and_then(|record| record.last).unwrap_or(0);
@@ -184,15 +163,6 @@ fn absence_finding(group: &GroupRecord<'_>, absent: &Absent, groups: &[GroupReco
     }
     finding.evidence.extend(waiting.first().map(|&rank| cite_place(group, rank, *sequence, "waits")));
     finding.ranks = roots;
-    finding.source = Some(SOURCE.to_owned());
-    finding
-}
-
-/// Changes the finding about a group with late ranks waiting in other groups that wait for them.
-fn mark_circle(mut finding: Finding) -> Finding {
-    finding.rule = "recorder-circle".to_owned();
-    finding.diagnosis.push_str(" These ranks wait in another group at the same time.");
-    finding.cause = Some("Ranks call the collectives of different groups in different orders.".to_owned());
     finding
 }
 
@@ -213,45 +183,24 @@ fn find_stuck_collective(group: &GroupRecord<'_>) -> Option<Finding> {
         .map(|(rank, _)| *rank)
         .collect();
     let absent = group.without_dump();
-    let mut finding = Finding::new(
-        "recorder-stuck-inside",
-        Severity::Unknown,
-        format!(
-            "{operation} {sequence} of {} is not complete on {}{}.",
-            group.title(),
-            ranks_in_words(&open),
-            if done.is_empty() {
-                String::new()
-            } else {
-                format!(", and is complete on {}", ranks_in_words(&done))
-            }
-        ),
-    );
-    if absent.is_empty() {
-        finding.cause = Some(
-            "All ranks have called it: it is stuck inside (network, GPU), still waits for earlier work on \
-             the GPU, or simply runs. The dumps do not show which rank is the cause."
-                .to_owned(),
-        );
-        finding.remedy = Some(
-            "Look at the network and the GPUs: `nccl-bench doctor host`, `nccl-bench doctor log FILE`, \
-             `dmesg -T | grep -i xid`."
-                .to_owned(),
-        );
-    } else {
-        let (has, verb) = if absent.len() == 1 { ("has", "it") } else { ("have", "one of them") };
-        finding.rule = "recorder-dump-missing".to_owned();
-        finding.diagnosis.push_str(&format!(" {} {has} no dump.", capitalize(&ranks_in_words(&absent))));
-        finding.cause = Some(format!(
-            "Probably {verb} ended before the dump was written (an exception, a crash), and the other ranks \
-             wait for it; or its file was not given."
-        ));
-        finding.remedy =
-            Some("Look at the end of the log of these ranks, and give their dumps if they exist.".to_owned());
-        finding.ranks = absent;
-    }
+    let id = if absent.is_empty() { "recorder-stuck-inside" } else { "recorder-dump-missing" };
+    let complete = match done.is_empty() {
+        true => String::new(),
+        false => format!(", and is complete on {}", ranks_in_words(&done)),
+    };
+    let values: [(&str, &dyn Display); 8] = [
+        ("operation", &operation),
+        ("sequence", &sequence),
+        ("group", &group.title()),
+        ("open", &ranks_in_words(&open)),
+        ("complete", &complete),
+        ("absent", &capitalize(&ranks_in_words(&absent))),
+        ("has", &plural(absent.len(), "has", "have")),
+        ("it", &plural(absent.len(), "it", "one of them")),
+    ];
+    let mut finding = compose_finding(id, &values);
+    finding.ranks = absent;
     finding.evidence.extend(open.first().map(|&rank| cite_place(group, rank, sequence, "not complete")));
-    finding.source = Some(SOURCE.to_owned());
     Some(finding)
 }
 
@@ -270,13 +219,8 @@ fn point_to_point(dumps: &BTreeMap<u32, Dump>) -> Option<Finding> {
     let first = *ranks.first()?;
     let entry =
         dumps[&first].entries.iter().find(|entry| entry.is_p2p && entry.state != EntryState::Completed)?;
-    let mut finding = Finding::new(
-        "recorder-point-to-point",
-        Severity::Unknown,
-        format!("{count} sends and receives are not complete, on {}.", ranks_in_words(&ranks)),
-    );
-    finding.cause = Some("The other side has not called its part, or they are stuck inside.".to_owned());
-    finding.remedy = Some("Compare the operations of the two ranks: `torchfrtrace DIRECTORY`.".to_owned());
+    let mut finding =
+        compose_finding("recorder-point-to-point", &[("count", &count), ("ranks", &ranks_in_words(&ranks))]);
     finding.occurrences = count;
     finding.evidence.push(Evidence {
         place: entry.location.clone().unwrap_or_else(|| "flight recorder".to_owned()),
@@ -285,7 +229,6 @@ fn point_to_point(dumps: &BTreeMap<u32, Dump>) -> Option<Finding> {
         ..Evidence::default()
     });
     finding.ranks = ranks;
-    finding.source = Some(SOURCE.to_owned());
     Some(finding)
 }
 

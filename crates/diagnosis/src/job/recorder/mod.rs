@@ -14,7 +14,8 @@ use serde_json::json;
 
 use super::malformed::Malformed;
 use crate::examination::{Body, Examination, Section};
-use crate::finding::{Evidence, Finding, Severity};
+use crate::finding::Finding;
+use crate::knowledge::texts::compose_finding;
 use dump::Dump;
 use groups::GroupRecord;
 
@@ -75,17 +76,7 @@ fn describe_several_jobs(dumps: &BTreeMap<u32, Dump>) -> Option<String> {
 /// Returns the examination of dumps of several jobs.
 fn several_jobs(difference: String) -> Examination {
     let mut examination = Examination::new("job");
-    let mut finding = Finding::new(
-        "recorder-several-jobs",
-        Severity::Unknown,
-        format!("The dumps are of several jobs: {difference}."),
-    );
-    finding.remedy = Some(
-        "Give the dumps of one job: nccl-bench doctor job --flight-recorder FILE... with the files of one \
-         run, and remove old dumps before a run."
-            .to_owned(),
-    );
-    examination.findings.push(finding);
+    examination.findings.push(compose_finding("recorder-several-jobs", &[("difference", &difference)]));
     examination.unseen.push("The state of the job: dumps of several jobs are not compared.".to_owned());
     examination
 }
@@ -109,22 +100,8 @@ pub fn judge_dumps(dumps: &BTreeMap<u32, Dump>) -> Examination {
 }
 
 fn describe_unreadable_dump(path: &Path, fault: &Malformed) -> Finding {
-    let mut finding = Finding::new(
-        "recorder-unreadable",
-        Severity::Unknown,
-        format!("The dump {} cannot be read: {fault}.", path.display()),
-    );
-    finding.remedy = Some(
-        "Give the files that PyTorch writes on a timeout (TORCH_NCCL_TRACE_BUFFER_SIZE=2000, \
-         in newer versions TORCH_FR_BUFFER_SIZE=2000, and TORCH_NCCL_DUMP_ON_TIMEOUT=1)."
-            .to_owned(),
-    );
-    finding.evidence.push(Evidence {
-        place: path.display().to_string(),
-        text: fault.to_string(),
-        ..Evidence::default()
-    });
-    finding
+    let finding = compose_finding("recorder-unreadable", &[("path", &path.display()), ("fault", &fault)]);
+    finding.with_evidence(path.display().to_string(), fault.to_string())
 }
 
 fn dumps_section(dumps: &BTreeMap<u32, Dump>) -> Section {

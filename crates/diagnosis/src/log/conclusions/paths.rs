@@ -277,7 +277,7 @@ fn find_staged_networks(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     let evidence = format!("{}, the first from rank {from} to rank {to}", count(pairs.len(), "connection"));
     Some(Finding {
         ranks: ranks.into_iter().collect(),
-        evidence: vec![Evidence { place: "connections".to_owned(), text: evidence, ..Evidence::default() }],
+        evidence: vec![Evidence::at_place("connections", evidence)],
         ..compose_finding(id, &[("way", &way)])
     })
 }
@@ -310,7 +310,7 @@ fn through_host(job: &Job<'_>, ways: &Ways<'_>) -> Option<Finding> {
     let severity = if is_normal { Severity::Advice } else { Severity::Degraded };
     let ranks: BTreeSet<u32> = slow.iter().flat_map(|&((from, to), _)| [from, to]).collect();
     let evidence = format!("{}, the first from rank {from} to rank {to}", count(slow.len(), "connection"));
-    let evidence = Evidence { place: "connections".to_owned(), text: evidence, ..Evidence::default() };
+    let evidence = Evidence::at_place("connections", evidence);
     Some(Finding {
         severity,
         ranks: ranks.into_iter().collect(),

@@ -2,10 +2,11 @@
 //! at one number of a process group, and ranks without this call.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 
 use super::hits::Placed;
 use super::job::{Job, ranks_in_words};
-use crate::finding::{Evidence, Finding, Severity};
+use crate::finding::{Evidence, Finding};
 use crate::knowledge::texts::compose_finding;
 use crate::log::digest::WatchdogReport;
 
@@ -133,14 +134,12 @@ fn find_differing_calls(
         let operation = |report: &WatchdogReport| report.operation.clone().unwrap_or_default();
         let operations = by_value(&calls, |report| Some(operation(report)));
         let of = group.name_suffix();
-        let open = if group.name.is_empty() { OF_ONE_GROUP } else { "" };
+        let is_named = !group.name.is_empty();
         if operations.len() > 1 {
-            let diagnosis = format!(
-                "The ranks called different collectives at SeqNum {sequence}{of}: {}",
-                in_words(&operations)
-            );
-            let cause = format!("{ORDER}{open}");
-            return Some(build_finding(job, "torch-order-differs", diagnosis, cause, &operations, &calls));
+            let id = if is_named { "torch-order-differs" } else { "torch-order-differs/unnamed" };
+            let values: [(&str, &dyn Display); 3] =
+                [("sequence", &sequence), ("of", &of), ("values", &in_words(&operations))];
+            return Some(build_finding(job, compose_finding(id, &values), &operations, &calls));
         }
         let operation = operations.keys().next()?;
         let sizes = by_value(&calls, |report| {
@@ -153,20 +152,12 @@ fn find_differing_calls(
         if sizes.len() < 2 || !EQUAL_SIZES.contains(&operation.as_str()) {
             return None;
         }
-        let diagnosis = format!(
-            "The ranks called {operation} with different sizes at SeqNum {sequence}{of}: {}",
-            in_words(&sizes)
-        );
-        let cause = format!("{SIZES}{open}");
-        Some(build_finding(job, "torch-sizes-differ", diagnosis, cause, &sizes, &calls))
+        let id = if is_named { "torch-sizes-differ" } else { "torch-sizes-differ/unnamed" };
+        let values: [(&str, &dyn Display); 4] =
+            [("operation", operation), ("sequence", &sequence), ("of", &of), ("values", &in_words(&sizes))];
+        Some(build_finding(job, compose_finding(id, &values), &sizes, &calls))
     })
 }
-
-const ORDER: &str = "The program takes different branches on these ranks, or calls collectives in another \
-                     order: they wait for each other forever.";
-const SIZES: &str = "The data of these ranks have different shapes: a smaller last batch, uneven shards, or \
-                     different parameters. NCCL does not compare sizes: it hangs, or returns wrong data.";
-const OF_ONE_GROUP: &str = " (The lines do not name the process group; this holds if it is one.)";
 
 /// Returns the ranks by a property of their calls.
 fn by_value(
@@ -192,9 +183,7 @@ fn in_words(values: &BTreeMap<String, Vec<u32>>) -> String {
 
 fn build_finding(
     job: &Job<'_>,
-    rule: &str,
-    diagnosis: String,
-    cause: String,
+    finding: Finding,
     values: &BTreeMap<String, Vec<u32>>,
     calls: &[(u32, &WatchdogReport)],
 ) -> Finding {
@@ -207,20 +196,11 @@ fn build_finding(
     let firsts = values.values().filter_map(|ranks| ranks.first());
     let reports = firsts.filter_map(|first| calls.iter().find(|(rank, _)| rank == first));
     Finding {
-        cause: Some(cause),
-        remedy: Some(
-            "Run with TORCH_DISTRIBUTED_DEBUG=DETAIL: PyTorch then compares each call, and stops at the line \
-             that differs."
-                .to_owned(),
-        ),
         ranks: odd.into_iter().collect(),
         evidence: reports.map(|(_, report)| cite_report(job, report)).take(4).collect(),
-        source: Some(SOURCE.to_owned()),
-        ..Finding::new(rule, Severity::Broken, diagnosis)
+        ..finding
     }
 }
-
-const SOURCE: &str = "PyTorch torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp";
 
 fn cite_report(job: &Job<'_>, report: &WatchdogReport) -> Evidence {
     Evidence { rank: Some(report.rank), ..job.cite_line(report.position, None, report.text.clone()) }
@@ -247,7 +227,7 @@ fn find_ranks_apart(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Finding> {
         waits().filter(|&(sequence, ..)| sequence == number).map(|(_, rank, _)| rank).collect()
     };
     let (ranks, others) = (at(first), at(last));
-    let values: [(&str, &dyn std::fmt::Display); 4] = [
+    let values: [(&str, &dyn Display); 4] = [
         ("ranks", &capitalize_rank(&ranks_in_words(&ranks))),
         ("call", &describe_call(group, behind)),
         ("others", &ranks_in_words(&others)),
@@ -272,70 +252,42 @@ fn find_late_ranks(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Finding> {
     let report = calls.values().copied().find(|report| report.sequence == Some(last)).or(group.missed)?;
     let call = describe_call(group, &WatchdogReport { sequence: Some(last), ..report.clone() });
     let waiting = if waiting.is_empty() { "other ranks".to_owned() } else { ranks_in_words(&waiting) };
-    let wait = format!("for which {waiting} waited until the timeout");
     let behind: Vec<u32> =
         group.called.iter().filter(|(_, called)| **called < last).map(|(&rank, _)| rank).collect();
     let silent = || {
-        let mut members = group.member_ranks(job)?;
-        members.retain(|rank| !group.called.contains_key(rank));
-        Some(members)
+        let members = group.member_ranks(job)?.into_iter();
+        Some(members.filter(|rank| !group.called.contains_key(rank)).collect())
     };
-    let (ranks, diagnosis, cause) = if behind.is_empty() {
-        let silent = silent()?;
-        if silent.is_empty() {
-            return None;
-        }
-        let ended = has_ended(job, &silent);
-        let diagnosis = match &ended {
-            Some(_) => format!("{} ended before {call}, {wait}", capitalize_rank(&ranks_in_words(&silent))),
-            None => format!("{} did not report {call}, {wait}", capitalize_rank(&ranks_in_words(&silent))),
-        };
-        let cause = match ended {
-            Some(_) => {
-                "Its program called other or fewer collectives than the other ranks: a branch that not all \
-                 ranks take, or data of different length."
-            }
-            None => {
-                "It is stuck before this call, died, or called another collective; its log does not show \
-                 which."
-            }
-        };
-        (silent, diagnosis, cause)
-    } else {
-        let called = behind.first().and_then(|rank| group.called.get(rank)).copied().unwrap_or_default();
-        let last_call = match called {
-            0 => "no call of a collective is known there".to_owned(),
-            called => format!("the last call there was SeqNum {called}"),
-        };
-        let diagnosis =
-            format!("{} did not call {call}, {wait}; {last_call}", capitalize_rank(&ranks_in_words(&behind)));
-        // A comparison numbers the ranks within their group.
-        let (behind, diagnosis) = match group.missed {
-            Some(_) if !group.is_of_all() => (Vec::new(), format!("{diagnosis} (ranks of the group)")),
-            _ => (behind, diagnosis),
-        };
-        (
-            behind,
-            diagnosis,
-            "It is stuck or slow outside of NCCL (data loading, a checkpoint, an evaluation, Python), or \
-             took a branch without this call.",
-        )
+    // A comparison numbers the ranks within their group.
+    let is_of_group = !behind.is_empty() && group.missed.is_some() && !group.is_of_all();
+    let late = if behind.is_empty() { silent()? } else { behind.clone() };
+    if late.is_empty() {
+        return None;
+    }
+    let called = behind.first().and_then(|rank| group.called.get(rank)).copied().unwrap_or_default();
+    let last_call = match called {
+        0 => "no call of a collective is known there".to_owned(),
+        called => format!("the last call there was SeqNum {called}"),
     };
+    let id = match behind.is_empty() {
+        true if has_ended(job, &late).is_some() => "torch-rank-late/ended",
+        true => "torch-rank-late/silent",
+        false if is_of_group => "torch-rank-late/group",
+        false => "torch-rank-late",
+    };
+    let ranks = if is_of_group { Vec::new() } else { late.clone() };
     let first = ranks.first().map_or_else(|| "that rank".to_owned(), |rank| format!("rank {rank}"));
+    let values: [(&str, &dyn Display); 5] = [
+        ("ranks", &capitalize_rank(&ranks_in_words(&late))),
+        ("call", &call),
+        ("waiting", &waiting),
+        ("last_call", &last_call),
+        ("first", &first),
+    ];
     let ended = has_ended(job, &ranks);
     let compared = group.missed.filter(|missed| *missed != report).map(|missed| cite_report(job, missed));
     let evidence = [cite_report(job, report)].into_iter().chain(compared).chain(ended);
-    Some(Finding {
-        cause: Some(cause.to_owned()),
-        remedy: Some(format!(
-            "Look at the stack of {first}: py-spy dump --pid PID on its host, or its flight recorder: \
-             TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1, then nccl-bench doctor job on the dumps."
-        )),
-        ranks,
-        evidence: evidence.collect(),
-        source: Some(SOURCE.to_owned()),
-        ..Finding::new("torch-rank-late", Severity::Broken, diagnosis)
-    })
+    Some(Finding { ranks, evidence: evidence.collect(), ..compose_finding(id, &values) })
 }
 
 /// Returns the line about a program's end.
@@ -354,27 +306,12 @@ fn all_wait(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Finding> {
     if members.len() < 2 || !members.iter().all(is_here) {
         return None;
     }
-    let diagnosis = format!(
-        "All {} ranks wait in {}, and all made the same call: the transfer itself hangs, and the cause is \
-         not in this log",
-        members.len(),
-        describe_call(group, report)
-    );
+    let values: [(&str, &dyn Display); 2] =
+        [("count", &members.len()), ("call", &describe_call(group, report))];
     Some(Finding {
-        cause: Some(
-            "A link, a network adapter or a GPU stopped, or a kernel before it on the same stream never \
-             ends. The program's order of calls is not at fault."
-                .to_owned(),
-        ),
-        remedy: Some(
-            "nccl-bench doctor host    # on all hosts: links, counters, Xid\nnccl-bench doctor job     # \
-             while it hangs"
-                .to_owned(),
-        ),
         ranks: members,
         evidence: vec![cite_report(job, report)],
-        source: Some(SOURCE.to_owned()),
-        ..Finding::new("torch-all-wait", Severity::Broken, diagnosis)
+        ..compose_finding("torch-all-wait", &values)
     })
 }
 

@@ -3,7 +3,8 @@
 use super::super::super::compare::majority;
 use super::super::{Access, Fabric, Gpus};
 use super::describe_gpu;
-use crate::finding::{Action, Finding, Severity};
+use crate::finding::Finding;
+use crate::knowledge::texts::compose_finding;
 use crate::words::{join_list, or_dash};
 
 pub(super) fn judge_access(gpus: &Gpus) -> Vec<Finding> {
@@ -34,31 +35,10 @@ fn find_missing_links(gpus: &Gpus) -> Option<Finding> {
     let in_fabric = gpus.devices.iter().all(|gpu| gpu.fabric.is_some());
     if fewer.is_empty() && in_fabric && gpus.devices.len() > 1 {
         let (active, all) = gpus.count_links();
-        return (active < all).then(|| {
-            Finding::new(
-                "nvlink-down-alike",
-                Severity::Advice,
-                format!("{active} of {all} NVLinks are up, the same number on all GPUs"),
-            )
-            .with_cause(
-                "an NVSwitch is lost, or the machine, its partition or its virtual machine has no more \
-                 NVLinks",
-            )
-            .with_remedy(
-                "compare with another host of the same kind: nvidia-smi nvlink -s; see \
-                 /var/log/fabricmanager.log",
-            )
-        });
+        return (active < all)
+            .then(|| compose_finding("nvlink-down-alike", &[("active", &active), ("all", &all)]));
     }
-    (!fewer.is_empty()).then(|| {
-        Finding::new("nvlink-down", Severity::Degraded, format!("NVLinks are down: {}", join_list(&fewer)))
-            .with_cause("the link was not trained, or was taken down after errors")
-            .with_remedy(
-                "nvidia-smi nvlink -s; dmesg | grep -iE 'nvlink|SXid'; reset all GPUs of the node, or reboot \
-                 it",
-            )
-            .with_action(Action::Reboot)
-    })
+    (!fewer.is_empty()).then(|| compose_finding("nvlink-down", &[("fewer", &join_list(&fewer))]))
 }
 
 fn find_slow_links(gpus: &Gpus) -> Option<Finding> {
@@ -74,16 +54,8 @@ fn find_slow_links(gpus: &Gpus) -> Option<Finding> {
         .filter(|(.., speed)| *speed < usual)
         .map(|(gpu, link, speed)| format!("{} link {link}: {speed} Mbit/s", describe_gpu(gpu)))
         .collect();
-    (!slow.is_empty()).then(|| {
-        Finding::new(
-            "nvlink-slow",
-            Severity::Degraded,
-            format!("NVLinks are slower than the usual {usual} Mbit/s: {}", join_list(&slow)),
-        )
-        .with_cause("a lane of the link was not trained")
-        .with_remedy("reset all GPUs of the node, or reboot it; isolate the node if the link stays slow")
-        .with_action(Action::Reboot)
-    })
+    (!slow.is_empty())
+        .then(|| compose_finding("nvlink-slow", &[("usual", &usual), ("slow", &join_list(&slow))]))
 }
 
 fn find_growing_errors(gpus: &Gpus) -> Option<Finding> {
@@ -93,16 +65,7 @@ fn find_growing_errors(gpus: &Gpus) -> Option<Finding> {
         .filter(|counter| counter.has_grown())
         .map(|counter| format!("{} {} +{}", counter.device, counter.name, or_dash(counter.growth)))
         .collect();
-    (!grown.is_empty()).then(|| {
-        Finding::new(
-            "nvlink-errors-grow",
-            Severity::Degraded,
-            format!("NVLink errors grow: {}", join_list(&grown)),
-        )
-        .with_cause("a link works with errors, and sends data again")
-        .with_remedy("watch it with --interval 60; isolate the node if the errors continue")
-        .with_action(Action::Watch)
-    })
+    (!grown.is_empty()).then(|| compose_finding("nvlink-errors-grow", &[("grown", &join_list(&grown))]))
 }
 
 fn find_fabric_faults(gpus: &Gpus) -> Vec<Finding> {
@@ -112,32 +75,11 @@ fn find_fabric_faults(gpus: &Gpus) -> Vec<Finding> {
     let mut findings = Vec::new();
     let waiting = those(&|fabric| fabric.state != 3);
     if !waiting.is_empty() {
-        findings.push(
-            Finding::new(
-                "fabric-not-ready",
-                Severity::Broken,
-                format!("the NVSwitch fabric is not ready: {}", join_list(&waiting)),
-            )
-            .with_cause(
-                "the fabric manager has not registered the GPUs; CUDA fails with error 802 (system not yet \
-                 initialized)",
-            )
-            .with_remedy(
-                "systemctl restart nvidia-fabricmanager; its version must equal the driver's version; see \
-                 /var/log/fabricmanager.log",
-            ),
-        );
+        findings.push(compose_finding("fabric-not-ready", &[("waiting", &join_list(&waiting))]));
     }
     let failed = those(&|fabric| fabric.state == 3 && fabric.status != 0);
     if !failed.is_empty() {
-        findings.push(
-            Finding::new(
-                "fabric-failed",
-                Severity::Broken,
-                format!("the registration with the NVSwitch fabric failed: {}", join_list(&failed)),
-            )
-            .with_remedy("nvidia-smi -q | grep -A 12 Fabric; systemctl restart nvidia-fabricmanager"),
-        );
+        findings.push(compose_finding("fabric-failed", &[("failed", &join_list(&failed))]));
     }
     // Bits of NVML: two each for bandwidth (0), route recovery (2), route (4), and four for the configuration
     // (8).
@@ -150,15 +92,7 @@ fn find_fabric_faults(gpus: &Gpus) -> Vec<Finding> {
         (those(&|fabric| bits(fabric, 8, 15) > 1), "a wrong configuration"),
     ];
     for (names, text) in unhealthy.into_iter().filter(|(names, _)| !names.is_empty()) {
-        findings.push(
-            Finding::new(
-                "fabric-unhealthy",
-                Severity::Degraded,
-                format!("the NVSwitch fabric reports {text}: {}", join_list(&names)),
-            )
-            .with_remedy("nvidia-smi -q | grep -A 12 Fabric; see the fabric manager's or NMX's log")
-            .with_action(Action::Isolate),
-        );
+        findings.push(compose_finding("fabric-unhealthy", &[("text", &text), ("names", &join_list(&names))]));
     }
     let mut groups: Vec<(&Option<String>, u32)> = gpus
         .devices
@@ -169,17 +103,7 @@ fn find_fabric_faults(gpus: &Gpus) -> Vec<Finding> {
     groups.sort_unstable();
     groups.dedup();
     if groups.len() > 1 {
-        findings.push(
-            Finding::new(
-                "fabric-cliques-differ",
-                Severity::Degraded,
-                "the GPUs of this host are in different cliques of the NVSwitch fabric",
-            )
-            .with_cause("GPUs of different cliques cannot reach each other over NVLink")
-            .with_remedy(
-                "nvidia-smi -q | grep -E 'CliqueId|ClusterUUID'; give the node's GPUs one partition",
-            ),
-        );
+        findings.push(compose_finding("fabric-cliques-differ", &[]));
     }
     findings
 }
@@ -207,33 +131,14 @@ fn find_pairs_without_access(gpus: &Gpus) -> Vec<Finding> {
     refused
         .into_iter()
         .map(|(access, pairs)| {
-            let (severity, cause, remedy) = match access {
-                Access::Disabled => (
-                    Severity::Degraded,
-                    "a setting of the driver forbids it",
-                    "look into /etc/modprobe.d for NVreg_RegistryDwords, and load the module without it",
-                ),
-                Access::NoGpu => (
-                    Severity::Advice,
-                    "the GPUs do not support it",
-                    "none: NCCL goes through the host's memory",
-                ),
+            let id = match access {
+                Access::Disabled => "no-peer-access/disabled",
+                Access::NoGpu => "no-peer-access/unsupported",
                 // If some pairs work, the machine's layout explains the other pairs.
-                _ if any_works => (
-                    Severity::Advice,
-                    "the GPUs are on different parts of the machine",
-                    "nvidia-smi topo -p2p r; nvidia-smi topo -m",
-                ),
-                _ => (
-                    Severity::Advice,
-                    "the chipset, the virtual machine or the driver does not support it",
-                    "nvidia-smi topo -p2p r; in a virtual machine the GPUs must share a PCIe switch or \
-                     NVLink",
-                ),
+                _ if any_works => "no-peer-access/apart",
+                _ => "no-peer-access",
             };
-            let text =
-                format!("no peer-to-peer access ({}) between GPUs {}", access.code(), join_list(&pairs));
-            Finding::new("no-peer-access", severity, text).with_cause(cause).with_remedy(remedy)
+            compose_finding(id, &[("access", &access.code()), ("pairs", &join_list(&pairs))])
         })
         .collect()
 }
