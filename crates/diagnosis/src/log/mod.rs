@@ -20,6 +20,7 @@ mod messages;
 mod path;
 mod quote;
 mod reader;
+mod roll;
 mod sizes;
 mod source;
 mod tasks;
