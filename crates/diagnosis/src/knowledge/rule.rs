@@ -180,13 +180,11 @@ impl Pattern {
         std::str::from_utf8(found.get(1)?.as_bytes()).ok()
     }
 
-    /// Returns true for an expression with named groups.
-    pub fn has_groups(&self) -> bool {
-        self.has_groups
-    }
-
     /// Passes the name and text of each named group, for all places where the expression matches.
     pub fn read_groups(&self, line: &[u8], mut note: impl FnMut(&str, &[u8])) {
+        if !self.has_groups {
+            return;
+        }
         let Some(regex) = self.compiled.get_or_init(|| self.build_regex().ok()) else { return };
         for found in regex.captures_iter(line) {
             for name in regex.capture_names().flatten() {

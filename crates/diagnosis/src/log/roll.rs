@@ -26,7 +26,7 @@ pub struct Roll {
 impl Roll {
     /// Reads the lists of a message.
     pub(super) fn note_message(&mut self, rule: &Rule, message: &[u8]) {
-        let Some(pattern) = rule.pattern.as_ref().filter(|pattern| pattern.has_groups()) else { return };
+        let Some(pattern) = rule.pattern.as_ref() else { return };
         pattern.read_groups(message, |group, text| {
             let text = String::from_utf8_lossy(text);
             let numbers = text.split(|character: char| !character.is_ascii_digit());

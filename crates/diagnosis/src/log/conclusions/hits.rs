@@ -198,6 +198,8 @@ pub(super) fn cite_consequences(cascades: Vec<Placed>) -> Vec<Evidence> {
     cascades
         .into_iter()
         .filter_map(|each| each.finding.evidence.into_iter().next())
+        // The last line of a process that stopped can be a normal one.
+        .filter(|evidence| !evidence.text.starts_with("Channel "))
         .take(CONSEQUENCES)
         .collect()
 }
