@@ -110,6 +110,7 @@ pub enum Use {
 #[derive(Clone, Debug)]
 pub struct Pattern {
     text: String,
+    has_groups: bool,
     compiled: OnceLock<Option<Regex>>,
 }
 
@@ -156,7 +157,7 @@ impl Rule {
 impl Pattern {
     /// Creates a pattern, not yet compiled.
     pub(super) fn new(text: String) -> Self {
-        Self { text, compiled: OnceLock::new() }
+        Self { has_groups: text.contains("(?<"), text, compiled: OnceLock::new() }
     }
 
     /// Compiles the pattern, and returns its fault.
@@ -177,6 +178,21 @@ impl Pattern {
         let found =
             self.compiled.get_or_init(|| self.build_regex().ok()).as_ref()?.captures(text.as_bytes())?;
         std::str::from_utf8(found.get(1)?.as_bytes()).ok()
+    }
+
+    /// Passes the name and text of each named group, for all places where the expression matches.
+    pub fn read_groups(&self, line: &[u8], mut note: impl FnMut(&str, &[u8])) {
+        if !self.has_groups {
+            return;
+        }
+        let Some(regex) = self.compiled.get_or_init(|| self.build_regex().ok()) else { return };
+        for found in regex.captures_iter(line) {
+            for name in regex.capture_names().flatten() {
+                if let Some(text) = found.name(name) {
+                    note(name, text.as_bytes());
+                }
+            }
+        }
     }
 
     /// Returns the expression.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use semver::Version;
 use serde::Serialize;
 
+use super::roll::Roll;
 use super::source::{NO_PID, is_blanked_host};
 
 /// The content of one or more logs of a job.
@@ -391,6 +392,9 @@ pub struct Hit {
     pub count: u64,
     /// Indices of the writers.
     pub writers: BTreeSet<usize>,
+    /// Ranks that the messages list.
+    #[serde(skip)]
+    pub roll: Roll,
 }
 
 /// Largest number of examples per rule or unknown warning.

@@ -69,24 +69,26 @@ pub(super) struct LostMessages {
 impl Messages {
     /// Notes a message known to a rule.
     pub(super) fn note_hit(&mut self, rule: &Rule, message: &[u8], place: Place<'_>) {
-        let (is_harmless, rule) = (rule.role == Role::Harmless, rule.id.as_str());
-        if rule.starts_with("torch-") {
+        let (is_harmless, id) = (rule.role == Role::Harmless, rule.id.as_str());
+        if id.starts_with("torch-") {
             self.watchdog.note_report(message, place.position);
         }
-        let index = match self.by_rule.get(rule) {
+        let index = match self.by_rule.get(id) {
             Some(index) => *index,
             None if self.hits.len() == HITS => {
                 self.lost.hits += 1;
                 return;
             }
             None => {
-                self.hits.push(Hit { rule: rule.to_owned(), ..Hit::default() });
-                self.by_rule.insert(rule.to_owned(), self.hits.len() - 1);
+                self.hits.push(Hit { rule: id.to_owned(), ..Hit::default() });
+                self.by_rule.insert(id.to_owned(), self.hits.len() - 1);
                 self.hits.len() - 1
             }
         };
         let hit = &mut self.hits[index];
         hit.count += 1;
+        hit.roll.note_message(rule, message);
+        let message = &message[start_of_quote(rule, message)..];
         match hit.examples.len() {
             // Nothing needs the last harmless message, and most lines of a log are harmless.
             EXAMPLES.. if is_harmless => {}
@@ -206,6 +208,16 @@ fn add_writer(
     } else if !writers.contains(&writer) {
         lost.writers += 1;
     }
+}
+
+/// Returns where the quote of a message begins: before the words of the rule if these are far behind.
+fn start_of_quote(rule: &Rule, message: &[u8]) -> usize {
+    if message.len() <= text::TEXT {
+        return 0;
+    }
+    let words = rule.contains.iter().filter_map(|words| memchr::memmem::find(message, words.as_bytes()));
+    let words = words.min().filter(|words| words + 100 > text::TEXT).unwrap_or_default();
+    (words.saturating_sub(100)..words).find(|&at| message[at] == b' ').unwrap_or(words)
 }
 
 fn make_example(message: &[u8], place: Place<'_>, has_other_tasks: &mut bool) -> Example {

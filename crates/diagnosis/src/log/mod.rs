@@ -22,6 +22,7 @@ mod messages;
 mod path;
 mod quote;
 mod reader;
+mod roll;
 mod sizes;
 mod source;
 mod tasks;

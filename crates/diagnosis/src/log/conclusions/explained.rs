@@ -1,6 +1,6 @@
 //! Findings explained by another finding.
 
-use super::hits::Placed;
+use super::hits::{Placed, add_roll};
 use super::job::Job;
 use super::moment::Moment;
 use crate::finding::Severity;
@@ -70,10 +70,8 @@ pub(super) fn add_stack_frames(job: &Job<'_>, rules: &Rules, found: &mut [Placed
             continue;
         };
         for example in &hit.examples {
-            let Some(function) = rule.pattern.as_ref().and_then(|pattern| pattern.first_group(&example.text))
-            else {
-                continue;
-            };
+            let function = rule.pattern.as_ref().and_then(|pattern| pattern.first_group(&example.text));
+            let Some(function) = function else { continue };
             let is_below = |crash: Position| {
                 let lines = example.position.line.checked_sub(crash.line);
                 crash.input == example.position.input && lines.is_some_and(|lines| lines <= LINES)
@@ -84,9 +82,14 @@ pub(super) fn add_stack_frames(job: &Job<'_>, rules: &Rules, found: &mut [Placed
             });
             let Some(finding) = crash.map(|crash| &mut crash.finding) else { continue };
             finding.evidence.push(job.cite_example(example));
-            if !finding.diagnosis.contains("in NCCL: ") {
+            let place = rule.diagnosis.trim_start_matches("A frame of a stack is ").trim_end_matches('.');
+            if hit.roll.describe().is_some() {
+                finding.diagnosis = add_roll(&finding.diagnosis, hit);
+                break;
+            }
+            if !finding.diagnosis.contains(&format!(", {place}: ")) {
                 finding.diagnosis =
-                    format!("{}, in NCCL: {function}.", finding.diagnosis.trim_end_matches('.'));
+                    format!("{}, {place}: {function}.", finding.diagnosis.trim_end_matches('.'));
             }
         }
     }
@@ -126,7 +129,7 @@ fn move_lost_connections(job: &Job<'_>, found: &mut Vec<Placed>) {
 
 /// Turns a crash into a consequence of a root just above it: a program that ends after an error can crash.
 pub(super) fn explain_crashes(found: &mut [Placed]) {
-    let is_crash = |each: &Placed| each.finding.rule == "process-crashed";
+    let is_crash = |each: &Placed| each.finding.rule.starts_with("process-crashed");
     let is_below = |crash: &Example, root: &Example| {
         let lines = crash.position.line.checked_sub(root.position.line);
         crash.position.input == root.position.input

@@ -110,6 +110,14 @@ fn from_hit(job: &Job<'_>, hit: &Hit, rule: &Rule) -> Option<Placed> {
     Some(placed)
 }
 
+/// Returns the diagnosis with the ranks that the messages list.
+pub(super) fn add_roll(diagnosis: &str, hit: &Hit) -> String {
+    match hit.roll.describe() {
+        Some(listed) => format!("{} ({listed}).", diagnosis.trim_end_matches('.')),
+        None => diagnosis.to_owned(),
+    }
+}
+
 /// Returns the finding of a hit, with its place.
 fn place_hit(job: &Job<'_>, hit: &Hit, rule: &Rule) -> Placed {
     let finding = Finding {
@@ -121,7 +129,7 @@ fn place_hit(job: &Job<'_>, hit: &Hit, rule: &Rule) -> Placed {
         evidence: hit.examples.iter().map(|example| job.cite_example(example)).collect(),
         occurrences: hit.count,
         source: Some(rule.source.clone()),
-        ..Finding::new(rule.id.clone(), rule.severity, rule.diagnosis.clone())
+        ..Finding::new(rule.id.clone(), rule.severity, add_roll(&rule.diagnosis, hit))
     };
     let examples = hit.examples.clone();
     Placed {
@@ -190,6 +198,8 @@ pub(super) fn cite_consequences(cascades: Vec<Placed>) -> Vec<Evidence> {
     cascades
         .into_iter()
         .filter_map(|each| each.finding.evidence.into_iter().next())
+        // The last line of a process that stopped can be a normal one.
+        .filter(|evidence| !evidence.text.starts_with("Channel "))
         .take(CONSEQUENCES)
         .collect()
 }

@@ -7,6 +7,7 @@ use std::ops::Range;
 use crate::finding::Role;
 use crate::knowledge::rules::Rules;
 use crate::log::digest::{Communicator, Digest, Example, Hit, Position, Unknown, VariableSeen};
+use crate::log::roll::Roll;
 
 /// Largest number of examined jobs, the last ones.
 const JOBS: usize = 16;
@@ -339,7 +340,9 @@ impl Owners {
         let hit = |hit: &Hit| {
             let (examples, writers) = (examples(&hit.examples, &hit.last), all(&hit.writers));
             let count = count(hit.count, examples.len(), writers.len());
-            (count > 0).then(|| Hit { rule: hit.rule.clone(), examples, last: None, count, writers })
+            // The lists of several jobs cannot be told apart.
+            let roll = if count == hit.count { hit.roll.clone() } else { Roll::default() };
+            (count > 0).then(|| Hit { rule: hit.rule.clone(), examples, last: None, count, writers, roll })
         };
         let unknown = |unknown: &Unknown| {
             let (mut examples, writers) = (examples(&unknown.examples, &unknown.last), all(&unknown.writers));

@@ -38,6 +38,9 @@ const REPORT_S: f64 = 600.0;
 /// Lines within which the threads of a process can write a consequence before its cause.
 const THREADS: u64 = 10;
 
+/// Largest number of lines of a traceback.
+const TRACEBACK: u64 = 60;
+
 /// Rules about messages that say only that something failed. Another message of the failure says more.
 const ENDS: &[&str] = &[
     "nccl-result-cascade",
@@ -184,12 +187,22 @@ fn is_of_one_process(job: &Job<'_>, one: &Example, other: &Example) -> bool {
 fn find_suspect(job: &Job<'_>, others: &[Placed], cascade: &Placed) -> Option<usize> {
     let unknown = |each: &Placed| each.finding.severity == Severity::Unknown && !each.is_aftermath;
     let cascade = cascade.first_example();
-    let candidates = others.iter().enumerate().filter(|(_, each)| unknown(each));
+    let candidates = others.iter().enumerate().filter(|(_, each)| unknown(each) && !ends_in(each, cascade));
     let ranked = candidates.filter_map(|(index, each)| {
         let ranks = each.examples.iter().filter_map(|example| rank_suspect(job, example, cascade));
         Some((ranks.min()?, index))
     });
     ranked.min().map(|(_, index)| index)
+}
+
+/// Returns true for the traceback of Python that the cascade ends.
+fn ends_in(each: &Placed, cascade: Option<&Example>) -> bool {
+    let is_above = |traceback: &Example, last: &Example| {
+        let lines = last.position.line.checked_sub(traceback.position.line);
+        traceback.position.input == last.position.input && lines.is_some_and(|lines| lines <= TRACEBACK)
+    };
+    each.finding.rule == "python-traceback"
+        && cascade.is_some_and(|last| each.examples.iter().any(|example| is_above(example, last)))
 }
 
 /// Returns the priority of a warning as the possible cause of a message, the likeliest first, or `None` for a

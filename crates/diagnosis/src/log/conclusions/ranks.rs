@@ -21,6 +21,7 @@ pub(super) fn find_rank_differences(job: &Job<'_>, found: &[Placed]) -> Vec<Plac
         .into_iter()
         .chain(find_network_differences(job))
         .chain(find_shared_gpus(job))
+        .chain(find_lone_processes(job))
         .map(Placed::without_line);
     let open = start::find_incomplete_start(job, found).or_else(|| ends::find_ranks_without_end(job, found));
     open.into_iter().chain(find_aborting_ranks(job)).chain(derived).collect()
@@ -138,6 +139,20 @@ fn find_shared_gpus(job: &Job<'_>) -> Option<Finding> {
         hosts: vec![host.to_owned()],
         ranks: ranks.clone(),
         ..compose_finding(id, &[("bus", &bus), ("host", &host), ("ranks", &ranks_in_words(&ranks))])
+    })
+}
+
+/// Returns a finding about nccl-tests in several processes of a host with a communicator of one rank each.
+fn find_lone_processes(job: &Job<'_>) -> Option<Finding> {
+    let lone = job.digest.communicators.iter().find(|each| each.ranks == 1)?;
+    let writer = lone.members.values().next()?.writer;
+    let (host, pid) = job.process_of(writer)?;
+    let is_other = |other: &Writer| other.host == host && other.pid != pid;
+    let is_of_tests = job.digest.hits.iter().any(|hit| hit.rule.starts_with("nccl-tests-"));
+    let is_alone = job.digest.communicators.iter().all(|each| each.ranks == 1);
+    (is_of_tests && is_alone && job.digest.writers.iter().any(is_other)).then(|| Finding {
+        evidence: job.cite_writer(writer, "nRanks 1".to_owned()).into_iter().collect(),
+        ..compose_finding("nccl-tests-without-mpi", &[("host", &host)])
     })
 }
 
