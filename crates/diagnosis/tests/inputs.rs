@@ -158,7 +158,7 @@ const EXPECTED: &[Expected] = &[
         name: "sigsegv1",
         health: Broken,
         rule: "process-crashed",
-        has: &["in NCCL: ncclLocalOpAppend"],
+        has: &["crashed. A frame of a stack is in NCCL: ncclLocalOpAppend"],
         lacks: &[],
     },
     Expected {

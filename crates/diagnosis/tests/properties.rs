@@ -26,7 +26,9 @@ fn read_logs() -> Vec<(String, Vec<u8>)> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/logs");
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let logs = entries.filter(|path| path.extension().is_some_and(|extension| extension == "log"));
-    logs.map(|path| (path.display().to_string(), std::fs::read(&path).unwrap())).collect()
+    let logs: Vec<_> = logs.map(|path| (path.display().to_string(), std::fs::read(&path).unwrap())).collect();
+    assert!(logs.len() > 50, "{}", logs.len());
+    logs
 }
 
 #[test]

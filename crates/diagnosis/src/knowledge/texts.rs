@@ -39,7 +39,7 @@ struct FindingText {
 
 fn texts() -> &'static BTreeMap<String, FindingText> {
     static TEXTS: OnceLock<BTreeMap<String, FindingText>> = OnceLock::new();
-    // A test reads the files.
+    // A test fails for a file that cannot be read.
     TEXTS.get_or_init(|| {
         let files = FILES.iter().filter_map(|file| toml::from_str::<TextFile>(file).ok());
         files.flat_map(|file| file.finding).map(|entry| (entry.id.clone(), entry)).collect()
@@ -108,7 +108,8 @@ mod tests {
         let mut used = BTreeSet::new();
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
         let pattern = regex::Regex::new(r#""([a-z0-9]+(?:-[a-z0-9]+)*(?:/[a-z]+(?:-[a-z]+)*)?)""#).unwrap();
-        let call = regex::Regex::new(r#"(?:compose_finding\(|choose_case\(system, )\s*"([^"]+)""#).unwrap();
+        let call =
+            regex::Regex::new(r#"(?:compose_finding\(|name_case_of_host\(system, )\s*"([^"]+)""#).unwrap();
         let mut folders = vec![folder];
         while let Some(folder) = folders.pop() {
             for entry in std::fs::read_dir(folder).unwrap() {
@@ -125,7 +126,7 @@ mod tests {
                 }
             }
         }
-        // `choose_case` of a host adds these cases.
+        // `name_case_of_host` adds these cases.
         let base = |id: &str| id.trim_end_matches("/container").trim_end_matches("/kubernetes").to_owned();
         let unused: Vec<&String> = texts().keys().filter(|id| !used.contains(&base(id))).collect();
         assert_eq!(unused, [""; 0]);

@@ -82,12 +82,12 @@ fn number_process(device: Option<u32>, label: Option<u32>) -> u64 {
 
 /// Removes communicators known by lines without a host only, if other lines have one: their beginnings were
 /// lost.
-pub(super) fn forget_torn_lines(digest: &mut Digest) {
+pub(super) fn remove_torn_communicators(digest: &mut Digest) {
     let writers = &digest.writers;
     let is_torn = |member: &Member| writers.get(member.writer).is_some_and(Writer::is_blanked);
     let is_whole = |member: &Member| (member.started || member.complete) && !is_torn(member);
     if digest.communicators.iter().any(|each| each.members.values().any(is_whole)) {
-        // More lines are of blanked processes.
+        // A blanked process has more than two connections.
         let is_lost = |each: &Communicator| {
             each.id.is_empty() && each.connections.len() <= 2 && each.members.values().all(is_torn)
         };

@@ -115,7 +115,7 @@ fn unwrap_json(line: &[u8], out: &mut Vec<u8>) -> bool {
         }
         if let Ok(record) = serde_json::from_slice::<Map<String, Value>>(record) {
             let text = NAMES.iter().find_map(|name| Some((*name, text_of_value(record.get(*name)?)?)));
-            let Some((name, text)) = text else { return clear(out) };
+            let Some((name, text)) = text else { return reject_record(out) };
             append_text(&text, out);
             // Errors and stacks.
             let others =
@@ -135,7 +135,7 @@ fn unwrap_json(line: &[u8], out: &mut Vec<u8>) -> bool {
         let value = rest.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start();
         value.starts_with(b"\"").then_some(value)
     });
-    let Some(value) = value else { return clear(out) };
+    let Some(value) = value else { return reject_record(out) };
     match serde_json::Deserializer::from_slice(value).into_iter::<Cow<'_, str>>().next() {
         Some(Ok(text)) => append_text(text.as_bytes(), out),
         _ => unwrap_damaged(&value[1..], out),
@@ -143,8 +143,8 @@ fn unwrap_json(line: &[u8], out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Forgets the text before a record that is none.
-fn clear(out: &mut Vec<u8>) -> bool {
+/// Removes the labels from the output and returns false: the text is no record.
+fn reject_record(out: &mut Vec<u8>) -> bool {
     out.clear();
     false
 }
@@ -160,7 +160,7 @@ fn text_of_value(value: &Value) -> Option<Vec<u8>> {
     }
 }
 
-/// Replaces `\n` and `\t` in the letters of a program by the characters.
+/// Replaces the two characters `\n` and `\t` by a line feed and a tab, and `\r` by a space.
 fn unescape(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;

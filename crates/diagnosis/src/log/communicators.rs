@@ -4,7 +4,7 @@ mod state;
 
 use std::collections::BTreeSet;
 
-use state::{CommunicatorKey, CommunicatorState};
+use state::{CommunicatorKey, CommunicatorState, LostLines};
 
 use super::channel::{MOST_RANKS, RankChannel};
 use super::digest::{Communicator, Member, Position, Transport, Writer};
@@ -54,16 +54,6 @@ pub(super) struct Communicators {
     choices: usize,
     /// Lines dropped at a limit.
     pub(super) lost: LostLines,
-}
-
-/// Numbers of dropped lines.
-#[derive(Debug, Default)]
-pub(super) struct LostLines {
-    pub(super) members: u64,
-    pub(super) timings: u64,
-    pub(super) pairs: u64,
-    pub(super) rings: u64,
-    pub(super) choices: u64,
 }
 
 impl Communicators {

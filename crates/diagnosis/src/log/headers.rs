@@ -1,4 +1,5 @@
-//! Threads by the text before `NCCL INFO`, the same on all their lines unless it has a time.
+//! Cache of the threads by the text before `NCCL INFO`. The lines of a thread have the same text there, unless
+//! it contains a time.
 
 use std::hash::BuildHasher as _;
 
@@ -12,7 +13,7 @@ const TEXT: usize = 96;
 /// Level of the lines with kept headers.
 pub(super) const INFO: &[u8] = b"NCCL INFO ";
 
-/// The last headers.
+/// Cache of the latest headers.
 #[derive(Debug)]
 pub(super) struct Headers {
     places: Vec<Option<Header>>,

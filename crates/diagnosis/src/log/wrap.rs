@@ -5,7 +5,7 @@ use memchr::memmem;
 use super::label;
 use super::line::parse_time;
 
-/// Widths that are not accepted for a log.
+/// Smallest accepted width.
 const LEAST: usize = 60;
 /// Longest joined line.
 const LINE: usize = 16 * 1024;
@@ -32,6 +32,7 @@ impl Joiner {
         let full = || lines.iter().enumerate().filter(|(_, line)| is_cut(line));
         let below = full().filter_map(|(index, _)| lines.get(index + 1));
         let broken: Vec<_> = below.filter(|line| continues_line(line)).collect();
+        // Usual widths of terminals: 80, 100, 120, 132, 160.
         let is_usual = width % 20 == 0 || width == 132;
         let is_mixed = broken.windows(2).any(|pair| pair[0] != pair[1]);
         let is_sentence = broken.iter().any(|line| line.first().is_some_and(u8::is_ascii_uppercase));

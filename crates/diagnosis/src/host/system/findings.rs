@@ -76,13 +76,13 @@ pub(crate) fn judge_host_memory(system: &System) -> Option<Finding> {
     let free = system.shm.free.filter(|free| *free < LEAST_SHARED)?;
     let size = system.shm.size.map_or_else(String::new, |size| format!(" of {}", size_text(size)));
     Some(compose_finding(
-        &choose_case(system, "host-memory-shm-small"),
+        &name_case_of_host(system, "host-memory-shm-small"),
         &[("free", &size_text(free)), ("size", &size), ("least", &size_text(LEAST_SHARED))],
     ))
 }
 
 /// Returns the name of the finding with the remedy of a container, of a pod or of a host.
-fn choose_case(system: &System, id: &str) -> String {
+fn name_case_of_host(system: &System, id: &str) -> String {
     match system.container.as_deref() {
         Some("Kubernetes") => format!("{id}/kubernetes"),
         Some(_) => format!("{id}/container"),
@@ -92,11 +92,11 @@ fn choose_case(system: &System, id: &str) -> String {
 
 fn verbs_files(system: &System) -> Option<Finding> {
     if !system.verbs_files {
-        return Some(compose_finding(&choose_case(system, "no-uverbs"), &[]));
+        return Some(compose_finding(&name_case_of_host(system, "no-uverbs"), &[]));
     }
     (!system.refused_files.is_empty()).then(|| {
         compose_finding(
-            &choose_case(system, "uverbs-refused"),
+            &name_case_of_host(system, "uverbs-refused"),
             &[("refused_files", &join_list(&system.refused_files))],
         )
     })
@@ -106,7 +106,7 @@ fn locked_memory(system: &System) -> Option<Finding> {
     let bytes = system.limits.locked_memory.filter(|_| system.limits.known && !system.may_lock_any())?;
     let severity = if bytes < LITTLE_LOCKED { Severity::Broken } else { Severity::Advice };
     Some(
-        compose_finding(&choose_case(system, "memlock"), &[("bytes", &size_text(bytes))])
+        compose_finding(&name_case_of_host(system, "memlock"), &[("bytes", &size_text(bytes))])
             .with_severity(severity),
     )
 }
@@ -121,7 +121,7 @@ fn huge_pages(system: &System, nics: &[Nic]) -> Option<Finding> {
 fn shared_memory(system: &System, gpus: usize) -> Option<Finding> {
     let (Some(size), Some(free)) = (system.shm.size, system.shm.free) else {
         let severity = if gpus > 0 { Severity::Degraded } else { Severity::Advice };
-        return Some(compose_finding(&choose_case(system, "no-shm"), &[]).with_severity(severity));
+        return Some(compose_finding(&name_case_of_host(system, "no-shm"), &[]).with_severity(severity));
     };
     let severity = match free {
         _ if gpus == 0 && free < LEAST_SHARED => Severity::Advice,
@@ -131,7 +131,7 @@ fn shared_memory(system: &System, gpus: usize) -> Option<Finding> {
     };
     Some(
         compose_finding(
-            &choose_case(system, "shm-small"),
+            &name_case_of_host(system, "shm-small"),
             &[("free", &size_text(free)), ("size", &size_text(size))],
         )
         .with_severity(severity),
@@ -167,7 +167,8 @@ fn judge_limits(system: &System, gpus: usize, has_network: bool) -> Vec<Finding>
     if let Some(files) = limits.open_files.filter(|files| *files < needed) {
         let severity = if files < LEAST_FILES { Severity::Degraded } else { Severity::Advice };
         findings.push(
-            compose_finding(&choose_case(system, "open-files"), &[("files", &files)]).with_severity(severity),
+            compose_finding(&name_case_of_host(system, "open-files"), &[("files", &files)])
+                .with_severity(severity),
         );
     }
     if let Some(processes) =
@@ -186,17 +187,17 @@ fn judge_control_group(system: &System, gpus: usize) -> Vec<Finding> {
     let group = &system.group;
     let left = group.processes.map(|most| most.saturating_sub(group.running.unwrap_or(0)));
     if let Some(left) = left.filter(|left| *left < GROUP_PROCESSES * gpus.max(1) as u64) {
-        findings.push(compose_finding(&choose_case(system, "pids-limit"), &[("left", &left)]));
+        findings.push(compose_finding(&name_case_of_host(system, "pids-limit"), &[("left", &left)]));
     }
     if let Some(processors) = group.processors.filter(|processors| *processors < (PROCESSORS * gpus) as f64) {
         findings.push(compose_finding(
-            &choose_case(system, "processor-quota"),
+            &name_case_of_host(system, "processor-quota"),
             &[("processors", &format!("{processors:.1}")), ("gpus", &counted(gpus, "GPU"))],
         ));
     }
     if let Some(bytes) = group.memory.filter(|bytes| gpus > 0 && *bytes < gpus as u64 * MEMORY) {
         findings.push(compose_finding(
-            &choose_case(system, "memory-limit"),
+            &name_case_of_host(system, "memory-limit"),
             &[("bytes", &size_text(bytes)), ("gpus", &counted(gpus, "GPU"))],
         ));
     }
@@ -215,7 +216,7 @@ fn judge_settings(system: &System, gpus: &Gpus) -> Vec<Finding> {
         findings.push(compose_finding("remove-ipc", &[]));
     }
     if gpus.has_gpus() && system.may_lack_numa() {
-        findings.push(compose_finding(&choose_case(system, "numa-in-container"), &[]));
+        findings.push(compose_finding(&name_case_of_host(system, "numa-in-container"), &[]));
     }
     if system.driver.nvlink_off && gpus.devices.len() > 1 {
         findings.push(compose_finding("nvlink-disabled", &[]));

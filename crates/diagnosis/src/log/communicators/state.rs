@@ -6,6 +6,16 @@ use foldhash::HashMap;
 
 use super::super::digest::{Communicator, Connection, Transport, Writer};
 
+/// Numbers of dropped lines.
+#[derive(Debug, Default)]
+pub(in crate::log) struct LostLines {
+    pub(in crate::log) members: u64,
+    pub(in crate::log) timings: u64,
+    pub(in crate::log) pairs: u64,
+    pub(in crate::log) rings: u64,
+    pub(in crate::log) choices: u64,
+}
+
 /// The identity of a communicator across its ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum CommunicatorKey {

@@ -1,5 +1,7 @@
 //! Findings explained by another finding.
 
+use std::collections::BTreeSet;
+
 use super::hits::{Placed, add_roll};
 use super::job::Job;
 use super::moment::Moment;
@@ -65,6 +67,7 @@ fn is_near(job: &Job<'_>, one: &Example, other: &Example) -> bool {
 
 /// Adds the functions of NCCL in the stacks below the messages about crashes.
 pub(super) fn add_stack_frames(job: &Job<'_>, rules: &Rules, found: &mut [Placed]) {
+    let mut named: BTreeSet<(usize, &str)> = BTreeSet::new();
     for hit in &job.digest.hits {
         let Some(rule) = rules.rule_by_id(&hit.rule).filter(|rule| !rule.frame_of.is_empty()) else {
             continue;
@@ -76,20 +79,21 @@ pub(super) fn add_stack_frames(job: &Job<'_>, rules: &Rules, found: &mut [Placed
                 let lines = example.position.line.checked_sub(crash.line);
                 crash.input == example.position.input && lines.is_some_and(|lines| lines <= LINES)
             };
-            let crash = found.iter_mut().find(|each| {
+            let crash = found.iter().position(|each| {
                 rule.frame_of.contains(&each.finding.rule)
                     && each.examples.iter().any(|crash| is_below(crash.position))
             });
-            let Some(finding) = crash.map(|crash| &mut crash.finding) else { continue };
+            let Some(crash) = crash else { continue };
+            let finding = &mut found[crash].finding;
             finding.evidence.push(job.cite_example(example));
-            let place = rule.diagnosis.trim_start_matches("A frame of a stack is ").trim_end_matches('.');
             if hit.roll.describe().is_some() {
                 finding.diagnosis = add_roll(&finding.diagnosis, hit);
                 break;
             }
-            if !finding.diagnosis.contains(&format!(", {place}: ")) {
-                finding.diagnosis =
-                    format!("{}, {place}: {function}.", finding.diagnosis.trim_end_matches('.'));
+            if named.insert((crash, &rule.diagnosis)) {
+                let [crash, frame] =
+                    [&finding.diagnosis, &rule.diagnosis].map(|text| text.trim_end_matches('.'));
+                finding.diagnosis = format!("{crash}. {frame}: {function}.");
             }
         }
     }
@@ -282,7 +286,10 @@ mod tests {
             |name: &str| format!("[vm:4425] [ 1] /usr/lib/libnccl.so.2({name}+0x1a)[0x7f3c00001000]\n");
         let told = |log: &str| examine(log).findings.remove(0).diagnosis;
         let both = crash.to_owned() + &frame("ncclProxySaveOp") + &frame("ncclAllReduce");
-        assert_eq!(told(&both), "A process of the job crashed, in NCCL: ncclProxySaveOp.");
+        assert_eq!(
+            told(&both),
+            "A process of the job crashed. A frame of a stack is in NCCL: ncclProxySaveOp."
+        );
         for log in
             [frame("ncclAllReduce") + crash, crash.to_owned() + &"x\n".repeat(30) + &frame("ncclAllReduce")]
         {

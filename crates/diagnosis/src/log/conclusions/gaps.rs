@@ -77,14 +77,14 @@ pub(super) fn find_gaps_beside_communicators(job: &Job<'_>) -> Vec<String> {
 
 /// Describes hosts without a communicator that joins them.
 pub(super) fn describe_unjoined_hosts(digest: &Digest) -> Option<String> {
-    let islands = jobs::find_unjoined_hosts(digest);
+    let groups = jobs::find_unjoined_hosts(digest);
     let name = |hosts: &BTreeSet<&str>| {
         let named: Vec<&str> = hosts.iter().take(HOSTS).copied().collect();
         let more = if hosts.len() > named.len() { " ..." } else { "" };
         format!("{}{more}", named.join(" "))
     };
-    let named: Vec<String> = islands.iter().take(HOSTS).map(name).collect();
-    (!islands.is_empty()).then(|| {
+    let named: Vec<String> = groups.iter().take(HOSTS).map(name).collect();
+    (!groups.is_empty()).then(|| {
         format!(
             "no connection between these hosts was tested, since no communicator joins them: {}; to test \
              them, start one job over all hosts",
@@ -116,7 +116,7 @@ fn describe_unfinished_tests(job: &Job<'_>) -> Option<String> {
 fn describe_missing_end(job: &Job<'_>, ways: &Ways<'_>) -> Option<String> {
     (job.digest.has_program_lines && !has_end(job, ways.communicator)).then(|| {
         "the end of the job is not in the log, neither of its communicators (`Destroy COMPLETE`) nor of \
-         nccl-tests (`# Avg bus bandwidth`): it may hang in a collective, still run, or the log is cut"
+         nccl-tests (`# Avg bus bandwidth`): the job may hang in a collective or still run, or the log may be cut"
             .to_owned()
     })
 }

@@ -37,45 +37,44 @@ pub(super) struct Parts {
 /// 1. All lines of a group of processes are below the lines of all earlier groups, or in other files, and it
 ///    has a GPU that another process had there. Groups on other GPUs are parts of one job, with logs joined
 ///    into one file.
-/// 2. Groups have no host in common, the log has all ranks of each, and at most one group has failures. With
-///    absent ranks, one of these can join the groups; and a failure of one group can be the cause of another
-///    one's.
+/// 2. Groups have no host in common, the log has all ranks of each, and at most one group has failures. An absent
+///    rank can join the groups, and a failure in one group can cause failures in another group.
 pub(super) fn split_jobs(digest: &Digest, rules: &Rules) -> Parts {
     let groups = list_groups(digest);
-    let islands = merge_related(groups.clone(), JobProcesses::shares_host);
-    let joined: Vec<_> = islands.iter().cloned().reduce(JobProcesses::joined_with).into_iter().collect();
-    let are_whole = islands.len() > 1 && islands.iter().all(|island| island.is_whole);
-    let parts = are_whole.then(|| divide(digest, rules, &groups, &islands)).flatten();
-    parts.or_else(|| divide(digest, rules, &groups, &joined)).unwrap_or_default()
+    let host_groups = merge_related(groups.clone(), JobProcesses::shares_host);
+    let joined: Vec<_> = host_groups.iter().cloned().reduce(JobProcesses::joined_with).into_iter().collect();
+    let are_whole = host_groups.len() > 1 && host_groups.iter().all(|host_group| host_group.is_whole);
+    let parts = are_whole.then(|| split_host_groups(digest, rules, &groups, &host_groups)).flatten();
+    parts.or_else(|| split_host_groups(digest, rules, &groups, &joined)).unwrap_or_default()
 }
 
-/// Divides a log into the jobs of these islands, or returns `None` if it has a single job, or its failures
+/// Splits a log into the jobs of these groups of hosts, or returns `None` if it has a single job, or its failures
 /// need one judgement.
-fn divide(
+fn split_host_groups(
     digest: &Digest,
     rules: &Rules,
     groups: &[JobProcesses<'_>],
-    islands: &[JobProcesses<'_>],
+    host_groups: &[JobProcesses<'_>],
 ) -> Option<Parts> {
     let mut spans: Vec<(usize, JobProcesses<'_>)> = Vec::new();
-    for (index, island) in islands.iter().enumerate() {
-        let own = groups.iter().filter(|group| island.shares_host(group)).cloned();
+    for (index, host_group) in host_groups.iter().enumerate() {
+        let own = groups.iter().filter(|group| host_group.shares_host(group)).cloned();
         spans.extend(split_successive_jobs(own.collect()).into_iter().map(|job| (index, job)));
     }
     spans.sort_by_key(|(_, job)| job.first_position());
-    let (of_island, spans): (Vec<usize>, Vec<JobProcesses<'_>>) = spans.into_iter().unzip();
+    let (of_host_group, spans): (Vec<usize>, Vec<JobProcesses<'_>>) = spans.into_iter().unzip();
     if spans.len() < 2 {
         return None;
     }
     let owners = Owners::new(digest, &spans);
     let failing = owners.find_failing_jobs(digest, rules)?;
-    let failing: BTreeSet<usize> = failing.into_iter().map(|job| of_island[job]).collect();
+    let failing: BTreeSet<usize> = failing.into_iter().map(|job| of_host_group[job]).collect();
     if failing.len() > 1 {
         return None;
     }
     let skipped = spans.len().saturating_sub(JOBS);
     let jobs = spans.iter().enumerate().skip(skipped).map(|(job, span)| Part {
-        place: span.describe_place(digest, islands.len() > 1),
+        place: span.describe_place(digest, host_groups.len() > 1),
         is_whole: !owners.lacks_messages(digest, job),
         digest: owners.extract_part(digest, job),
     });
@@ -84,8 +83,12 @@ fn divide(
 
 /// Returns groups of hosts without a communicator that joins them, or none if the log has a single group.
 pub(super) fn find_unjoined_hosts(digest: &Digest) -> Vec<BTreeSet<&str>> {
-    let islands = merge_related(list_groups(digest), JobProcesses::shares_host);
-    if islands.len() < 2 { Vec::new() } else { islands.into_iter().map(|island| island.hosts).collect() }
+    let host_groups = merge_related(list_groups(digest), JobProcesses::shares_host);
+    if host_groups.len() < 2 {
+        Vec::new()
+    } else {
+        host_groups.into_iter().map(|host_group| host_group.hosts).collect()
+    }
 }
 
 /// Processes joined by communicators, with their lines.

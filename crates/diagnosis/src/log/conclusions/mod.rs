@@ -84,7 +84,7 @@ pub fn conclude(digest: &Digest, rules: &Rules) -> Examination {
         let proof = std::mem::take(&mut examination.proof);
         examination
             .unseen
-            .extend(proof.into_iter().map(|text| format!("{text}; not everything has a proof")));
+            .extend(proof.into_iter().map(|text| format!("{text}; other parts of the log have no proof")));
     }
     examination.facts = serde_json::json!({ "jobs": facts });
     examination.sort_findings();
@@ -181,7 +181,7 @@ fn prove_transport(
     match gaps.is_empty() {
         true => examination.proof = proof,
         false => {
-            let proof = proof.into_iter().map(|text| format!("{text}; not everything has a proof"));
+            let proof = proof.into_iter().map(|text| format!("{text}; other parts of the log have no proof"));
             unseen.extend(gaps.into_iter().chain(proof));
         }
     }

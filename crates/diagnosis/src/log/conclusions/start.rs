@@ -32,7 +32,7 @@ pub(super) fn find_incomplete_start(job: &Job<'_>, found: &[Placed]) -> Option<P
     let writers: Vec<usize> = writers.collect();
     let absent: Vec<u32> =
         (0..communicator.ranks).filter(|rank| !communicator.members.contains_key(rank)).collect();
-    let is_failure = has_failed(job, communicator, found) || goes_on(job, &writers);
+    let is_failure = has_failed(job, communicator, found) || continues_after_start(job, &writers);
     if !is_failure && job.digest.repeated > 0 {
         // The lines about the end of the start may be among those dropped by Ray.
         return None;
@@ -74,7 +74,7 @@ pub(super) fn has_failure(found: &[Placed]) -> bool {
 }
 
 /// Returns true if a log continues well below the last line of all starting ranks in it.
-fn goes_on(job: &Job<'_>, writers: &[usize]) -> bool {
+fn continues_after_start(job: &Job<'_>, writers: &[usize]) -> bool {
     let mut last: BTreeMap<usize, u64> = BTreeMap::new();
     for writer in writers.iter().filter_map(|&writer| job.writer(writer)) {
         let line = last.entry(writer.last.input).or_default();

@@ -36,7 +36,7 @@ impl Reader<'_> {
             ..Digest::default()
         };
         self.messages.move_into_digest(&places, tasks, &mut digest);
-        blank::forget_torn_lines(&mut digest);
+        blank::remove_torn_communicators(&mut digest);
         self.sizes.move_into_digest(&mut digest);
         digest
     }

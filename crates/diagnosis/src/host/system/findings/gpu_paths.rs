@@ -3,7 +3,7 @@
 use super::super::super::gpu::{Gpu, Gpus};
 use super::super::super::nic::Nic;
 use super::super::System;
-use super::choose_case;
+use super::name_case_of_host;
 use crate::finding::Finding;
 use crate::knowledge::texts::compose_finding;
 use crate::words::join_list;
@@ -58,7 +58,7 @@ pub(super) fn multi_node_nvlink(system: &System, gpus: &Gpus) -> Vec<Finding> {
     }
     let mut findings = Vec::new();
     if system.services.imex_channels == 0 {
-        findings.push(compose_finding(&choose_case(system, "no-imex-channel"), &[]));
+        findings.push(compose_finding(&name_case_of_host(system, "no-imex-channel"), &[]));
     }
     if !system.services.imex && system.container.is_none() {
         findings.push(compose_finding("no-imex-daemon", &[]));
