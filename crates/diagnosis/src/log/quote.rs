@@ -1,6 +1,5 @@
 //! NCCL's last warning in the error of a program: PyTorch writes it on the line after `Last error:`, JAX and
-//! XLA behind words of their own, mostly between quotes. Some programs write the
-//! lines of PyTorch as one.
+//! XLA behind words of their own, mostly between quotes. Some programs write the lines of PyTorch as one.
 
 use memchr::memmem::{self, Finder};
 
@@ -19,26 +18,28 @@ const TORCH_ERROR: &[u8] = b"NCCL version ";
 pub(super) struct Quotes {
     jax: Finder<'static>,
     torch: Finder<'static>,
-    /// True after a line with `Last error:` at its end.
-    is_next: bool,
+    /// The labels before `Last error:`, after a line with these words at its end.
+    labels: Option<Vec<u8>>,
 }
 
 impl Default for Quotes {
     fn default() -> Self {
-        Self { jax: Finder::new(JAX), torch: Finder::new(TORCH), is_next: false }
+        Self { jax: Finder::new(JAX), torch: Finder::new(TORCH), labels: None }
     }
 }
 
 impl Quotes {
     /// Begins another input.
     pub(super) fn begin_input(&mut self) {
-        self.is_next = false;
+        self.labels = None;
     }
 
-    /// Returns true for a warning of NCCL, by the line before it. Lines without text are not passed to this
-    /// function.
-    pub(super) fn is_quote(&mut self, line: &[u8]) -> bool {
-        std::mem::replace(&mut self.is_next, line.trim_ascii_end().ends_with(b"Last error:"))
+    /// Returns the warning of NCCL in a line, without its labels, if the line before ends with `Last error:`.
+    /// Lines without text are not passed to this function.
+    pub(super) fn next_warning<'a>(&mut self, line: &'a [u8]) -> Option<&'a [u8]> {
+        let labels = line.trim_ascii_end().strip_suffix(b"Last error:").map(<[u8]>::to_vec);
+        let labels = std::mem::replace(&mut self.labels, labels)?;
+        Some(line.strip_prefix(&labels[..]).unwrap_or(line))
     }
 
     /// Returns the warning within a line.

@@ -268,8 +268,8 @@ impl<'a> Reader<'a> {
         }
         self.sizes.note_line(line);
         let place = Place { position, writer: None, thread: None, before: line };
-        if self.quotes.is_quote(line)
-            && let Some(rule) = self.rules.find_rule(line, Origin::Nccl)
+        if let Some(quote) = self.quotes.next_warning(line)
+            && let Some(rule) = self.rules.find_rule(quote, Origin::Nccl)
         {
             self.note_rule_hit(Some(rule), line, place);
             return;
