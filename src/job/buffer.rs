@@ -37,5 +37,10 @@ pub(crate) mod memory {
         fn context(&self) -> Option<Arc<CudaContext>> {
             None
         }
+
+        /// Drops the memory, on GPUs after its uses.
+        fn release(self) {
+            drop(self);
+        }
     }
 }
