@@ -9,12 +9,11 @@ use std::time::Duration;
 use cudarc::driver::{CudaContext, CudaStream};
 
 use super::backend::{Backend, Choice};
-use super::buffer::Buffer;
+use super::buffer::{Buffer, BufferSet, hold_buffers};
 use super::connect::connect_ranks;
 use super::connection::GroupConnection;
 use super::dispatch::with_backend;
 use super::group_backend::{GroupBackend, Operations as _};
-use super::held::{BufferSet, HeldBuffers};
 use super::work::Work;
 use super::work_error::FailedWork;
 use crate::lock::lock;
@@ -320,7 +319,7 @@ impl Group {
             Some(rank) => start(rank, buffers),
             None => {
                 let error = other_memory(operation, self.backend());
-                Work::not_begun(FailedWork::new(error, HeldBuffers::new::<B>(buffers)))
+                Work::not_begun(FailedWork::new(error, hold_buffers::<B, _>(buffers)))
             }
         }
     }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use collectives::ReduceOp::Sum;
 use collectives::nccl::{self, Memory};
+use collectives::train::Reducer;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr as _, SyncOnDrop};
 
 use crate::fake::{Fake, Knob};
 use crate::jobs::on_gpus;
-use crate::training::compute;
+use crate::training::{compute, options, parameters};
 use crate::uncounted::copied;
 
 fn begin_capture(stream: &Arc<CudaStream>) {
@@ -196,4 +197,35 @@ fn a_slice_that_is_refused_for_a_lost_event_is_not_freed_under_its_use() {
     let refused = Memory::try_from(copied_without_event(&fake, &stream, &other)).map(drop);
     assert!(matches!(refused, Err(nccl::Error::Cuda { .. })), "{refused:?}");
     assert_eq!(fake.bugs(), [""; 0]);
+}
+
+/// The event of the reads of one bucket is recorded in a capture, and another bucket is still read.
+#[test]
+fn averages_beside_some_that_a_capture_has_read_are_freed_after_a_read() {
+    for (captured_one, read_one) in [(0, 1), (1, 0)] {
+        let fake = Fake::new();
+        on_gpus(&fake, 1, |group| {
+            let [stream, captured, other] = [0; 3].map(|_| compute(group));
+            let gradient = stream.clone_htod(&[1.0_f32; 8]).unwrap();
+            let mut saved = other.alloc_zeros::<f32>(8).unwrap();
+            let options = options().first_bucket_bytes(32).bucket_bytes(32);
+            let mut reducer = Reducer::<CudaSlice<f32>>::new(group, &parameters(&[8, 8]), &options).unwrap();
+            let mut step = reducer.step(0).unwrap();
+            step.ready(1, gradient.as_view()).unwrap();
+            step.ready(0, gradient.as_view()).unwrap();
+            step.wait().unwrap();
+            let view = reducer.gradient(captured_one).unwrap();
+            let (_, used) = view.device_ptr(&stream);
+            begin_capture(&captured);
+            if let SyncOnDrop::Record(Some((event, _))) = &used {
+                event.record(&captured).unwrap();
+            }
+            mem::forget(used);
+            end_capture(&captured);
+            other.memcpy_dtod(&reducer.gradient(read_one).unwrap(), &mut saved).unwrap();
+            group.context().unwrap().check_err().unwrap();
+            drop(reducer);
+            assert_eq!(fake.bugs(), [""; 0], "{captured_one} is captured");
+        });
+    }
 }

@@ -17,12 +17,12 @@ pub(super) use offer::choose_device;
 use closing::{OpenGroup, close_in_background};
 
 use super::backend::GroupDevice;
-use super::buffer::memory::GroupMemory;
+use super::buffer::{BufferSet, hold_buffers, memory::GroupMemory};
 use super::gpu_operation::{
     Comparison, FirstCall, GpuOperation, GroupWatch, Mark, SpareMemory, Watched, refuse_captured,
 };
 use super::guard::is_group_thread;
-use super::held::{BufferSet, HeldBuffers};
+use super::held::HeldBuffers;
 use super::work::{Work, WorkState};
 use super::work_error::FailedWork;
 use crate::Error;
@@ -161,7 +161,11 @@ impl GpuGroup {
         let contexts: Vec<_> = iter::once(own).chain(contexts).collect();
         match self.refuse_noted(&operation, &contexts) {
             Ok(()) => self.start_ordered::<B, W>(operation, buffers, call),
-            Err(error) => Work::not_begun(FailedWork::new(error, HeldBuffers::without_events(buffers))),
+            Err(error) => {
+                // The missing event of a use cannot order their release.
+                let leak = |buffers| cuda::leak_memory(buffers, "an earlier call of cudarc has failed");
+                Work::not_begun(FailedWork::new(error, HeldBuffers::new(buffers, leak)))
+            }
         }
     }
 
@@ -198,7 +202,7 @@ impl GpuGroup {
         let mark = self.queue_operation(&operation, first, |communicator| {
             call(communicator, &mut buffers).inspect(|()| queued = true)
         });
-        let buffers = HeldBuffers::new::<B>(buffers);
+        let buffers = hold_buffers::<B, _>(buffers);
         match mark {
             Ok(mark) => WorkState::Gpu(GpuOperation::new(mark, Arc::clone(&self.rank.watch), buffers)).into(),
             // Only the program's buffers are returned.
