@@ -1,5 +1,6 @@
 //! Buffers of a group's operations.
 
+use super::held::HeldBuffers;
 use crate::Element;
 
 /// Memory that a [`Group`](super::Group)'s operations own while they run: `Vec<T>` or `HostMemory<T>` on
@@ -37,5 +38,39 @@ pub(crate) mod memory {
         fn context(&self) -> Option<Arc<CudaContext>> {
             None
         }
+
+        /// Drops the memory, on GPUs after its uses.
+        fn release(self) {
+            drop(self);
+        }
     }
+}
+
+/// The buffers `B` of one operation.
+pub(crate) trait BufferSet<B> {
+    /// Lists them.
+    fn into_list(self) -> Vec<B>;
+}
+
+impl<B> BufferSet<B> for B {
+    fn into_list(self) -> Vec<B> {
+        vec![self]
+    }
+}
+
+impl<B> BufferSet<B> for (B, B) {
+    fn into_list(self) -> Vec<B> {
+        vec![self.0, self.1]
+    }
+}
+
+impl<B> BufferSet<B> for Vec<B> {
+    fn into_list(self) -> Vec<B> {
+        self
+    }
+}
+
+/// Holds buffers of any memory.
+pub(crate) fn hold_buffers<B: memory::GroupMemory, W: BufferSet<B>>(buffers: W) -> HeldBuffers<W> {
+    HeldBuffers::new(buffers, |buffers| buffers.into_list().into_iter().for_each(B::release))
 }

@@ -10,7 +10,7 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream, sys::CUdeviceptr};
 use super::buffer::{Buffer, memory::GroupMemory};
 use super::gpu::GpuGroup;
 use crate::Element;
-use crate::nccl::{Access, DeviceBuffer, DeviceBufferMut};
+use crate::nccl::{Access, DeviceBuffer, DeviceBufferMut, cuda};
 
 /// Memory of a GPU that another library has allocated, as a buffer of a [`Group`](super::Group)'s operations.
 pub struct DeviceMemory<T> {
@@ -88,10 +88,19 @@ impl<T: Element> GroupMemory for CudaSlice<T> {
     fn context(&self) -> Option<Arc<CudaContext>> {
         Some(Arc::clone(self.context()))
     }
+
+    fn release(self) {
+        cuda::release_slice(self);
+    }
 }
 
 impl<T: Element> GroupMemory for DeviceMemory<T> {
     type Group = GpuGroup;
+
+    /// The owner may have slices.
+    fn release(self) {
+        cuda::drop_in_order(&Arc::clone(self.stream.context()), self);
+    }
 }
 
 impl<T: Element> Buffer for CudaSlice<T> {

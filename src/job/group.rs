@@ -9,12 +9,11 @@ use std::time::Duration;
 use cudarc::driver::{CudaContext, CudaStream};
 
 use super::backend::{Backend, Choice};
-use super::buffer::Buffer;
+use super::buffer::{Buffer, BufferSet, hold_buffers};
 use super::connect::connect_ranks;
 use super::connection::GroupConnection;
 use super::dispatch::with_backend;
 use super::group_backend::{GroupBackend, Operations as _};
-use super::held::HeldBuffers;
 use super::work::Work;
 use super::work_error::FailedWork;
 use crate::lock::lock;
@@ -276,64 +275,51 @@ impl Group {
     /// Replaces `data` on every rank by the [reduction](ReduceOp) of all ranks' `data`, element by element.
     /// It has the same length on every rank.
     pub fn all_reduce<B: Buffer>(&self, data: B, op: ReduceOp) -> Work<B> {
-        self.start_operation("all_reduce", data, |data| vec![data], |rank, data| rank.all_reduce(data, op))
+        self.start_operation::<B, _>("all_reduce", data, |rank, data| rank.all_reduce(data, op))
     }
 
     /// Replaces `data` on every rank by that of rank `root` of the group. It has the same length on every
     /// rank.
     pub fn broadcast<B: Buffer>(&self, data: B, root: usize) -> Work<B> {
-        self.start_operation("broadcast", data, |data| vec![data], |rank, data| rank.broadcast(data, root))
+        self.start_operation::<B, _>("broadcast", data, |rank, data| rank.broadcast(data, root))
     }
 
     /// Concatenates all ranks' `part` in every rank's `whole`, in rank order. `part` has the same length on
     /// every rank, and `whole` has [`size`](Self::size) times as many elements. Returns `(part, whole)`.
     pub fn all_gather<B: Buffer>(&self, part: B, whole: B) -> Work<(B, B)> {
-        self.start_operation(
-            "all_gather",
-            (part, whole),
-            |(part, whole)| vec![part, whole],
-            |rank, (part, whole)| rank.all_gather(part, whole),
-        )
+        self.start_operation::<B, _>("all_gather", (part, whole), |rank, (part, whole)| {
+            rank.all_gather(part, whole)
+        })
     }
 
     /// Reduces all ranks' `whole`, cuts the result into one block for each rank, and stores this rank's block
     /// in `part`. `whole` has the same length on every rank, [`size`](Self::size) times that of `part`, and
     /// stays as it is. Returns `(whole, part)`.
     pub fn reduce_scatter<B: Buffer>(&self, whole: B, part: B, op: ReduceOp) -> Work<(B, B)> {
-        self.start_operation(
-            "reduce_scatter",
-            (whole, part),
-            |(whole, part)| vec![whole, part],
-            |rank, (whole, part)| rank.reduce_scatter(whole, part, op),
-        )
+        self.start_operation::<B, _>("reduce_scatter", (whole, part), |rank, (whole, part)| {
+            rank.reduce_scatter(whole, part, op)
+        })
     }
 
     /// An [`all_reduce`](Self::all_reduce) of several buffers as one operation, which is faster than one for
     /// each where they are small. The list has the same lengths in the same order on every rank; they are
     /// compared on hosts.
     pub fn all_reduce_list<B: Buffer>(&self, data: Vec<B>, op: ReduceOp) -> Work<Vec<B>> {
-        self.start_operation(
-            "all_reduce_list",
-            data,
-            |data| data.iter().collect(),
-            |rank, data| rank.all_reduce_list(data, op),
-        )
+        self.start_operation::<B, _>("all_reduce_list", data, |rank, data| rank.all_reduce_list(data, op))
     }
 
-    /// Starts an operation on memory `B`, or refuses it if the group has the other backend. `list` lists the
-    /// buffers.
-    fn start_operation<B: Buffer, W>(
+    /// Starts an operation on memory `B`, or refuses it if the group has the other backend.
+    fn start_operation<B: Buffer, W: BufferSet<B>>(
         &self,
         operation: &str,
         buffers: W,
-        list: impl FnOnce(&W) -> Vec<&B>,
         start: impl FnOnce(&B::Group, W) -> Work<W>,
     ) -> Work<W> {
         match self.connection.as_backend::<B::Group>() {
             Some(rank) => start(rank, buffers),
             None => {
                 let error = other_memory(operation, self.backend());
-                Work::not_begun(FailedWork::new(error, hold_buffers(buffers, list)))
+                Work::not_begun(FailedWork::new(error, hold_buffers::<B, _>(buffers)))
             }
         }
     }
@@ -372,19 +358,6 @@ impl Group {
         let world = Some(&self.inner.world).filter(|_| self.inner.over_world);
         with_backend!(GroupConnection, &self.connection, rank => rank.all_gather_bytes(mine, world))
     }
-}
-
-/// Holds buffers of any memory.
-#[cfg(feature = "nccl")]
-fn hold_buffers<B: Buffer, W>(buffers: W, list: impl FnOnce(&W) -> Vec<&B>) -> HeldBuffers<W> {
-    let contexts = list(&buffers).into_iter().filter_map(B::context).collect();
-    HeldBuffers::in_contexts(buffers, contexts)
-}
-
-/// Holds buffers of host memory.
-#[cfg(not(feature = "nccl"))]
-fn hold_buffers<B: Buffer, W>(buffers: W, _: impl FnOnce(&W) -> Vec<&B>) -> HeldBuffers<W> {
-    buffers.into()
 }
 
 /// The error of buffers of the backend that the group does not have.

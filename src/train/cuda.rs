@@ -130,10 +130,6 @@ impl Streams for GpuStreams {
         })
     }
 
-    fn release_memory<M>(&self, memory: M) {
-        cuda::drop_in_order([self.own.context()], memory);
-    }
-
     fn collect_buffers<W>(&self, work: Work<W>) -> Result<W, Error> {
         work.wait_on(&self.own)
     }

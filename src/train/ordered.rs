@@ -9,13 +9,20 @@ use crate::Error;
 use crate::job::Group;
 use crate::purpose::Purpose;
 
+/// Memory of a reducer or optimizer; none by default.
+pub(super) trait Releasable: Default {
+    /// Frees the memory, whose release is ordered with the registered streams, after the program's uses on
+    /// others.
+    fn release(self);
+}
+
 /// Memory `M` of a reducer or optimizer, with the streams that use it. Each access orders the streams before
 /// it returns the memory; the drop releases the memory after its last use, or leaks it. A step is
 ///
 /// ```text
 /// join_streams, on_program (copies), start_operation, on_group (its results), on_program (the program's use)
 /// ```
-pub(super) struct Ordered<B: Bucket, M: Default> {
+pub(super) struct Ordered<B: Bucket, M: Releasable> {
     group: Group,
     streams: B::Streams,
     memory: M,
@@ -25,7 +32,7 @@ pub(super) struct Ordered<B: Bucket, M: Default> {
     owner: &'static str,
 }
 
-impl<B: Bucket, M: Default> Ordered<B, M> {
+impl<B: Bucket, M: Releasable> Ordered<B, M> {
     /// Memory that `allocate` returns.
     pub(super) fn new(
         group: &Group,
@@ -116,18 +123,18 @@ impl<B: Bucket, M: Default> Ordered<B, M> {
     ) -> Result<(), Error> {
         self.streams.make_group_wait()?;
         self.has_result = true;
-        self.streams.release_memory(mem::take(&mut self.memory));
+        mem::take(&mut self.memory).release();
         self.memory = allocate(&mut OnGroup { streams: &mut self.streams })?;
         Ok(())
     }
 }
 
-impl<B: Bucket, M: Default> Drop for Ordered<B, M> {
+impl<B: Bucket, M: Releasable> Drop for Ordered<B, M> {
     fn drop(&mut self) {
         let memory = mem::take(&mut self.memory);
         match self.streams.settle_memory() {
             // Before the group ends, which runs code of the program.
-            Ok(()) => self.streams.release_memory(memory),
+            Ok(()) => memory.release(),
             Err(error) => {
                 warn_of_leak(self.owner, &error);
                 mem::forget(memory);

@@ -6,8 +6,9 @@ use std::ops::Range;
 use super::bucket::Bucket;
 use super::layout::Layout;
 use super::options::Wire;
+use super::ordered::Releasable;
 use super::streams::{OnGroup, OnProgram, Streams as _};
-use crate::job::{Group, Work};
+use crate::job::{Group, GroupMemory, Work};
 use crate::{Element as _, Error, ReduceOp};
 
 /// A bucket of a reducer.
@@ -60,6 +61,28 @@ impl<M> Movable<M> {
             *self = Self::Idle(collect(work)?);
         }
         self.idle_memory()
+    }
+}
+
+impl<M: GroupMemory> Movable<M> {
+    fn release(self) {
+        if let Self::Idle(memory) = self {
+            memory.release();
+        }
+    }
+}
+
+impl<B: Bucket> Releasable for Vec<BucketSlot<B>> {
+    fn release(self) {
+        for slot in self {
+            match slot {
+                BucketSlot::Same(values) => values.release(),
+                BucketSlot::Bf16 { wire, values } => {
+                    wire.release();
+                    values.release();
+                }
+            }
+        }
     }
 }
 

@@ -32,12 +32,6 @@ pub trait Streams: Send {
         Ok(())
     }
 
-    /// Frees memory of the group, whose release is ordered with the registered streams. On other streams, the
-    /// program may have used it.
-    fn release_memory<M>(&self, memory: M) {
-        drop(memory);
-    }
-
     /// The buffers of an operation, for use on the group's stream.
     fn collect_buffers<W>(&self, work: Work<W>) -> Result<W, Error> {
         work.wait()

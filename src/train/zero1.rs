@@ -7,12 +7,12 @@ use std::sync::Arc;
 use super::bucket::Bucket;
 use super::failure::{check_step_number, succeed_together, tell_failure};
 use super::options::Wire;
-use super::ordered::Ordered;
+use super::ordered::{Ordered, Releasable};
 use super::parameter::agree_on_parameters;
 use super::shards::Shards;
 use super::streams::Streams as _;
 use super::{Parameter, ReducerOptions};
-use crate::job::Group;
+use crate::job::{Group, GroupMemory as _};
 use crate::purpose::Purpose;
 use crate::{Element as _, Error, world};
 
@@ -93,6 +93,16 @@ struct OptimizerMemory<B: Bucket> {
 impl<B: Bucket> Default for OptimizerMemory<B> {
     fn default() -> Self {
         Self { whole: None, values: None, gradients: None, wire: None }
+    }
+}
+
+impl<B: Bucket> Releasable for OptimizerMemory<B> {
+    fn release(self) {
+        [self.whole, self.values, self.gradients].into_iter().flatten().for_each(B::release);
+        if let Some((whole, part)) = self.wire {
+            whole.release();
+            part.release();
+        }
     }
 }
 

@@ -43,6 +43,7 @@ mod parameters;
 mod prepared;
 mod processes;
 mod programs;
+mod release_order;
 mod releases;
 mod returned;
 #[path = "../shapes/mod.rs"]

@@ -34,7 +34,7 @@ impl GpuGroup {
         let mut host = host_memory(bytes.len())?;
         host.copy_from_slice(bytes);
         let reduced = self.call_cuda(|stream| stream.clone_htod(&host)).and_then(|copy| {
-            self.start_own(operation, copy, |communicator, copy| call(communicator, copy, length)).wait()
+            self.start_ordered(operation, copy, |communicator, copy| call(communicator, copy, length)).wait()
         });
         match reduced {
             // The copy to the GPU came before.

@@ -17,6 +17,7 @@ pub(super) use offer::choose_device;
 use closing::{OpenGroup, close_in_background};
 
 use super::backend::GroupDevice;
+use super::buffer::{BufferSet, hold_buffers, memory::GroupMemory};
 use super::gpu_operation::{
     Comparison, FirstCall, GpuOperation, GroupWatch, Mark, SpareMemory, Watched, refuse_captured,
 };
@@ -96,7 +97,7 @@ impl GpuGroup {
         let watch = GroupWatch::new(world, part.job_ranks().to_vec(), topic, communicator.abort_handle());
         let communicator = Arc::new(Mutex::new(Some(communicator)));
         let threads = Mutex::default();
-        let (reading, spare, _open) = (Mutex::default(), SpareMemory::new(&stream), OpenGroup::new());
+        let (reading, spare, _open) = (Mutex::default(), Arc::default(), OpenGroup::new());
         let rank = GpuRank {
             device,
             stream,
@@ -149,20 +150,21 @@ impl GpuGroup {
 
     /// Queues an operation on the group's stream. Buffers of the program, which have these contexts, are
     /// refused after an error that cudarc has noted.
-    fn start_checked<B>(
+    fn start_checked<B: GroupMemory, W: BufferSet<B>>(
         &self,
         operation: String,
         contexts: impl IntoIterator<Item = Arc<CudaContext>>,
-        buffers: B,
-        call: impl FnOnce(&Communicator, &mut B) -> Result<(), nccl::Error>,
-    ) -> Work<B> {
+        buffers: W,
+        call: impl FnOnce(&Communicator, &mut W) -> Result<(), nccl::Error>,
+    ) -> Work<W> {
         let own = Arc::clone(self.rank.stream.context());
         let contexts: Vec<_> = iter::once(own).chain(contexts).collect();
         match self.refuse_noted(&operation, &contexts) {
-            Ok(()) => self.start_in_contexts(operation, contexts, buffers, call),
+            Ok(()) => self.start_ordered::<B, W>(operation, buffers, call),
             Err(error) => {
-                let buffers = HeldBuffers::in_contexts(buffers, contexts);
-                Work::not_begun(FailedWork::new(error, buffers))
+                // The missing event of a use cannot order their release.
+                let leak = |buffers| cuda::leak_memory(buffers, "an earlier call of cudarc has failed");
+                Work::not_begun(FailedWork::new(error, HeldBuffers::new(buffers, leak)))
             }
         }
     }
@@ -187,32 +189,20 @@ impl GpuGroup {
         )))
     }
 
-    /// Queues an operation on buffers whose uses the group's stream is ordered with.
-    fn start_own<B>(
+    /// Queues an operation on buffers whose uses have events, or that the library has ordered.
+    fn start_ordered<B: GroupMemory, W: BufferSet<B>>(
         &self,
         operation: String,
-        buffers: B,
-        call: impl FnOnce(&Communicator, &mut B) -> Result<(), nccl::Error>,
-    ) -> Work<B> {
-        let own = Arc::clone(self.rank.stream.context());
-        self.start_in_contexts(operation, vec![own], buffers, call)
-    }
-
-    /// Queues an operation on buffers with memory of these contexts.
-    fn start_in_contexts<B>(
-        &self,
-        operation: String,
-        contexts: Vec<Arc<CudaContext>>,
-        mut buffers: B,
-        call: impl FnOnce(&Communicator, &mut B) -> Result<(), nccl::Error>,
-    ) -> Work<B> {
+        mut buffers: W,
+        call: impl FnOnce(&Communicator, &mut W) -> Result<(), nccl::Error>,
+    ) -> Work<W> {
         let first = self.first_call(&operation);
         let operation = self.describe_with_purpose(operation);
         let mut queued = false;
         let mark = self.queue_operation(&operation, first, |communicator| {
             call(communicator, &mut buffers).inspect(|()| queued = true)
         });
-        let buffers = HeldBuffers::in_contexts(buffers, contexts);
+        let buffers = hold_buffers::<B, _>(buffers);
         match mark {
             Ok(mark) => WorkState::Gpu(GpuOperation::new(mark, Arc::clone(&self.rank.watch), buffers)).into(),
             // Only the program's buffers are returned.

@@ -49,7 +49,7 @@ impl GroupBackend for GpuGroup {
         let call = |communicator: &Communicator, one: &mut CudaSlice<u32>| {
             communicator.all_reduce_in_place(one, ReduceOp::Sum)
         };
-        self.start_own("barrier".to_owned(), one, call).wait().map(drop)
+        self.start_ordered("barrier".to_owned(), one, call).wait().map(drop)
     }
 
     fn all_reduce_in_place<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
@@ -82,7 +82,7 @@ impl<B: DeviceBufferMut + GroupMemory> Operations<B> for GpuGroup {
     fn all_reduce(&self, data: B, op: ReduceOp) -> Work<B> {
         let operation = describe_operation::<B::Element>("all_reduce", data.len(), with_op(op));
         let contexts = data.context();
-        self.start_checked(operation, contexts, data, |communicator, data| {
+        self.start_checked::<B, _>(operation, contexts, data, |communicator, data| {
             communicator.all_reduce_in_place(data, op)
         })
     }
@@ -91,7 +91,7 @@ impl<B: DeviceBufferMut + GroupMemory> Operations<B> for GpuGroup {
         let operation =
             describe_operation::<B::Element>("broadcast", data.len(), format_args!(", root {root}"));
         let contexts = data.context();
-        self.start_checked(operation, contexts, data, |communicator, data| {
+        self.start_checked::<B, _>(operation, contexts, data, |communicator, data| {
             communicator.broadcast_in_place(data, root)
         })
     }
@@ -99,7 +99,7 @@ impl<B: DeviceBufferMut + GroupMemory> Operations<B> for GpuGroup {
     fn all_gather(&self, part: B, whole: B) -> Work<(B, B)> {
         let operation = describe_operation::<B::Element>("all_gather", part.len(), "");
         let contexts = part.context().into_iter().chain(whole.context());
-        self.start_checked(operation, contexts, (part, whole), |communicator, (part, whole)| {
+        self.start_checked::<B, _>(operation, contexts, (part, whole), |communicator, (part, whole)| {
             communicator.all_gather(part, whole)
         })
     }
@@ -107,7 +107,7 @@ impl<B: DeviceBufferMut + GroupMemory> Operations<B> for GpuGroup {
     fn reduce_scatter(&self, whole: B, part: B, op: ReduceOp) -> Work<(B, B)> {
         let operation = describe_operation::<B::Element>("reduce_scatter", part.len(), with_op(op));
         let contexts = whole.context().into_iter().chain(part.context());
-        self.start_checked(operation, contexts, (whole, part), |communicator, (whole, part)| {
+        self.start_checked::<B, _>(operation, contexts, (whole, part), |communicator, (whole, part)| {
             communicator.reduce_scatter(whole, part, op)
         })
     }
@@ -117,7 +117,7 @@ impl<B: DeviceBufferMut + GroupMemory> Operations<B> for GpuGroup {
         let operation =
             format!("all_reduce_list of {buffers} buffers with {elements} {}, {op}", B::Element::DATA_TYPE);
         let contexts: Vec<_> = data.iter().filter_map(B::context).collect();
-        self.start_checked(operation, contexts, data, |communicator, data| {
+        self.start_checked::<B, _>(operation, contexts, data, |communicator, data| {
             nccl::group(|group| {
                 data.iter_mut().try_for_each(|buffer| group.on(communicator).all_reduce_in_place(buffer, op))
             })

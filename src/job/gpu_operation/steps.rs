@@ -13,7 +13,6 @@ use cudarc::driver::{CudaSlice, CudaStream, DevicePtr as _, result};
 
 use super::of_driver;
 use crate::lock::lock;
-use crate::log;
 use crate::nccl::{Collectives as _, Communicator, cuda};
 use crate::purpose::{MAX_STEP, Purpose};
 use crate::{Error, ReduceOp};
@@ -32,18 +31,10 @@ pub(crate) struct FirstCall {
 
 /// Memory of comparisons that have ended, for the next ones. A thread of the group ends them, and must not
 /// free the memory: cudarc takes an error that it has noted, and notes it again, and a call of the program
-/// in between would return it as its own. Leaked if the group's stream is captured at the end, or cannot be
-/// asked.
+/// in between would return it as its own.
+#[derive(Default)]
 pub(crate) struct SpareMemory {
     numbers: Mutex<Vec<CudaSlice<u64>>>,
-    /// The group's stream.
-    stream: Arc<CudaStream>,
-}
-
-impl SpareMemory {
-    pub(crate) fn new(stream: &Arc<CudaStream>) -> Arc<Self> {
-        Arc::new(Self { numbers: Mutex::default(), stream: Arc::clone(stream) })
-    }
 }
 
 /// A comparison under way.
@@ -111,15 +102,7 @@ impl Comparison {
 
 impl Drop for SpareMemory {
     fn drop(&mut self) {
-        let numbers = mem::take(&mut *lock(&self.numbers));
-        match super::refuse_captured("the end of a group", &self.stream) {
-            Ok(()) => cuda::drop_in_order([self.stream.context()], numbers),
-            // The graph would free it.
-            Err(error) => {
-                log::warn(format_args!("the memory of compared steps is leaked: {error}"));
-                mem::forget(numbers);
-            }
-        }
+        mem::take(&mut *lock(&self.numbers)).into_iter().for_each(cuda::release_slice);
     }
 }
 

@@ -1,36 +1,73 @@
 //! Release of cudarc's objects after the uses of their memory.
 
+use std::fmt::Display;
 use std::mem;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaStream};
+use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut as _};
 
-use super::{call_relaxed, own_result};
+use super::{bind_context, call_relaxed, own_result, refuse_captured, second_object, without_noted};
 use crate::log;
 use crate::nccl::error::Error;
 
-/// Drops objects of cudarc with memory of these contexts, after the events of its uses: cudarc skips the
-/// waits of a drop while an error is noted, and for a context object whose streams it does not count. Leaks
-/// them with a warning if it cannot be made to wait. An error that another thread notes during the drop can
-/// still skip a wait.
-pub(crate) fn drop_in_order<'a, T>(contexts: impl IntoIterator<Item = &'a Arc<CudaContext>>, objects: T) {
-    let mut noted: Vec<(&Arc<CudaContext>, _)> = Vec::new();
-    for context in contexts {
-        if !noted.iter().any(|(known, _)| Arc::ptr_eq(known, context)) {
-            noted.push((context, context.check_err()));
-        }
+const RELEASE: &str = "a release of memory";
+
+/// Drops a slice after the events of its uses: cudarc's drop skips its waits while an error is noted, also
+/// that of its own first wait, and for a context object whose streams it does not count. Leaks the slice with
+/// a warning if its stream is captured or cannot wait.
+pub(crate) fn release_slice<T>(mut slice: CudaSlice<T>) {
+    let stream = Arc::clone(slice.stream());
+    match order_release(&mut slice, &stream) {
+        Ok(()) => without_noted(stream.context(), || drop(slice)),
+        Err(error) => leak_memory(slice, error),
     }
-    let counted: Result<Vec<_>, _> = noted.iter().map(|(context, _)| count_stream(context)).collect();
-    match counted {
+}
+
+fn order_release<T>(slice: &mut CudaSlice<T>, stream: &Arc<CudaStream>) -> Result<(), Error> {
+    bind_context(stream.context())?;
+    refuse_captured(RELEASE, stream)?;
+    let _counted = count_stream(stream.context())?;
+    wait_for_uses(RELEASE, slice, stream).map(drop)
+}
+
+/// Makes the stream of a slice, which is not captured, wait for the events of its uses, which cudarc respects
+/// only while it counts a stream of the slice's context object. Returns the slice's address.
+///
+/// # Errors
+/// Those of the first wait that fails; [`Error::Stream`] if a use was captured, and the stream is now part of
+/// this capture.
+pub(crate) fn wait_for_uses<T>(
+    operation: &'static str,
+    slice: &mut CudaSlice<T>,
+    stream: &CudaStream,
+) -> Result<CUdeviceptr, Error> {
+    // SAFETY: used only here, and the caller holds the stream.
+    let second = unsafe { second_object(stream) }.map_err(Error::of_cuda("cuDevicePrimaryCtxRetain"))?;
+    let (address, used) = slice.device_ptr_mut(&second);
+    // Nothing is queued that it could record.
+    mem::forget(used);
+    second.context().check_err().map_err(Error::of_cuda("cuStreamWaitEvent"))?;
+    refuse_captured(operation, stream)?;
+    Ok(address)
+}
+
+/// Drops objects of cudarc with memory of a context while no error is noted there and cudarc counts a stream.
+/// An error that one of the drops or another thread notes meanwhile hides the waits that follow: slices
+/// themselves have [`release_slice`].
+pub(crate) fn drop_in_order<T>(context: &Arc<CudaContext>, objects: T) {
+    without_noted(context, || match count_stream(context) {
         Ok(_counted) => drop(objects),
-        Err(error) => {
-            mem::forget(objects);
-            log::warn(format_args!(
-                "memory of a GPU is leaked, since its release cannot be ordered after its uses: {error}"
-            ));
-        }
-    }
-    noted.into_iter().for_each(|(context, noted)| context.record_err(noted));
+        Err(error) => leak_memory(objects, error),
+    });
+}
+
+/// Leaks memory of a GPU with a warning.
+pub(crate) fn leak_memory<T>(memory: T, reason: impl Display) {
+    mem::forget(memory);
+    log::warn(format_args!(
+        "memory of a GPU is leaked, since its release cannot be ordered after its uses: {reason}"
+    ));
 }
 
 /// Makes a stream for which cudarc respects the context object's events as long as the result lives; none if

@@ -9,7 +9,7 @@ mod window;
 use std::{ops::RangeBounds, sync::Arc};
 
 use cudarc::driver::sys::CUdeviceptr;
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut as _};
+use cudarc::driver::{CudaSlice, CudaStream};
 
 use super::allocation::Allocation;
 use super::{cuda, error::Error, library::Library};
@@ -186,7 +186,12 @@ impl<T: Element> TryFrom<CudaSlice<T>> for Memory {
                 Ok(Self { allocation: Arc::new(Allocation::adopt_memory(address, bytes, stream, slice)) })
             }
             Err(error) => {
-                cuda::drop_in_order([stream.context()], slice);
+                // The noted error of a lost record, or that of a wait, may concern the slice.
+                if matches!(error, Error::Cuda { .. }) {
+                    cuda::leak_memory(slice, &error);
+                } else {
+                    cuda::release_slice(slice);
+                }
                 Err(error)
             }
         }
@@ -206,13 +211,8 @@ fn adopted_address<T: Element>(
     stream.context().check_err().map_err(Error::of_cuda("an earlier operation of cudarc's"))?;
     // cudarc waits for the events of earlier uses only while it counts a stream.
     let tracks = stream.context().is_event_tracking();
-    let counted = tracks.then(|| cuda::track_events(stream.context())).transpose()?;
-    // SAFETY: used only here, and the caller holds the stream.
-    let second =
-        unsafe { cuda::second_object(stream) }.map_err(Error::of_cuda("cuDevicePrimaryCtxRetain"))?;
-    let (address, used) = slice.device_ptr_mut(&second);
-    drop((used, counted));
-    second.context().check_err().map_err(Error::of_cuda("cuStreamWaitEvent"))?;
+    let _counted = tracks.then(|| cuda::track_events(stream.context())).transpose()?;
+    let address = cuda::wait_for_uses(ADOPT, slice, stream)?;
     if !address.is_multiple_of(8) {
         let reason = format!(
             "memory at address {address:#x} cannot be adopted: it must begin at a multiple of 8 bytes"
