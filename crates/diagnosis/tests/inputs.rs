@@ -115,7 +115,7 @@ const EXPECTED: &[Expected] = &[
     Expected {
         name: "libcudahealthy",
         health: Healthy,
-        rule: "nccl-no-libcuda",
+        rule: "end-not-shown",
         has: &["A step failed, and the process went on"],
         lacks: &[],
     },
@@ -143,7 +143,7 @@ const EXPECTED: &[Expected] = &[
     Expected {
         name: "hm",
         health: Healthy,
-        rule: "known-faults",
+        rule: "end-not-shown",
         has: &["P2P"],
         lacks: &["without direct access", "GB200", "network ports"],
     },

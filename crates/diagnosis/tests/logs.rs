@@ -196,7 +196,8 @@ fn the_fall_back_to_sockets_is_told_with_cause_and_remedy() {
 fn the_logs_of_both_ranks_together_prove_what_one_does_not() {
     let found = examine(&["two-files.vm.4239", "two-files.vm.4240"]);
     assert_eq!(found.health(), Healthy);
-    assert_eq!(found.proof, ["P2P between the 2 ranks"]);
+    let proven = "P2P between the 2 ranks; the log does not show that an operation finished";
+    assert_eq!(found.proof, [proven]);
     // The program's output, with its end, is not here.
     assert!(found.findings.iter().any(|finding| finding.rule == "end-not-shown"), "{:?}", found.findings);
     let one = examine(&["two-files.vm.4239"]);

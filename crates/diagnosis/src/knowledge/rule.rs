@@ -24,7 +24,9 @@ const PREFIXES: &str = concat!(
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ \S+: ",
     r"|[EWIF]\d{4} \d\d:\d\d:\d\d\S* +\d+ \S+\] ",
     r"|(?:ERROR|WARNING|INFO) \d\d-\d\d \d\d:\d\d:\d\d",
-    r"|\((?:\w[^()]* )?pid=[^()]*\)|[\w.-]+ +\| |[\w.-]*\d[\w.-]*: |what\(\): )*",
+    r"|\((?:\w[^()]* )?pid=[^()]*\)|[\w.-]+ +\| |[\w.-]*\d[\w.-]*: |what\(\): ",
+    // Bars of progress, and text that a terminal overwrites.
+    r"|\d{1,3}%\|[^\]]*\]|[^\r]*\r)*",
 );
 
 /// Lines of a rule.

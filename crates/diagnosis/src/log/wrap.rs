@@ -68,7 +68,7 @@ impl Joiner {
             }
             self.finish_line(each);
         }
-        if self.is_full(text.len()) && has_level(text) {
+        if self.is_full(text.len()) && (has_level(text) || ends_in_level(text)) {
             self.parts.extend_from_slice(text);
             (self.number, self.last, self.escapes) = (number, text.len(), escapes);
         } else {
@@ -96,6 +96,12 @@ fn without_return(line: &[u8]) -> &[u8] {
 /// Returns true for a line of NCCL.
 fn has_level(line: &[u8]) -> bool {
     [&b"NCCL INFO "[..], b"NCCL WARN "].iter().any(|level| memmem::find(line, level).is_some())
+}
+
+/// Returns true for a line that ends within the level of a line of NCCL: `... [0] NCCL W`.
+fn ends_in_level(line: &[u8]) -> bool {
+    let levels = [&b" NCCL INFO "[..], b" NCCL WARN "];
+    levels.iter().any(|level| (2..level.len()).any(|length| line.ends_with(&level[..length])))
 }
 
 /// Returns true for a message with its end.

@@ -129,7 +129,12 @@ fn of_job(digest: &Digest, rules: &Rules) -> Examination {
     examination.findings = order::order_findings(&job, found);
     prove_transport(&job, ways.as_ref(), &others, &mut examination);
     if !examination.proof.is_empty() {
-        examination.findings.extend(gaps::find_unseen_end(&job));
+        let unseen = gaps::find_unseen_end(&job);
+        if unseen.is_some() {
+            let proven = examination.proof.iter_mut();
+            proven.for_each(|text| *text += "; the log does not show that an operation finished");
+        }
+        examination.findings.splice(0..0, unseen);
     }
     if more > 0 {
         let text = format!(
@@ -175,6 +180,9 @@ fn prove_transport(
         texts.into_iter().for_each(|text| told.add_sentence(text, &group.communicator.id));
     }
     let (proof, mut gaps) = (proof.into_sentences(others.is_empty()), gaps.into_sentences(others.is_empty()));
+    if !job.digest.limits.is_empty() {
+        gaps.push("not everything in the log was kept: the lost lines can change the result".to_owned());
+    }
     gaps.extend(gaps::find_gaps_beside_communicators(job));
     let (ambiguous, open) = if is_ambiguous { (blanked, None) } else { (None, blanked) };
     gaps.splice(0..0, ambiguous);

@@ -196,7 +196,8 @@ fn verdict_reason(examinations: &[Examination]) -> String {
             })
         }
         Health::Healthy => {
-            let proofs = examinations.iter().filter_map(|examination| examination.proof.first());
+            let of_each = if examinations.len() == 1 { PROOFS } else { 1 };
+            let proofs = examinations.iter().flat_map(|examination| examination.proof.iter().take(of_each));
             Some(proofs.take(PROOFS).cloned().collect::<Vec<_>>().join("; "))
         }
     };

@@ -24,10 +24,11 @@ pub(in crate::command) struct Style {
 const NARROWEST: usize = 40;
 
 /// Limits of the short text, which fits on a screen of 24 lines: findings after the first one, messages of
-/// the first finding, letters of a message, and lines of a list.
+/// the first finding, letters of a message, lines of a remedy, and lines of a list.
 const MORE_FINDINGS: usize = 1;
 const EVIDENCE: usize = 2;
 const MESSAGE: usize = 130;
+const DETAIL: usize = 2;
 const LIST: usize = 2;
 
 /// Subjects whose facts were asked for: the variables, and the devices of the host.
@@ -118,7 +119,9 @@ impl Style {
                 is_whole = false;
                 continue;
             }
-            for (index, line) in value.lines().enumerate() {
+            let shown = if self.verbose { usize::MAX } else { DETAIL };
+            is_whole &= value.lines().count() <= shown;
+            for (index, line) in value.lines().take(shown).enumerate() {
                 let head = if index == 0 { format!("   {:10}", format!("{name}:")) } else { " ".repeat(13) };
                 let wrapped = self.wrapped_from(&plain_line(line), 13, &" ".repeat(13));
                 let head = if self.colour { colour_text(&head, Colour::new().bold()) } else { head };
