@@ -258,6 +258,13 @@ fn find_late_ranks(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Finding> {
         let members = group.member_ranks(job)?.into_iter();
         Some(members.filter(|rank| !group.called.contains_key(rank)).collect())
     };
+    // Without the name of the group, the numbers of two ranks that wait can be of different groups.
+    if group.name.is_empty()
+        && group.missed.is_none()
+        && behind.iter().any(|rank| group.waits.contains_key(rank))
+    {
+        return None;
+    }
     // A comparison numbers the ranks within their group.
     let is_of_group = !behind.is_empty() && group.missed.is_some() && !group.is_of_all();
     let late = if behind.is_empty() { silent()? } else { behind.clone() };

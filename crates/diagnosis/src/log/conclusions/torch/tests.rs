@@ -42,6 +42,9 @@ fn different_operations_at_one_number_are_the_cause() {
 fn calls_of_different_groups_are_not_compared() {
     let found = first(&(timeout(1, "7(tp)", 6, "BROADCAST", 4) + &timeout(0, "8(dp)", 6, "ALLREDUCE", 8)));
     assert_eq!(found.rule, "torch-watchdog-timeout");
+    // Two ranks that wait, without the names of their groups.
+    let found = first(&(timeout(1, "", 5, "ALLREDUCE", 8) + &timeout(0, "", 96, "ALLREDUCE", 8)));
+    assert_eq!(found.rule, "torch-watchdog-timeout");
 }
 
 #[test]
