@@ -65,7 +65,8 @@ impl<'a> Answers<'a> {
     }
 }
 
-/// Returns true for a message that the cache does not keep: a channel, a path, or a line about a communicator.
+/// Returns true for a message that the cache does not keep: a channel, a path, or a line about a
+/// communicator.
 pub(super) fn is_never_kept(message: &[u8]) -> bool {
     message.starts_with(b"Channel ") || message.starts_with(b"GPU/") || is_of_communicator(message)
 }

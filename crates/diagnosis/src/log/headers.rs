@@ -1,5 +1,5 @@
-//! Cache of the threads by the text before `NCCL INFO`. The lines of a thread have the same text there, unless
-//! it contains a time.
+//! Cache of the threads by the text before `NCCL INFO`. The lines of a thread have the same text there,
+//! unless it contains a time.
 
 use std::hash::BuildHasher as _;
 

@@ -19,8 +19,8 @@ const HEAD: usize = 16_384;
 static ROW: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r"(?-u)# +Rank +(\d+) (?:Group +(\d+) )?Pid +(\d+) on +(\S+)").ok());
 
-/// The number of ranks in a variable of a launcher, or in a cut line: `world_size=8`, `nranks 8`. Variables about a
-/// group of ranks have other names: `LOCAL_WORLD_SIZE`.
+/// The number of ranks in a variable of a launcher, or in a cut line: `world_size=8`, `nranks 8`. Variables
+/// about a group of ranks have other names: `LOCAL_WORLD_SIZE`.
 static NUMBER: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(r#"(?-u)(?:^|[^\w.-])(?:world_size|WORLD_SIZE|nranks)["'=: ]{1,4}(\d+)(?:[^\w.]|$)"#).ok()
 });

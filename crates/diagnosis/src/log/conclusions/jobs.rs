@@ -37,8 +37,8 @@ pub(super) struct Parts {
 /// 1. All lines of a group of processes are below the lines of all earlier groups, or in other files, and it
 ///    has a GPU that another process had there. Groups on other GPUs are parts of one job, with logs joined
 ///    into one file.
-/// 2. Groups have no host in common, the log has all ranks of each, and at most one group has failures. An absent
-///    rank can join the groups, and a failure in one group can cause failures in another group.
+/// 2. Groups have no host in common, the log has all ranks of each, and at most one group has failures. An
+///    absent rank can join the groups, and a failure in one group can cause failures in another group.
 pub(super) fn split_jobs(digest: &Digest, rules: &Rules) -> Parts {
     let groups = list_groups(digest);
     let host_groups = merge_related(groups.clone(), JobProcesses::shares_host);
@@ -48,8 +48,8 @@ pub(super) fn split_jobs(digest: &Digest, rules: &Rules) -> Parts {
     parts.or_else(|| split_host_groups(digest, rules, &groups, &joined)).unwrap_or_default()
 }
 
-/// Splits a log into the jobs of these groups of hosts, or returns `None` if it has a single job, or its failures
-/// need one judgement.
+/// Splits a log into the jobs of these groups of hosts, or returns `None` if it has a single job, or its
+/// failures need one judgement.
 fn split_host_groups(
     digest: &Digest,
     rules: &Rules,
