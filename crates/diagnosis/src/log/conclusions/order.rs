@@ -16,7 +16,7 @@
 //!
 //! Without a root, an unknown warning or a suspicious line may be the cause of the first cascade: the nearest
 //! one above it of the same process, then one a few lines below it, then the latest one before it by time,
-//! then the nearest one above it in the file, then one of another file.
+//! then the nearest one above it in the file, then the nearest one below it, then one of another file.
 
 use super::failures;
 use super::hits::{Placed, cite_consequences};
@@ -208,7 +208,7 @@ fn ends_in(each: &Placed, cascade: Option<&Example>) -> bool {
 /// Returns the priority of a warning as the possible cause of a message, the likeliest first, or `None` for a
 /// later warning.
 fn rank_suspect(job: &Job<'_>, warning: &Example, cascade: Option<&Example>) -> Option<(u8, u64)> {
-    let Some(cascade) = cascade else { return Some((4, warning.position.line)) };
+    let Some(cascade) = cascade else { return Some((5, warning.position.line)) };
     let is_same_file = warning.position.input == cascade.position.input;
     let lines = cascade.position.line.checked_sub(warning.position.line);
     match compare_messages(job, warning, cascade) {
@@ -224,8 +224,11 @@ fn rank_suspect(job: &Job<'_>, warning: &Example, cascade: Option<&Example>) -> 
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
             Some((2, (seconds * 1e3) as u64))
         }
-        Order::Open if is_same_file => Some((3, lines?)),
-        Order::Open => Some((4, warning.position.line)),
+        Order::Open if is_same_file => {
+            // The order of lines of several processes proves nothing: one below comes after those above.
+            Some(lines.map_or((4, warning.position.line.abs_diff(cascade.position.line)), |lines| (3, lines)))
+        }
+        Order::Open => Some((5, warning.position.line)),
     }
 }
 
@@ -234,7 +237,9 @@ fn after_warning(suspect: Placed, severity: Option<Severity>, alone: Vec<Placed>
     let mut finding = suspect.finding;
     finding.severity = severity.unwrap_or(finding.severity);
     finding.diagnosis = match finding.source {
-        None => format!("The job failed after a warning that no rule knows: {}", warning_text(&finding)),
+        None => {
+            format!("The job failed, perhaps after a warning that no rule knows: {}", warning_text(&finding))
+        }
         Some(_) => format!("The job failed, perhaps for this reason: {}", finding.diagnosis),
     };
     finding.consequences = cite_consequences(alone);
