@@ -1,6 +1,7 @@
 //! Buffers of an operation while the library holds them.
 
-/// Buffers that are returned, or released with this: those of GPUs after their uses on other streams.
+/// Buffers that an operation holds. Dropping this value releases them, GPU buffers after their uses on other
+/// streams.
 pub(crate) struct HeldBuffers<W> {
     /// `None` once they are returned.
     buffers: Option<W>,

@@ -86,7 +86,11 @@ fn a_bucket_under_way_is_leaked_while_the_groups_stream_is_captured() {
 }
 
 /// Memory of `stream` into which `other` copies, whose event cudarc cannot record.
-fn copy_without_event(fake: &Fake, stream: &Arc<CudaStream>, other: &Arc<CudaStream>) -> CudaSlice<f32> {
+pub(crate) fn copy_without_event(
+    fake: &Fake,
+    stream: &Arc<CudaStream>,
+    other: &Arc<CudaStream>,
+) -> CudaSlice<f32> {
     let source = other.clone_htod(&[1.0_f32; 8]).unwrap();
     let mut buffer = stream.clone_htod(&[2.0_f32; 8]).unwrap();
     fake.set(Knob::EventsFail, 1);

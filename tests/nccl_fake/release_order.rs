@@ -9,8 +9,9 @@ use collectives::train::Reducer;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr as _, SyncOnDrop};
 
-use crate::fake::{Fake, Knob};
+use crate::fake::Fake;
 use crate::jobs::on_gpus;
+use crate::later_changes::copy_without_event;
 use crate::training::{compute, options, parameters};
 use crate::uncounted::copied;
 
@@ -162,25 +163,15 @@ fn a_buffer_whose_stream_joins_a_capture_is_leaked() {
     });
 }
 
-/// A copy into a buffer whose event cudarc cannot record.
-fn copied_without_event(fake: &Fake, stream: &Arc<CudaStream>, other: &Arc<CudaStream>) -> CudaSlice<f32> {
-    let source = other.clone_htod(&[1.0_f32; 8]).unwrap();
-    let mut buffer = stream.clone_htod(&[2.0_f32; 8]).unwrap();
-    fake.set(Knob::EventsFail, 1);
-    other.memcpy_dtod(&source, &mut buffer).unwrap();
-    fake.set(Knob::EventsFail, 0);
-    buffer
-}
-
 #[test]
 fn a_buffer_that_is_refused_for_a_lost_event_is_not_freed_under_its_use() {
     let fake = Fake::new();
     on_gpus(&fake, 1, |group| {
         let (stream, other) = (compute(group), compute(group));
-        let refused = group.all_reduce(copied_without_event(&fake, &stream, &other), Sum).wait().map(drop);
+        let refused = group.all_reduce(copy_without_event(&fake, &stream, &other), Sum).wait().map(drop);
         assert!(matches!(refused, Err(collectives::Error::Buffer(_))), "{refused:?}");
         assert_eq!(fake.bugs(), [""; 0]);
-        let returned = group.all_reduce(copied_without_event(&fake, &stream, &other), Sum).wait_or_return();
+        let returned = group.all_reduce(copy_without_event(&fake, &stream, &other), Sum).wait_or_return();
         let buffer = returned.unwrap_err().buffers.unwrap();
         other.synchronize().unwrap();
         fake.log();
@@ -194,7 +185,7 @@ fn a_slice_that_is_refused_for_a_lost_event_is_not_freed_under_its_use() {
     let fake = Fake::new();
     let context = CudaContext::new(0).unwrap();
     let (stream, other) = (context.new_stream().unwrap(), context.new_stream().unwrap());
-    let refused = Memory::try_from(copied_without_event(&fake, &stream, &other)).map(drop);
+    let refused = Memory::try_from(copy_without_event(&fake, &stream, &other)).map(drop);
     assert!(matches!(refused, Err(nccl::Error::Cuda { .. })), "{refused:?}");
     assert_eq!(fake.bugs(), [""; 0]);
 }

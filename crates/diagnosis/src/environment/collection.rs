@@ -201,9 +201,10 @@ impl Collection {
 fn not_passed_on(settings: &[Setting]) -> Option<Finding> {
     let first = settings.first()?;
     let names: Vec<&str> = settings.iter().map(|setting| setting.name.as_str()).collect();
-    let values: [(&str, &dyn Display); 2] = [("names", &names.join(", ")), ("first", &first.cite().text)];
+    let values: [(&str, &dyn Display); 2] =
+        [("names", &names.join(", ")), ("first", &first.cite_setting().text)];
     Some(Finding {
-        evidence: settings.iter().map(Setting::cite).collect(),
+        evidence: settings.iter().map(Setting::cite_setting).collect(),
         ..compose_finding("mpi-job-env-not-passed", &values)
     })
 }

@@ -116,7 +116,7 @@ fn findings_of_variable(judged: &Judged) -> Vec<Finding> {
                 None => format!("{}: {meaning}", setting.name),
             }),
             remedy: verdict.remedy.clone(),
-            evidence: vec![setting.cite()],
+            evidence: vec![setting.cite_setting()],
             source: verdict.source.clone(),
             ..Finding::new(verdict.rule.clone(), severity, text)
         })
@@ -137,7 +137,7 @@ fn find_conflict(setting: &super::Setting, collection: &Collection) -> Option<Fi
         ("other", &other.value),
         ("other_place", &other.place),
     ];
-    Some(Finding { evidence: vec![other.cite()], ..compose_finding("variable-set-twice", &values) })
+    Some(Finding { evidence: vec![other.cite_setting()], ..compose_finding("variable-set-twice", &values) })
 }
 
 /// Returns sentences about assumed versions, for versions that mattered.

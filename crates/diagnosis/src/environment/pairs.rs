@@ -62,7 +62,7 @@ fn read_number(setting: &Setting) -> Option<i64> {
 }
 
 fn contradiction_finding(id: &str, settings: [&Setting; 2]) -> Finding {
-    let [one, other] = settings.map(Setting::cite);
+    let [one, other] = settings.map(Setting::cite_setting);
     let values: [(&str, &dyn Display); 5] = [
         ("one", &one.text),
         ("other", &other.text),

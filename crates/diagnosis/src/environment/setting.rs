@@ -56,7 +56,7 @@ pub struct Location {
 
 impl Setting {
     /// Returns the variable as evidence.
-    pub(super) fn cite(&self) -> Evidence {
+    pub(super) fn cite_setting(&self) -> Evidence {
         let text = format!("{}={}", self.name, self.value);
         Evidence { line: self.place.line, ..Evidence::at_place(&self.place.name, text) }
     }

@@ -7,7 +7,8 @@ use serde::Deserialize;
 
 use super::faults::check_entry;
 use super::file::{
-    FieldFault as Problem, FileError, OneOrMore, check_version, list, locate_fault, parse_range, parse_toml,
+    FieldFault as Problem, FileError, OneOrMore, check_version, list_values, locate_fault, parse_range,
+    parse_toml,
 };
 use super::rule::Use;
 use crate::finding::Severity;
@@ -149,7 +150,7 @@ fn convert_entry(entry: ConflictEntry) -> Result<Conflict, Problem> {
         plugin: parse_range("plugin", entry.plugin.as_deref())?,
         libfabric: parse_range("libfabric", entry.libfabric.as_deref())?,
         driver: parse_range("driver", entry.driver.as_deref())?,
-        conditions: list(entry.conditions),
+        conditions: list_values(entry.conditions),
         denies: entry.denies,
         id: entry.id,
         effect: entry.effect,

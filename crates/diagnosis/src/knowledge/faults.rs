@@ -6,8 +6,8 @@ use semver::{Version, VersionReq};
 use serde::{Deserialize, Serialize};
 
 use super::file::{
-    FieldFault as Problem, FileError, OneOrMore, check_id, check_text, check_version, list, locate_fault,
-    parse_range, parse_toml,
+    FieldFault as Problem, FileError, OneOrMore, check_id, check_text, check_version, list_values,
+    locate_fault, parse_range, parse_toml,
 };
 use super::rule::Use;
 use crate::finding::Severity;
@@ -210,11 +210,11 @@ fn convert_entry(entry: FaultEntry) -> Result<Fault, Problem> {
     if touches.is_empty() || touches.iter().any(|name| !TOUCHES.contains(&name.as_str())) {
         return Err(("touches", format!("write names of this list: {}", TOUCHES.join(", "))));
     }
-    let networks = list(entry.networks);
+    let networks = list_values(entry.networks);
     if networks.iter().any(|name| !NETWORKS.contains(&name.as_str())) {
         return Err(("networks", format!("write names of this list: {}", NETWORKS.join(", "))));
     }
-    let needs = list(entry.needs);
+    let needs = list_values(entry.needs);
     let is_need = |need: &String| need.starts_with("NCCL_") || NEEDS.iter().any(|(name, _)| name == need);
     if !needs.iter().all(is_need) {
         let names = NEEDS.map(|(name, _)| name).join(", ");
@@ -227,7 +227,7 @@ fn convert_entry(entry: FaultEntry) -> Result<Fault, Problem> {
         build: entry.build,
         networks,
         needs,
-        conditions: list(entry.conditions),
+        conditions: list_values(entry.conditions),
         denies: entry.denies,
         touches,
         effect: entry.effect,

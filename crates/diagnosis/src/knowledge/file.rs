@@ -192,20 +192,20 @@ pub(super) fn check_text(field: &'static str, text: &str) -> Result<(), FieldFau
 /// Converts an entry, and checks it.
 fn convert_rule(entry: RuleEntry) -> Result<Rule, FieldFault> {
     check_id(&entry.id)?;
-    let contains = list(entry.contains);
-    let case_of = list(entry.case_of);
+    let contains = list_values(entry.contains);
+    let case_of = list_values(entry.case_of);
     if case_of.is_empty() == contains.is_empty() || contains.iter().any(|words| words.len() < SHORTEST) {
         let words = format!("write words of the message, at least {SHORTEST} letters each");
         return Err(("contains", format!("{words}; or `case_of`, and no words")));
     }
-    let (with, without) = (list(entry.with), list(entry.without));
+    let (with, without) = (list_values(entry.with), list_values(entry.without));
     if case_of.is_empty() && entry.role != Role::Advice && !(with.is_empty() && without.is_empty()) {
         return Err(("with", "`with` and `without` need `case_of`, or the role `advice`".to_owned()));
     }
     if entry.denies.is_some() && entry.severity == Severity::Broken {
         return Err(("denies", "a rule that is `broken` cannot be refuted".to_owned()));
     }
-    let short = list(entry.short);
+    let short = list_values(entry.short);
     if !short.is_empty() && (entry.origin != Origin::Any || entry.pattern.is_none()) {
         return Err(("short", "short words need `origin = \"any\"` and a `pattern`".to_owned()));
     }
@@ -224,7 +224,7 @@ fn convert_rule(entry: RuleEntry) -> Result<Rule, FieldFault> {
         nccl: parse_range("nccl", entry.nccl.as_deref())?,
         plugin: parse_range("plugin", entry.plugin.as_deref())?,
         matches: entry.matches.into_vec(),
-        not: list(entry.not),
+        not: list_values(entry.not),
         id: entry.id,
         origin: entry.origin,
         contains,
@@ -243,7 +243,7 @@ fn convert_rule(entry: RuleEntry) -> Result<Rule, FieldFault> {
         case_of,
         with,
         without,
-        frame_of: list(entry.frame_of),
+        frame_of: list_values(entry.frame_of),
         denies: entry.denies,
         source: entry.source,
     };
@@ -327,7 +327,7 @@ fn key_of_line(line: &str) -> Option<String> {
 }
 
 /// Returns the values of an optional list.
-pub(super) fn list(values: Option<OneOrMore>) -> Vec<String> {
+pub(super) fn list_values(values: Option<OneOrMore>) -> Vec<String> {
     values.map(OneOrMore::into_vec).unwrap_or_default()
 }
 

@@ -37,7 +37,7 @@ struct FindingText {
     source: Option<String>,
 }
 
-fn texts() -> &'static BTreeMap<String, FindingText> {
+fn load_texts() -> &'static BTreeMap<String, FindingText> {
     static TEXTS: OnceLock<BTreeMap<String, FindingText>> = OnceLock::new();
     // A test fails for a file that cannot be read.
     TEXTS.get_or_init(|| {
@@ -50,7 +50,7 @@ fn texts() -> &'static BTreeMap<String, FindingText> {
 /// values replace `{name}` in the texts.
 pub(crate) fn compose_finding(id: &str, values: &[(&str, &dyn Display)]) -> Finding {
     let (name, _) = id.split_once('/').unwrap_or((id, ""));
-    let entries = || [texts().get(id), texts().get(name)].into_iter().flatten();
+    let entries = || [load_texts().get(id), load_texts().get(name)].into_iter().flatten();
     let text =
         |select: fn(&FindingText) -> Option<&String>| Some(fill_in(entries().find_map(select)?, values));
     let severity = entries().find_map(|entry| entry.severity).unwrap_or(Severity::Unknown);
@@ -88,8 +88,8 @@ mod tests {
     fn every_entry_has_its_own_name_and_all_texts() {
         let files = FILES.map(|file| toml::from_str::<TextFile>(file).unwrap());
         let count: usize = files.iter().map(|file| file.finding.len()).sum();
-        assert_eq!(count, texts().len(), "two entries have one name");
-        for id in texts().keys() {
+        assert_eq!(count, load_texts().len(), "two entries have one name");
+        for id in load_texts().keys() {
             let finding = compose_finding(id, &[]);
             assert!(!finding.diagnosis.is_empty(), "{id}");
             let has_advice = finding.cause.is_some() || finding.remedy.is_some();
@@ -121,14 +121,14 @@ mod tests {
                     let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
                     used.extend(pattern.captures_iter(text).map(|found| found[1].to_owned()));
                     for found in call.captures_iter(text) {
-                        assert!(texts().contains_key(&found[1]), "{}: {}", path.display(), &found[1]);
+                        assert!(load_texts().contains_key(&found[1]), "{}: {}", path.display(), &found[1]);
                     }
                 }
             }
         }
         // `name_case_of_host` adds these cases.
         let base = |id: &str| id.trim_end_matches("/container").trim_end_matches("/kubernetes").to_owned();
-        let unused: Vec<&String> = texts().keys().filter(|id| !used.contains(&base(id))).collect();
+        let unused: Vec<&String> = load_texts().keys().filter(|id| !used.contains(&base(id))).collect();
         assert_eq!(unused, [""; 0]);
     }
 }

@@ -99,7 +99,7 @@ pub(super) fn remove_torn_communicators(digest: &mut Digest) {
 mod tests {
     use super::*;
 
-    fn source(header: &str, level: Level) -> Option<LineSource<'_>> {
+    fn parse_header(header: &str, level: Level) -> Option<LineSource<'_>> {
         parse_blanked_source(header.as_bytes(), level).map(|(source, _)| source)
     }
 
@@ -121,14 +121,14 @@ mod tests {
             ("2025-12-28 16:04:25 [1] ", "", None, Some(1)),
             ("worker-1  | [1] ", "worker-1", None, Some(1)),
         ] {
-            let found = source(header, Level::Info).unwrap();
+            let found = parse_header(header, Level::Info).unwrap();
             let number = (found.pid < NO_PID).then_some(found.pid);
             assert_eq!((found.host, number, found.device), (host.as_bytes(), pid, device), "{header}");
         }
         let warning = "<host>:1:2 [0] transport/net.cc:5 (f [x]) ";
-        assert_eq!(source(warning, Level::Warn).unwrap().key, b"<host>:1:2 [0]");
+        assert_eq!(parse_header(warning, Level::Warn).unwrap().key, b"<host>:1:2 [0]");
         for other in ["", "text [1] ", "text ", "[rank1]: ", "a[1] "] {
-            assert_eq!(source(other, Level::Info), None, "{other}");
+            assert_eq!(parse_header(other, Level::Info), None, "{other}");
         }
     }
 }

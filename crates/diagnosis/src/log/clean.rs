@@ -87,7 +87,7 @@ impl Cleaner {
         }
         let has_breaks = memmem::find(text, b"\\n").is_some() && memmem::find(text, b"NCCL ").is_some();
         if has_breaks {
-            *text = unescape(text);
+            *text = decode_escapes(text);
         }
         let end = text.trim_ascii_end().len();
         (&text[..end], is_collected || has_breaks)
@@ -161,7 +161,7 @@ fn text_of_value(value: &Value) -> Option<Vec<u8>> {
 }
 
 /// Replaces the two characters `\n` and `\t` by a line feed and a tab, and `\r` by a space.
-fn unescape(text: &[u8]) -> Vec<u8> {
+fn decode_escapes(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some(position) = memchr(b'\\', rest) {

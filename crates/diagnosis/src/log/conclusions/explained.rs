@@ -14,7 +14,7 @@ pub(super) const LINES: u64 = 10;
 
 /// Turns messages into consequences of a finding that explains them, and drops lost connections of strangers.
 pub(super) fn explain_consequences(job: &Job<'_>, found: &mut Vec<Placed>) {
-    let is_later = |each: &Placed| found.iter().any(|by| by.is_root && follows(job, by, each));
+    let is_later = |each: &Placed| found.iter().any(|by| by.is_root && is_below_in_thread(job, by, each));
     let is_explained = |each: &Placed| each.is_root && (is_said_better(job, found, each) || is_later(each));
     let explained: Vec<bool> = found.iter().map(is_explained).collect();
     for (each, _) in found.iter_mut().zip(explained).filter(|(_, is_explained)| *is_explained) {
@@ -40,7 +40,7 @@ fn is_said_better(job: &Job<'_>, found: &[Placed], each: &Placed) -> bool {
 
 /// Returns true if the messages of the second finding stand below those of the first in the same threads. A
 /// more exact message does not follow from a vague one.
-fn follows(job: &Job<'_>, by: &Placed, each: &Placed) -> bool {
+fn is_below_in_thread(job: &Job<'_>, by: &Placed, each: &Placed) -> bool {
     let mut pairs = by.examples.iter().flat_map(|one| each.examples.iter().map(move |other| (one, other)));
     by.is_vague == each.is_vague
         && by.first_example().map(|one| one.position) < each.first_example().map(|one| one.position)

@@ -121,7 +121,7 @@ impl<'a> JobProcesses<'a> {
             own.processes.insert((host, writer.pid));
             own.hosts.insert(host);
             let span = writer.first.line..writer.last.line;
-            own.lines.entry(writer.first.input).and_modify(|lines| widen(lines, &span)).or_insert(span);
+            own.lines.entry(writer.first.input).and_modify(|lines| widen_lines(lines, &span)).or_insert(span);
             if let Some(bus) = member.bus_id.as_deref().filter(|_| writer.names_host()) {
                 own.gpus.entry((host, bus)).or_default().insert(writer.pid);
             }
@@ -149,7 +149,7 @@ impl<'a> JobProcesses<'a> {
         self.processes.extend(other.processes);
         self.hosts.extend(other.hosts);
         for (input, theirs) in other.lines {
-            self.lines.entry(input).and_modify(|lines| widen(lines, &theirs)).or_insert(theirs);
+            self.lines.entry(input).and_modify(|lines| widen_lines(lines, &theirs)).or_insert(theirs);
         }
         for (gpu, processes) in other.gpus {
             self.gpus.entry(gpu).or_default().extend(processes);
@@ -182,7 +182,7 @@ impl<'a> JobProcesses<'a> {
     }
 }
 
-fn widen(lines: &mut Range<u64>, other: &Range<u64>) {
+fn widen_lines(lines: &mut Range<u64>, other: &Range<u64>) {
     *lines = lines.start.min(other.start)..lines.end.max(other.end);
 }
 
