@@ -56,6 +56,7 @@ struct RuleEntry {
     contains: Option<OneOrMore>,
     short: Option<OneOrMore>,
     pattern: Option<String>,
+    quote: Option<String>,
     nccl: Option<String>,
     plugin: Option<String>,
     role: Role,
@@ -230,6 +231,7 @@ fn convert_rule(entry: RuleEntry) -> Result<Rule, FieldFault> {
         contains,
         short,
         pattern,
+        quote: entry.quote.map(Pattern::new),
         role: entry.role,
         severity: entry.severity,
         diagnosis: entry.diagnosis,
@@ -255,6 +257,12 @@ fn convert_rule(entry: RuleEntry) -> Result<Rule, FieldFault> {
 pub(super) fn check_lines(rule: &Rule) -> Result<(), FieldFault> {
     if let Some(pattern) = &rule.pattern {
         pattern.check().map_err(|error| ("pattern", format!("not a regular expression: {error}")))?;
+    }
+    if let Some(quote) = &rule.quote {
+        quote.check().map_err(|error| ("quote", format!("not a regular expression: {error}")))?;
+        if !rule.matches.iter().any(|line| quote.first_group(rule.message_of_example(line)).is_some()) {
+            return Err(("quote", "its first group is in no line of `matches`".to_owned()));
+        }
     }
     if rule.matches.is_empty() {
         return Err((

@@ -54,6 +54,8 @@ pub struct Rule {
     pub short: Vec<String>,
     /// A further condition: a pattern for the line.
     pub pattern: Option<Pattern>,
+    /// A pattern whose first group are the words of the message that follow the diagnosis.
+    pub quote: Option<Pattern>,
     /// Versions of NCCL covered by the rule.
     pub nccl: Option<VersionReq>,
     /// Versions of aws-ofi-nccl covered by the rule.

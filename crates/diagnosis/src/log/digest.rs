@@ -284,6 +284,9 @@ pub struct Example {
     pub writer: Option<usize>,
     /// The message, shortened.
     pub text: String,
+    /// The file of NCCL's source, and the line in it: `bootstrap.cc:77`. Empty for messages without.
+    #[serde(skip)]
+    pub place: String,
     /// The time as the line has it: `2025-12-28 16:04:25`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<String>,

@@ -1,6 +1,6 @@
 //! Parts of a line: its writer, its level, and the message.
 
-use memchr::memmem::Finder;
+use memchr::memmem::{self, Finder};
 
 use super::blank::parse_blanked_source;
 use super::source::{Level, LineSource, is_end_of_prefix, number_at_end, parse_source};
@@ -237,4 +237,18 @@ fn is_uptime(time: &[u8]) -> bool {
     text::parse_number(time)
         .and_then(|(_, rest)| text::parse_number(rest.strip_prefix(b".")?))
         .is_some_and(|(_, rest)| rest.is_empty())
+}
+
+/// Returns the file of the source before a warning. Without a writer, it is the last word before `NCCL`.
+pub(super) fn file_of_warning<'a>(file: &'a [u8], before: &'a [u8]) -> &'a [u8] {
+    match file.trim_ascii() {
+        [] => before.trim_ascii_end().rsplit(|byte| *byte == b' ').next().unwrap_or_default(),
+        // `bootstrap.cc:77 (bootstrapRecv)`.
+        file => text::first_word(file),
+    }
+}
+
+/// Returns true for a file of RAS: `ras/client_support.cc:178`.
+pub(super) fn is_of_ras(file: &[u8]) -> bool {
+    file.starts_with(b"ras/") || memmem::find(file, b"/ras/").is_some()
 }

@@ -36,6 +36,8 @@ pub(super) struct Place<'a> {
     pub(super) thread: Option<(u64, u64)>,
     /// The whole line, or the text before the writer.
     pub(super) before: &'a [u8],
+    /// File and line of NCCL's source, if the line has them.
+    pub(super) file: &'a [u8],
 }
 
 /// All messages.
@@ -227,6 +229,7 @@ fn make_example(message: &[u8], place: Place<'_>, has_other_tasks: &mut bool) ->
         position: place.position,
         writer: place.writer,
         text: text::shorten_message(message),
+        place: text::name(place.file),
         time: line::parse_time(place.before),
         thread: place.thread,
         rank: label.rank,

@@ -34,12 +34,13 @@ impl Quotes {
         self.labels = None;
     }
 
-    /// Returns the warning of NCCL in a line, without its labels, if the line before ends with `Last error:`.
-    /// Lines without text are not passed to this function.
-    pub(super) fn next_warning<'a>(&mut self, line: &'a [u8]) -> Option<&'a [u8]> {
+    /// Returns the warning of NCCL in a line if the line before ends with `Last error:`, and true if both have
+    /// the same labels, which are then cut off. Lines without text are not passed to this function.
+    pub(super) fn next_warning<'a>(&mut self, line: &'a [u8]) -> Option<(&'a [u8], bool)> {
         let labels = line.trim_ascii_end().strip_suffix(b"Last error:").map(<[u8]>::to_vec);
         let labels = std::mem::replace(&mut self.labels, labels)?;
-        Some(line.strip_prefix(&labels[..]).unwrap_or(line))
+        let text = line.strip_prefix(&labels[..]);
+        Some((text.unwrap_or(line), text.is_some_and(is_text)))
     }
 
     /// Returns the warning within a line.
@@ -55,6 +56,13 @@ impl Quotes {
         let Some(quoted) = rest.strip_prefix(b"'") else { return Some(rest) };
         Some(&quoted[..memchr::memrchr(b'\'', quoted).unwrap_or(quoted.len())])
     }
+}
+
+/// Returns false for texts that stand in the place of a warning where NCCL has none.
+pub(super) fn is_text(quote: &[u8]) -> bool {
+    let others: [&[u8]; 4] = [b"Exception raised from ", b"Traceback ", b"frame #", b"Last NCCL"];
+    quote.iter().filter(|byte| byte.is_ascii_alphabetic()).count() > 5
+        && !others.iter().any(|other| quote.trim_ascii_start().starts_with(other))
 }
 
 #[cfg(test)]

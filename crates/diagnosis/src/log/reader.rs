@@ -5,7 +5,6 @@ mod finish;
 use std::collections::BTreeMap;
 use std::io::Read;
 
-use memchr::memmem;
 use semver::Version;
 
 use super::answers::{Answers, MessageKind, is_never_kept, is_of_communicator};
@@ -17,11 +16,11 @@ use super::digest::{Input, Position};
 use super::headers::{Headers, INFO, KnownWriter};
 use super::input;
 use super::label;
-use super::line::{LinePart, LineParts, Splitter};
+use super::line::{LinePart, LineParts, Splitter, file_of_warning, is_of_ras};
 use super::message::{self, Message, ProcessFact};
 use super::messages::{Messages, Place};
 use super::path::Paths;
-use super::quote::Quotes;
+use super::quote::{Quotes, is_text};
 use super::sizes::Sizes;
 use super::source::Level;
 use super::text;
@@ -55,7 +54,7 @@ pub struct Reader<'a> {
 }
 
 /// Beginning of the warning about a failed CUDA call.
-const CUDA_CALL: &[u8] = b"Cuda failure";
+pub(super) const CUDA_CALL: &[u8] = b"Cuda failure";
 
 /// Largest number of versions on lines without writer.
 const VERSIONS: usize = 16;
@@ -154,7 +153,7 @@ impl<'a> Reader<'a> {
                 Some(thread) => self.writers.note_line(thread, position, &line[message..]),
                 None => self.writers.lost += 1,
             }
-            let place = self.place_of_thread(thread, position, &line[..start]);
+            let place = self.place_of_thread(thread, position, &line[..start], b"");
             match answer {
                 Some(rule) => {
                     self.note_rule_hit(rule, rest, place);
@@ -176,11 +175,12 @@ impl<'a> Reader<'a> {
                         let (forgotten, start) = (self.writers.forgotten, before.len());
                         self.headers.keep_writer(header, KnownWriter { thread, forgotten, start });
                     }
-                    let place = self.place_of_thread(thread, position, before);
+                    let file = if level == Level::Warn { file_of_warning(file, before) } else { b"" };
+                    let place = self.place_of_thread(thread, position, before, file);
                     if level == Level::Warn && is_of_ras(file) {
                         self.of_ras(message, place);
                     } else if level == Level::Warn && message.starts_with(CUDA_CALL) {
-                        self.cuda_call(file, message, place);
+                        self.cuda_call(message, place);
                     } else {
                         self.read_nccl_line(level, message, thread, place);
                     }
@@ -195,10 +195,16 @@ impl<'a> Reader<'a> {
         is_of_nccl
     }
 
-    fn place_of_thread<'b>(&self, thread: Option<usize>, position: Position, before: &'b [u8]) -> Place<'b> {
+    fn place_of_thread<'b>(
+        &self,
+        thread: Option<usize>,
+        position: Position,
+        before: &'b [u8],
+        file: &'b [u8],
+    ) -> Place<'b> {
         let writer = thread.map(|thread| self.writers.thread_at(thread).writer);
         let line = thread.map(|thread| self.writers.last_line(thread, position));
-        Place { position, writer, thread: line.map(|line| (line.thread, line.number)), before }
+        Place { position, writer, thread: line.map(|line| (line.thread, line.number)), before, file }
     }
 
     /// Notes the version of a line without writer.
@@ -239,13 +245,8 @@ impl<'a> Reader<'a> {
 
     /// Notes the warning of a failed CUDA call. Its cause depends on the file of the source, so rules see the
     /// file before the message.
-    fn cuda_call(&mut self, file: &[u8], message: &[u8], place: Place<'_>) {
-        let file = match file.trim_ascii() {
-            // Without a writer, the file stands before `NCCL`.
-            [] => place.before.trim_ascii_end().rsplit(|byte| *byte == b' ').next().unwrap_or_default(),
-            file => file,
-        };
-        let text = [file, b" NCCL WARN ", message].concat();
+    fn cuda_call(&mut self, message: &[u8], place: Place<'_>) {
+        let text = [place.file, b" NCCL WARN ", message].concat();
         if !self.note_rule_hit(self.rules.find_rule(&text, Origin::Nccl), message, place) {
             self.messages.note_unknown_warning(message, place);
         }
@@ -267,12 +268,16 @@ impl<'a> Reader<'a> {
             return;
         }
         self.sizes.note_line(line);
-        let place = Place { position, writer: None, thread: None, before: line };
-        if let Some(quote) = self.quotes.next_warning(line)
-            && let Some(rule) = self.rules.find_rule(quote, Origin::Nccl)
-        {
-            self.note_rule_hit(Some(rule), line, place);
-            return;
+        let place = Place { position, writer: None, thread: None, before: line, file: b"" };
+        if let Some((quote, is_whole)) = self.quotes.next_warning(line) {
+            if let rule @ Some(_) = self.rules.find_rule(quote, Origin::Nccl) {
+                self.note_rule_hit(rule, line, place);
+                return;
+            }
+            if is_whole && self.rules.find_rule(line, Origin::Any).is_none() {
+                self.messages.note_unknown_warning(quote, place);
+                return;
+            }
         }
         self.note_known_message(line, Origin::Any, place);
     }
@@ -284,6 +289,9 @@ impl<'a> Reader<'a> {
         let rule = self.answers.kept_rule(message, kind).unwrap_or_else(|| {
             let quote = if origin == Origin::Any { self.quotes.quoted_warning(message) } else { None };
             let rule = quote.and_then(|quote| rules.find_rule(quote, Origin::Nccl));
+            if let Some(quote) = quote.filter(|quote| rule.is_none() && is_text(quote)) {
+                self.messages.note_unknown_warning(quote, place);
+            }
             let rule = rule.or_else(|| rules.find_rule(message, origin));
             self.answers.keep_rule(message, kind, rule);
             rule
@@ -488,10 +496,4 @@ impl<'a> Reader<'a> {
             self.assign_communicator(thread, writer, found);
         }
     }
-}
-
-/// Returns true for a file of RAS: `ras/client_support.cc:178`.
-fn is_of_ras(file: &[u8]) -> bool {
-    let file = file.trim_ascii_start();
-    file.starts_with(b"ras/") || memmem::find(file, b"/ras/").is_some()
 }

@@ -14,6 +14,7 @@ use super::source::LineSource;
 use super::tasks::Tasks;
 use super::text;
 use super::trace::{self, Retry, Trace};
+use crate::knowledge::parts::find_part;
 
 /// Largest number of writers.
 const WRITERS: usize = 8192;
@@ -338,13 +339,21 @@ impl Writers {
         writer.operation_failed |= OPERATIONS.iter().any(|file| trace.place.starts_with(file));
         let failures = &mut writer.failures;
         let place = || text::name(trace.place);
+        let caller = || {
+            let place = place();
+            if find_part(&place).is_some_and(|part| !part.relay) { place } else { String::new() }
+        };
         let is_same = |last: &CallFailure| last.code == trace.code && last.is_of_start == is_of_start;
         if let Some(last) = failures.last_mut().filter(|last| is_same(last)) {
             (last.outermost, last.last) = (place(), position);
+            if last.caller.is_empty() {
+                last.caller = caller();
+            }
             last.is_of_end &= is_of_end;
         } else {
             failures.push(CallFailure {
                 place: place(),
+                caller: caller(),
                 outermost: place(),
                 code: trace.code,
                 name: trace::name(trace.code).to_owned(),

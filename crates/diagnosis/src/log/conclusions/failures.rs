@@ -7,6 +7,7 @@ use super::explained;
 use super::hits::Placed;
 use super::job::{Job, count, ranks_in_words};
 use crate::finding::{Evidence, Finding, Role, Severity};
+use crate::knowledge::parts::{Part, find_part};
 use crate::knowledge::rules::{Rule, Rules};
 use crate::knowledge::texts::compose_finding;
 use crate::log::digest::{CallFailure, Example, Position, Retries};
@@ -95,6 +96,20 @@ fn describe_unreachable_peer(
 pub(super) fn first_failed_call(job: &Job<'_>) -> Option<Evidence> {
     let (writer, failure) = first_returned_failure(job)?;
     Some(cite_failure(job, writer, failure))
+}
+
+/// Returns the part of NCCL in which the first failure returned by a function of its interface began. A lost
+/// peer and a wrong call have their causes elsewhere.
+pub(super) fn first_failed_part(job: &Job<'_>) -> Option<&'static Part> {
+    let (_, failure) = first_returned_failure(job)?;
+    failed_part(failure)
+}
+
+fn failed_part(failure: &CallFailure) -> Option<&'static Part> {
+    if !(1..=3).contains(&failure.code) {
+        return None;
+    }
+    find_part(&failure.caller).or_else(|| find_part(&failure.place))
 }
 
 /// Returns the first failure returned by a function of NCCL's interface, with the index of its writer.
@@ -208,6 +223,12 @@ pub(super) fn find_unexplained_failure(job: &Job<'_>, rules: &Rules, found: &[Pl
         finding.evidence.insert(0, job.cite_example(message));
         finding.cause = rule.cause.clone().or(finding.cause);
         finding.remedy = rule.remedy.clone().or(finding.remedy);
+    } else if let Some(part) = failed_part(failure) {
+        finding.diagnosis = format!(
+            "{call} failed{who} ({}), in {}; no message in this log gives the reason",
+            failure.name, part.name
+        );
+        (finding.cause, finding.remedy) = (Some(part.cause.clone()), Some(part.remedy.clone()));
     }
     let writers = [writer].into();
     Some(Placed { is_cascade: false, writers, ..Placed::without_line(finding) })
@@ -298,20 +319,19 @@ mod tests {
     #[test]
     fn a_call_that_failed_within_nccl_after_the_start_is_no_health() {
         let healthy = pair("IB", "NET/IB/0/GDRDMA").text();
-        for (trace, name) in [
-            ("transport/net_ib.cc:1295 -> 6", "ncclRemoteError"),
-            ("transport/net.cc:1134 -> 6", "ncclRemoteError"),
-            ("proxy.cc:874 -> 6 [Progress Thread]", "ncclRemoteError"),
-            ("proxy.cc:983 (ncclProxyProgress) -> 6 [Progress Thread]", "ncclRemoteError"),
-            ("bootstrap.cc:1295 -> 3", "ncclInternalError"),
-            ("misc/socket.cc:47 -> 3", "ncclInternalError"),
-            ("include/net.h:24 -> 2", "ncclSystemError"),
+        for (trace, told) in [
+            ("transport/net_ib.cc:1295 -> 6", "(ncclRemoteError), and"),
+            ("transport/net.cc:1134 -> 6", "(ncclRemoteError), and"),
+            ("proxy.cc:874 -> 6 [Progress Thread]", "(ncclRemoteError), and"),
+            ("proxy.cc:983 (ncclProxyProgress) -> 6 [Progress Thread]", "(ncclRemoteError), and"),
+            ("bootstrap.cc:1295 -> 3", "(ncclInternalError), in its start over TCP (bootstrap);"),
+            ("misc/socket.cc:47 -> 3", "(ncclInternalError), in a TCP connection between ranks;"),
+            ("include/net.h:24 -> 2", "(ncclSystemError), and"),
         ] {
             let found = examine(&format!("{healthy}b:101:9 [1] NCCL INFO {trace}\n"));
             let first = &found.findings[0];
-            let says = format!(
-                "A call within NCCL failed on rank 1 ({name}), and no message in this log gives the reason"
-            );
+            let says =
+                format!("A call within NCCL failed on rank 1 {told} no message in this log gives the reason");
             assert_eq!((first.rule.as_str(), &first.diagnosis), ("nccl-call-failed", &says), "{trace}");
             assert_eq!((found.health(), &first.ranks[..]), (Health::CannotTell, &[1][..]), "{trace}");
         }
@@ -384,7 +404,8 @@ mod tests {
         assert_eq!(found.health(), Health::Broken, "{:?}", found.findings);
         assert_eq!(
             found.findings[0].diagnosis,
-            "A call to NCCL failed on vm (ncclSystemError), and no message in this log gives the reason"
+            "A call to NCCL failed on vm (ncclSystemError), in its start over TCP (bootstrap); no message in \
+             this log gives the reason"
         );
         // A failure with a message explains it.
         let told = format!("{socket}vm:1:7 [0] a.cc:1 NCCL WARN Cuda failure 2 'out of memory'\n");

@@ -6,8 +6,13 @@ use std::collections::BTreeSet;
 use super::context;
 use super::job::Job;
 use crate::finding::{Evidence, Finding, Role, Severity};
+use crate::knowledge::parts::{Part, find_part};
 use crate::knowledge::rules::{Origin, Rule, Rules, Use};
 use crate::log::digest::{Example, Hit};
+use crate::log::reader::CUDA_CALL;
+
+/// Longest quote of a message in a diagnosis, in characters.
+const QUOTE: usize = 150;
 
 /// Largest number of consequences in a finding.
 const CONSEQUENCES: usize = 6;
@@ -81,12 +86,16 @@ pub(super) fn find_known_messages(job: &Job<'_>, rules: &Rules, proven: &BTreeSe
             true => ("unknown-error", "reports an error"),
             false => ("unknown-warning", "warns"),
         };
+        let part = unknown.examples.iter().find_map(|example| find_part(&example.place));
+        let place = part.map(|part| format!(" in {}", part.name)).unwrap_or_default();
         let finding = Finding {
+            cause: part.map(|part| part.cause.clone()),
+            remedy: part.map(|part| part.remedy.clone()),
             ranks: ranks_of_messages(job, &unknown.writers, &unknown.examples),
             hosts: job.hosts_of_writers(unknown.writers.iter().copied()),
             evidence: unknown.examples.iter().map(|example| job.cite_example(example)).collect(),
             occurrences: unknown.count,
-            ..Finding::new(rule, Severity::Unknown, format!("NCCL {verb}: {told}"))
+            ..Finding::new(rule, Severity::Unknown, format!("NCCL {verb}{place}: {told}"))
         };
         let (examples, writers) = (unknown.examples.clone(), unknown.writers.clone());
         let is_of_network = examples.first().is_some_and(is_of_network);
@@ -118,18 +127,41 @@ pub(super) fn add_roll(diagnosis: &str, hit: &Hit) -> String {
     }
 }
 
+/// Returns the diagnosis of a hit: with the words that the rule quotes from the message, the listed ranks, and
+/// the part of NCCL.
+fn compose_diagnosis(hit: &Hit, rule: &Rule, part: Option<&Part>) -> String {
+    let mut diagnosis = add_roll(&rule.diagnosis, hit);
+    let plain = |text: &str| text.trim_end_matches('.').to_owned();
+    if let Some(part) = part {
+        diagnosis = format!("{}, in {}.", plain(&diagnosis), part.name);
+    }
+    let quote = hit.examples.iter().find_map(|example| rule.quote.as_ref()?.first_group(&example.text));
+    let Some(quote) = quote.map(str::trim).filter(|quote| !quote.is_empty()) else { return diagnosis };
+    let end = quote.char_indices().nth(QUOTE).map(|(end, _)| end);
+    let (quote, dots) = (&quote[..end.unwrap_or(quote.len())], if end.is_some() { "..." } else { "" });
+    format!("{}: {quote}{dots}", plain(&diagnosis))
+}
+
+/// Returns the part of NCCL in which a call to CUDA failed, for a rule that does not know it.
+fn failed_cuda_part(hit: &Hit, rule: &Rule) -> Option<&'static Part> {
+    let of_cuda = |example: &&Example| rule.vague && example.text.as_bytes().starts_with(CUDA_CALL);
+    let parts = hit.examples.iter().filter(of_cuda).map(|example| find_part(&example.place));
+    parts.flatten().find(|part| !part.relay)
+}
+
 /// Returns the finding of a hit, with its place.
 fn place_hit(job: &Job<'_>, hit: &Hit, rule: &Rule) -> Placed {
+    let part = failed_cuda_part(hit, rule);
     let finding = Finding {
-        cause: rule.cause.clone(),
-        remedy: rule.remedy.clone(),
+        cause: part.map_or_else(|| rule.cause.clone(), |part| Some(part.cause.clone())),
+        remedy: part.map_or_else(|| rule.remedy.clone(), |part| Some(part.remedy.clone())),
         action: rule.action,
         ranks: ranks_of_messages(job, &hit.writers, &hit.examples),
         hosts: job.hosts_of_writers(hit.writers.iter().copied()),
         evidence: hit.examples.iter().map(|example| job.cite_example(example)).collect(),
         occurrences: hit.count,
         source: Some(rule.source.clone()),
-        ..Finding::new(rule.id.clone(), rule.severity, add_roll(&rule.diagnosis, hit))
+        ..Finding::new(rule.id.clone(), rule.severity, compose_diagnosis(hit, rule, part))
     };
     let examples = hit.examples.clone();
     Placed {

@@ -23,6 +23,7 @@ use super::hits::{Placed, cite_consequences};
 use super::job::Job;
 use super::moment::Moment;
 use crate::finding::{Finding, Severity};
+use crate::knowledge::parts::find_part;
 use crate::log::digest::Example;
 
 /// Difference of the clocks of two hosts without a meaning for the order, in seconds.
@@ -105,7 +106,7 @@ pub(super) fn order_findings(job: &Job<'_>, found: Vec<Placed>) -> Vec<Finding> 
     findings.extend(match (suspect, lead) {
         (Some(suspect), lead) => {
             others.extend(lead);
-            Some(after_warning(suspect, severity, alone))
+            Some(after_warning(job, suspect, severity, alone))
         }
         (None, Some(lead)) => Some(Finding { consequences: cite_consequences(alone), ..lead.finding }),
         (None, None) => without_cause(job, alone, &failing),
@@ -233,12 +234,17 @@ fn rank_suspect(job: &Job<'_>, warning: &Example, cascade: Option<&Example>) -> 
 }
 
 /// Returns the finding of a failure after an unknown warning or a suspicious line.
-fn after_warning(suspect: Placed, severity: Option<Severity>, alone: Vec<Placed>) -> Finding {
+fn after_warning(job: &Job<'_>, suspect: Placed, severity: Option<Severity>, alone: Vec<Placed>) -> Finding {
     let mut finding = suspect.finding;
     finding.severity = severity.unwrap_or(finding.severity);
     finding.diagnosis = match finding.source {
         None => {
-            format!("The job failed, perhaps after a warning that no rule knows: {}", warning_text(&finding))
+            let part = suspect.examples.iter().find_map(|example| find_part(&example.place));
+            let part = part.or_else(|| failures::first_failed_part(job));
+            let place = part.map(|part| format!(" in {}", part.name)).unwrap_or_default();
+            finding.cause = finding.cause.or_else(|| Some(part?.cause.clone()));
+            finding.remedy = finding.remedy.or_else(|| Some(part?.remedy.clone()));
+            format!("The job failed, perhaps after this warning of NCCL{place}: {}", warning_text(&finding))
         }
         Some(_) => format!("The job failed, perhaps for this reason: {}", finding.diagnosis),
     };
@@ -266,9 +272,14 @@ fn without_cause(job: &Job<'_>, mut alone: Vec<Placed>, failing: &[u32]) -> Opti
     // Of the ranks of the log, the lost one reports nothing.
     let all = job.main.iter().flat_map(|main| main.members.keys().copied());
     let silent: Vec<u32> = all.filter(|rank| !failing.is_empty() && !failing.contains(rank)).collect();
+    let is_end = ENDS.contains(&first.finding.rule.as_str());
     let mut finding = first.finding;
     finding.severity = severity;
     finding.evidence.extend(failures::first_failed_call(job));
+    if let Some(part) = failures::first_failed_part(job).filter(|_| is_end) {
+        finding.diagnosis = format!("NCCL failed in {}", part.name);
+        (finding.cause, finding.remedy) = (Some(part.cause.clone()), Some(part.remedy.clone()));
+    }
     let failed = format!("{}; the cause is not in this log", finding.diagnosis.trim_end_matches('.'));
     finding.diagnosis = match &silent[..] {
         [] => failed,

@@ -95,6 +95,9 @@ pub const FAILURES: usize = 4;
 pub struct CallFailure {
     /// File and line of NCCL's source in the first trace, closest to the cause.
     pub place: String,
+    /// File and line in the first trace of a part of NCCL that calls no other part. Empty without such a trace.
+    #[serde(skip)]
+    pub caller: String,
     /// File and line in the last trace.
     pub outermost: String,
     /// The result code.

@@ -81,7 +81,7 @@ fn the_nearest_unknown_warning_of_the_process_leads() {
         + &warn(0, "", CLOSED)
         + &warn(0, "", "The late one");
     let found = first(&lines);
-    assert_eq!(found.diagnosis, "The job failed, perhaps after a warning that no rule knows: The near one");
+    assert_eq!(found.diagnosis, "The job failed, perhaps after this warning of NCCL: The near one");
     assert_eq!(found.consequences.len(), 1);
     // Without one of the process, the nearest above it.
     let lines = warn(1, "", "Far") + &warn(1, "", "Near") + &warn(0, "", CLOSED);
@@ -96,7 +96,7 @@ fn the_nearest_unknown_warning_of_the_process_leads() {
 #[test]
 fn an_unknown_warning_close_below_the_cascade_of_its_process_leads() {
     let found = first(&(warn(0, "", CLOSED) + &warn(0, "", "The odd one")));
-    assert_eq!(found.diagnosis, "The job failed, perhaps after a warning that no rule knows: The odd one");
+    assert_eq!(found.diagnosis, "The job failed, perhaps after this warning of NCCL: The odd one");
     let found = first(&(warn(0, "", CLOSED) + &far(30) + &warn(0, "", "The odd one")));
     assert!(found.diagnosis.contains("; the cause is not in this log"), "{found:?}");
 }
