@@ -133,7 +133,7 @@ fn compose_diagnosis(hit: &Hit, rule: &Rule, part: Option<&Part>) -> String {
     let mut diagnosis = add_roll(&rule.diagnosis, hit);
     let plain = |text: &str| text.trim_end_matches('.').to_owned();
     if let Some(part) = part {
-        diagnosis = format!("{}, in {}.", plain(&diagnosis), part.name);
+        diagnosis = format!("{}. It belongs to {}.", plain(&diagnosis), part.name);
     }
     let quote = hit.examples.iter().find_map(|example| rule.quote.as_ref()?.first_group(&example.text));
     let Some(quote) = quote.map(str::trim).filter(|quote| !quote.is_empty()) else { return diagnosis };

@@ -42,20 +42,6 @@ const THREADS: u64 = 10;
 /// Largest number of lines of a traceback.
 const TRACEBACK: u64 = 60;
 
-/// Rules about messages that say only that something failed. Another message of the failure says more.
-const ENDS: &[&str] = &[
-    "nccl-result-cascade",
-    "nccl-tests-failure",
-    "process-aborted",
-    "program-failed",
-    "exit-by-signal",
-    "torch-child-failed",
-    "torch-watchdog-end",
-    "launcher-sigterm",
-    "jax-error-polled",
-    "mpirun-exit",
-];
-
 /// Order of two messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
@@ -261,7 +247,7 @@ fn warning_text(finding: &Finding) -> &str {
 fn without_cause(job: &Job<'_>, mut alone: Vec<Placed>, failing: &[u32]) -> Option<Finding> {
     let severity = alone.iter().map(|each| each.finding.severity).min()?;
     // The conclusions without a line come last.
-    let is_exact = |each: &Placed| !each.examples.is_empty() && !ENDS.contains(&each.finding.rule.as_str());
+    let is_exact = |each: &Placed| !each.examples.is_empty() && !each.is_vague;
     let first = alone.remove(alone.iter().position(is_exact).unwrap_or(0));
     if first.examples.is_empty() {
         // Incomplete ranks: the conclusion is the diagnosis.
@@ -272,11 +258,11 @@ fn without_cause(job: &Job<'_>, mut alone: Vec<Placed>, failing: &[u32]) -> Opti
     // Of the ranks of the log, the lost one reports nothing.
     let all = job.main.iter().flat_map(|main| main.members.keys().copied());
     let silent: Vec<u32> = all.filter(|rank| !failing.is_empty() && !failing.contains(rank)).collect();
-    let is_end = ENDS.contains(&first.finding.rule.as_str());
+    let is_vague = first.is_vague;
     let mut finding = first.finding;
     finding.severity = severity;
     finding.evidence.extend(failures::first_failed_call(job));
-    if let Some(part) = failures::first_failed_part(job).filter(|_| is_end) {
+    if let Some(part) = failures::first_failed_part(job).filter(|_| is_vague) {
         finding.diagnosis = format!("NCCL failed in {}", part.name);
         (finding.cause, finding.remedy) = (Some(part.cause.clone()), Some(part.remedy.clone()));
     }
