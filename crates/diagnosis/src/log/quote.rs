@@ -20,11 +20,13 @@ pub(super) struct Quotes {
     torch: Finder<'static>,
     /// The labels before `Last error:`, after a line with these words at its end.
     labels: Option<Vec<u8>>,
+    /// True if a line without text came after `Last error:`.
+    has_gap: bool,
 }
 
 impl Default for Quotes {
     fn default() -> Self {
-        Self { jax: Finder::new(JAX), torch: Finder::new(TORCH), labels: None }
+        Self { jax: Finder::new(JAX), torch: Finder::new(TORCH), labels: None, has_gap: false }
     }
 }
 
@@ -34,13 +36,19 @@ impl Quotes {
         self.labels = None;
     }
 
-    /// Returns the warning of NCCL in a line if the line before ends with `Last error:`, and true if both have
-    /// the same labels, which are then cut off. Lines without text are not passed to this function.
+    /// Notes a line without text.
+    pub(super) fn note_gap(&mut self) {
+        self.has_gap = true;
+    }
+
+    /// Returns the warning of NCCL in a line if the last line with text ends with `Last error:`. Also returns
+    /// true if both lines have the same labels, which are then cut off, and no other line is between them.
     pub(super) fn next_warning<'a>(&mut self, line: &'a [u8]) -> Option<(&'a [u8], bool)> {
         let labels = line.trim_ascii_end().strip_suffix(b"Last error:").map(<[u8]>::to_vec);
+        let has_gap = std::mem::take(&mut self.has_gap);
         let labels = std::mem::replace(&mut self.labels, labels)?;
         let text = line.strip_prefix(&labels[..]);
-        Some((text.unwrap_or(line), text.is_some_and(is_text)))
+        Some((text.unwrap_or(line), !has_gap && text.is_some_and(is_text)))
     }
 
     /// Returns the warning within a line.

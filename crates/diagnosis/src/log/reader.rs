@@ -265,6 +265,7 @@ impl<'a> Reader<'a> {
 
     fn read_other_line(&mut self, line: &[u8], position: Position) {
         if line.trim_ascii().is_empty() {
+            self.quotes.note_gap();
             return;
         }
         self.sizes.note_line(line);

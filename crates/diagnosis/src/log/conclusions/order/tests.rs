@@ -94,6 +94,34 @@ fn the_nearest_unknown_warning_of_the_process_leads() {
 }
 
 #[test]
+fn a_warning_tells_the_part_of_nccl_by_its_file() {
+    let warning = "b:1:1 [1] bootstrap.cc:77 NCCL WARN The odd one\n";
+    let found = first(&(warning.to_owned() + &warn(1, "", CLOSED)));
+    let told =
+        "The job failed, perhaps after this warning of NCCL in its start over TCP (bootstrap): The odd one";
+    assert_eq!(found.diagnosis, told);
+    assert!(found.remedy.is_some_and(|remedy| remedy.contains("NCCL_SOCKET_IFNAME")));
+}
+
+#[test]
+fn a_quoted_warning_that_no_rule_knows_leads() {
+    let error = "[rank3]: ncclInternalError: Internal check failed.\n[rank3]: Last error:\n";
+    let found = first(&format!("{error}[rank3]: The odd one of NCCL\n"));
+    assert_eq!(found.diagnosis, "The job failed, perhaps after this warning of NCCL: The odd one of NCCL");
+    let of_xla = "INTERNAL: NCCL operation ncclGroupEnd() failed: unhandled system error. Last NCCL \
+                  warning(error) log entry (may be unrelated) 'The odd one of NCCL'.\n";
+    assert!(first(of_xla).diagnosis.ends_with("of NCCL: The odd one of NCCL"));
+    // Lines that stand in the place of a warning.
+    for text in [
+        "\n[rank3]: train.py: step 3",
+        "[rank3]: Exception raised from checkError",
+        "[rank1]: a line of rank 1",
+    ] {
+        assert!(!first(&format!("{error}{text}\n")).diagnosis.contains("this warning"), "{text}");
+    }
+}
+
+#[test]
 fn an_unknown_warning_close_below_the_cascade_of_its_process_leads() {
     let found = first(&(warn(0, "", CLOSED) + &warn(0, "", "The odd one")));
     assert_eq!(found.diagnosis, "The job failed, perhaps after this warning of NCCL: The odd one");

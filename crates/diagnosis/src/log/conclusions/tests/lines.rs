@@ -202,3 +202,14 @@ fn a_lost_port_before_a_failure_is_its_possible_cause_and_a_lost_store_is_none()
     let found = failed(SUSPICIOUS[0]);
     assert_eq!(found.rule, "nccl-peer-closed");
 }
+
+#[test]
+fn the_diagnosis_quotes_the_words_of_the_message() {
+    let diagnosis = |line: &str| examine(&format!("{line}\n")).findings.remove(0).diagnosis;
+    let ucx = "[1700000000.123456] [node1:4242 :0]   sock.c:33  UCX  ERROR ";
+    assert!(diagnosis(&format!("{ucx}an odd error")).ends_with("reports an error: an odd error"));
+    let long = diagnosis(&format!("{ucx}{}", "é".repeat(200)));
+    assert!(long.ends_with(&format!(": {}...", "é".repeat(150))), "{long}");
+    let in_part = diagnosis("vm:1:1 [1] include/shm.h:42 NCCL WARN Cuda failure 'invalid argument'");
+    assert!(in_part.ends_with("It belongs to the shared memory between processes of a host."), "{in_part}");
+}
