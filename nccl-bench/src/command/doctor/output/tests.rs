@@ -272,6 +272,14 @@ fn the_short_text_fits_on_a_screen_and_says_what_it_leaves_out() {
     assert!(order.map(place).is_sorted(), "{text}");
     assert!(!text.contains("- three") && !text.contains("improve") && !text.contains("Job"), "{text}");
     assert_eq!(lines.last(), Some(&"--verbose shows all findings, their evidence, and the facts."));
+    // Longer texts leave less room for the messages, the lists and the next finding.
+    for (count, has_second) in [(3, true), (7, false)] {
+        found.findings[0].cause = Some([words; 9][..count].join(", "));
+        let text = text::render_text(std::slice::from_ref(&found), &style);
+        assert!(text.lines().count() <= 24, "{count}:\n{text}");
+        assert_eq!(text.contains("2. degraded: a second"), has_second, "{text}");
+        assert!(text.contains("> job.log:24") && text.contains("- one") && !text.contains("- two"), "{text}");
+    }
     // The facts about a host or an environment were asked for, and nothing is left out.
     found.subject = "host";
     (found.findings, found.unseen) = (Vec::new(), Vec::new());

@@ -23,13 +23,39 @@ pub(in crate::command) struct Style {
 /// Smallest width for wrapping. Narrower terminals count as this wide.
 const NARROWEST: usize = 40;
 
-/// Limits of the short text, which fits on a screen of 24 lines: findings after the first one, messages of
-/// the first finding, letters of a message, lines of a remedy, and lines of a list.
-const MORE_FINDINGS: usize = 1;
-const EVIDENCE: usize = 2;
-const MESSAGE: usize = 130;
-const DETAIL: usize = 2;
-const LIST: usize = 2;
+/// Number of lines of a screen. The short text has at most as many.
+const SCREEN: usize = 24;
+
+/// Limits of a text.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// Number of findings after the first one.
+    findings: usize,
+    /// Number of messages of the first finding.
+    messages: usize,
+    /// Number of letters of a message.
+    letters: usize,
+    /// Number of lines of a remedy.
+    remedy: usize,
+    /// Number of lines of a list.
+    list: usize,
+}
+
+/// Limits of the short text: the first ones with which it fits on a screen.
+const SHORT: [Limits; 3] = [
+    Limits { findings: 1, messages: 2, letters: 130, remedy: 2, list: 2 },
+    Limits { findings: 1, messages: 1, letters: 130, remedy: 2, list: 1 },
+    Limits { findings: 0, messages: 1, letters: 60, remedy: 1, list: 1 },
+];
+
+/// No limits, for the long text.
+const LONG: Limits = Limits {
+    findings: usize::MAX,
+    messages: usize::MAX,
+    letters: usize::MAX,
+    remedy: usize::MAX,
+    list: usize::MAX,
+};
 
 /// Subjects whose facts were asked for: the variables, and the devices of the host.
 const SHOWN: [&str; 2] = ["environment", "host"];
@@ -42,35 +68,46 @@ pub(super) fn render_text(examinations: &[Examination], style: &Style) -> String
     if style.colour {
         text = colour_text(text.trim_end(), health_colour(health).bold()) + "\n";
     }
-    text + &render_paragraphs(examinations, style, Some(&super::verdict_reason(examinations)))
+    let reason = super::verdict_reason(examinations);
+    let render =
+        |limits: &Limits| text.clone() + &render_paragraphs(examinations, style, limits, Some(&reason));
+    if style.verbose {
+        return render(&LONG);
+    }
+    let texts = SHORT.iter().map(render);
+    let fits = |text: &String| text.lines().count() <= SCREEN;
+    texts.clone().find(fits).or_else(|| texts.last()).unwrap_or_default()
 }
 
 /// Returns the text without the verdict: findings, proof, the list of unseen facts, and the facts.
 pub(in crate::command) fn render_details(examinations: &[Examination], style: &Style) -> String {
-    render_paragraphs(examinations, &Style { verbose: true, ..*style }, None)
+    render_paragraphs(examinations, &Style { verbose: true, ..*style }, &LONG, None)
 }
 
 /// Returns the details. `said` is the verdict's reason, and is not repeated.
-fn render_paragraphs(examinations: &[Examination], style: &Style, said: Option<&str>) -> String {
+fn render_paragraphs(
+    examinations: &[Examination],
+    style: &Style,
+    limits: &Limits,
+    said: Option<&str>,
+) -> String {
     let is_doubt = super::overall_health(examinations) == Health::CannotTell;
     let doubt = super::find_doubt(examinations).filter(|_| is_doubt && said.is_some());
     let findings = super::sort_findings(examinations);
-    let shown = if style.verbose { findings.len() } else { count_shown(&findings) };
+    let shown = if style.verbose { findings.len() } else { count_shown(&findings, limits) };
     let mut is_whole = shown == findings.len();
     let mut text = String::new();
     for (index, finding) in findings.into_iter().take(shown).enumerate() {
         let is_said = index == 0 && said == Some(finding.diagnosis.trim_end_matches('.'));
-        let (paragraph, is_full) = style.render_finding(index + 1, finding, is_said);
+        let (paragraph, is_full) = style.render_finding(index + 1, finding, limits, is_said);
         text += &paragraph;
         is_whole &= is_full;
     }
     let mut list = |title: &str, select: fn(&Examination) -> &Vec<String>| {
         let is_new = |line: &&String| doubt != Some(line.trim_end_matches('.'));
         let mut lines: Vec<&String> = examinations.iter().flat_map(select).filter(is_new).collect();
-        if !style.verbose && lines.len() > LIST {
-            lines.truncate(LIST);
-            is_whole = false;
-        }
+        is_whole &= lines.len() <= limits.list;
+        lines.truncate(limits.list);
         if lines.is_empty() { String::new() } else { style.render_list(title, &lines) }
     };
     text += &list("Proven", |examination| &examination.proof);
@@ -90,15 +127,21 @@ fn render_paragraphs(examinations: &[Examination], style: &Style, said: Option<&
 }
 
 /// Returns the number of findings in the short text: the first one, and the next ones except advice.
-fn count_shown(findings: &[&Finding]) -> usize {
+fn count_shown(findings: &[&Finding], limits: &Limits) -> usize {
     let others = findings.iter().skip(1).take_while(|finding| finding.severity != Severity::Advice);
-    findings.len().min(1) + others.count().min(MORE_FINDINGS)
+    findings.len().min(1) + others.count().min(limits.findings)
 }
 
 impl Style {
     /// Returns the paragraph of a finding, without the diagnosis if the verdict contains it, and true if
     /// nothing is left out.
-    fn render_finding(&self, number: usize, finding: &Finding, is_said: bool) -> (String, bool) {
+    fn render_finding(
+        &self,
+        number: usize,
+        finding: &Finding,
+        limits: &Limits,
+        is_said: bool,
+    ) -> (String, bool) {
         let severity = finding.severity.to_string();
         let severity =
             if self.colour { colour_text(&severity, severity_colour(finding.severity)) } else { severity };
@@ -119,33 +162,29 @@ impl Style {
                 is_whole = false;
                 continue;
             }
-            let shown = if self.verbose { usize::MAX } else { DETAIL };
-            is_whole &= value.lines().count() <= shown;
-            for (index, line) in value.lines().take(shown).enumerate() {
+            is_whole &= value.lines().count() <= limits.remedy;
+            for (index, line) in value.lines().take(limits.remedy).enumerate() {
                 let head = if index == 0 { format!("   {:10}", format!("{name}:")) } else { " ".repeat(13) };
                 let wrapped = self.wrapped_from(&plain_line(line), 13, &" ".repeat(13));
                 let head = if self.colour { colour_text(&head, Colour::new().bold()) } else { head };
                 text += &format!("{head}{}", wrapped.trim_start());
             }
         }
-        let (evidence, is_full) = self.render_evidence(finding, is_first);
+        let (evidence, is_full) = self.render_evidence(finding, limits, is_first);
         (text + &evidence, is_whole && is_full)
     }
 
     /// Returns the messages of a finding, and true if none is left out.
-    fn render_evidence(&self, finding: &Finding, is_first: bool) -> (String, bool) {
-        let (evidence, consequences) = match (self.verbose, is_first) {
-            (true, _) => (usize::MAX, usize::MAX),
-            (false, true) => (EVIDENCE, 0),
-            (false, false) => (0, 0),
-        };
+    fn render_evidence(&self, finding: &Finding, limits: &Limits, is_first: bool) -> (String, bool) {
+        let evidence = if self.verbose || is_first { limits.messages } else { 0 };
+        let consequences = if self.verbose { usize::MAX } else { 0 };
         let (shown, then) = (finding.evidence.iter().take(evidence), finding.consequences.iter());
         let lines = shown.map(|each| ("", each)).chain(then.take(consequences).map(|each| ("then ", each)));
         let mut text = String::new();
         let mut is_whole = finding.evidence.len() <= evidence && finding.consequences.len() <= consequences;
         for (then, each) in lines {
             let line = plain_line(&format!("{then}{}: {}", super::evidence_place(each), each.text));
-            let cut = line.char_indices().nth(MESSAGE).filter(|_| !self.verbose);
+            let cut = line.char_indices().nth(limits.letters);
             let line = cut.map_or(line.clone(), |(end, _)| format!("{}...", &line[..end]));
             is_whole &= cut.is_none();
             text += &self.wrap_indented(&line, "   > ");
