@@ -129,7 +129,9 @@ impl Allocation {
         cuda::bind_context(self.stream.context())?;
         // A captured stream cannot be waited for, and earlier work may still use the memory.
         cuda::refuse_captured(FREE, &self.stream)?;
-        if matches!(source, MemorySource::Owned(_)) {
+        // With a memory pool, the owner's free is work of the stream.
+        let is_owned = matches!(source, MemorySource::Owned(_));
+        if is_owned && self.stream.context().has_async_alloc() {
             return Ok(());
         }
         if !thread::panicking() {
@@ -138,6 +140,9 @@ impl Allocation {
             // The work may be a collective without an end.
             let reason = "the thread panics, and does not wait for the work of the memory's stream";
             return Err(Error::Stream { operation: FREE, reason });
+        }
+        if is_owned {
+            return Ok(());
         }
         // SAFETY: allocated by the same allocator, freed once, and no work of its stream uses it any more.
         cuda::call_relaxed(|| unsafe {

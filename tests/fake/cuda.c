@@ -56,7 +56,7 @@ int cuDeviceGet(int *device, int ordinal) {
 }
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
   (void)device;
-  return *value = attribute == ATTRIBUTE_MEMORY_POOLS, 0;
+  return *value = attribute == ATTRIBUTE_MEMORY_POOLS && !fake_get(FAKE_NO_POOLS), 0;
 }
 /* Devices 0 to 2 are peers. */
 int cuDeviceCanAccessPeer(int *can, int device, int peer) { return *can = device != peer && device < 3 && peer < 3, 0; }

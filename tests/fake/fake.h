@@ -44,6 +44,7 @@ enum fake_knob {
                            * exchange data with them. Set before communicators are created. A value of fake_aborts */
   FAKE_ONLY_MISTAKES,     /* the log has only mistakes */
   FAKE_CAPTURE_LATER,     /* after the cuStreamIsCapturing call with this number, its stream is captured */
+  FAKE_NO_POOLS,          /* devices have no memory pools */
   FAKE_KNOBS
 };
 /* Execution of calls of non-blocking communicators. */

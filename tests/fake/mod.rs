@@ -55,6 +55,8 @@ pub(crate) enum Knob {
     OnlyMistakes,
     /// After the cuStreamIsCapturing call with this number, its stream is captured.
     CaptureLater,
+    /// Devices have no memory pools.
+    NoPools,
 }
 
 /// Values of [`Knob::Worker`]: `fake_worker` of fake.h.

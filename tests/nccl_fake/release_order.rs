@@ -9,7 +9,7 @@ use collectives::train::Reducer;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr as _, SyncOnDrop};
 
-use crate::fake::Fake;
+use crate::fake::{Fake, Knob};
 use crate::jobs::on_gpus;
 use crate::later_changes::copy_without_event;
 use crate::training::{compute, options, parameters};
@@ -218,5 +218,39 @@ fn averages_beside_some_that_a_capture_has_read_are_freed_after_a_read() {
             drop(reducer);
             assert_eq!(fake.bugs(), [""; 0], "{captured_one} is captured");
         });
+    }
+}
+
+/// Without memory pools, memory is freed at once and not by its stream.
+#[test]
+fn a_device_without_memory_pools_frees_a_buffer_after_the_operation() {
+    for (waits_fail, frees) in [(0, 1), (1, 0)] {
+        let fake = Fake::new();
+        fake.set(Knob::NoPools, 1);
+        on_gpus(&fake, 1, |group| {
+            let buffer = compute(group).clone_htod(&[1.0_f32; 8]).unwrap();
+            let work = group.all_reduce(buffer, Sum);
+            fake.log();
+            fake.set(Knob::WaitsFail, waits_fail);
+            drop(work);
+            fake.set(Knob::WaitsFail, 0);
+            let log = fake.log();
+            assert_eq!(log.iter().filter(|line| line.contains("cuMemFree")).count(), frees, "{log:?}");
+        });
+    }
+}
+
+#[test]
+fn a_device_without_memory_pools_frees_adopted_memory_after_its_use() {
+    for (waits_fail, frees) in [(0, 1), (1, 0)] {
+        let fake = Fake::new();
+        fake.set(Knob::NoPools, 1);
+        let stream = CudaContext::new(0).unwrap().new_stream().unwrap();
+        let memory = Memory::try_from(stream.clone_htod(&[1.0_f32; 8]).unwrap()).unwrap();
+        fake.set(Knob::WaitsFail, waits_fail);
+        drop(memory);
+        fake.set(Knob::WaitsFail, 0);
+        let log = fake.log();
+        assert_eq!(log.iter().filter(|line| line.contains("cuMemFree")).count(), frees, "{log:?}");
     }
 }

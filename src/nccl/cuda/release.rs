@@ -7,7 +7,9 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut as _};
 
-use super::{bind_context, call_relaxed, own_result, refuse_captured, second_object, without_noted};
+use super::{
+    bind_context, call_relaxed, own_result, refuse_captured, second_object, wait_for_stream, without_noted,
+};
 use crate::log;
 use crate::nccl::error::Error;
 
@@ -28,7 +30,12 @@ fn order_release<T>(slice: &mut CudaSlice<T>, stream: &Arc<CudaStream>) -> Resul
     bind_context(stream.context())?;
     refuse_captured(RELEASE, stream)?;
     let _counted = count_stream(stream.context())?;
-    wait_for_uses(RELEASE, slice, stream).map(drop)
+    wait_for_uses(RELEASE, slice, stream)?;
+    if !stream.context().has_async_alloc() {
+        // cudarc then frees the memory at once, and an error noted meanwhile hides its own wait.
+        wait_for_stream(stream)?;
+    }
+    Ok(())
 }
 
 /// Makes the stream of a slice, which is not captured, wait for the events of its uses, which cudarc respects
