@@ -173,6 +173,8 @@ pub trait World: Send + Sync {
     /// but not once rank 0's process has ended.
     ///
     /// With an MPI launcher, it has no effect if the ranks do not monitor each other (see `mpi`).
+    ///
+    /// Groups call it while they hold a lock: an implementation must not use a group of this world.
     fn fail(&self, reason: Reason) {
         if let Some(monitor) = self.monitor() {
             monitor.fail(reason);
