@@ -44,6 +44,9 @@ pub struct Digest {
     /// The processes of the ranks in the head of nccl-tests.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub head: BTreeMap<u32, RankProcess>,
+    /// Hosts of processes of nccl-tests that each are rank 0 of one.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub lone_tests: BTreeSet<String>,
     /// Number of lines left out by Ray as repetitions of others, by its own count.
     pub repeated: u64,
 }

@@ -38,6 +38,8 @@ pub(super) struct Sizes {
     head: BTreeMap<u32, RankProcess>,
     /// True for heads of several jobs, or with groups of ranks.
     is_mixed: bool,
+    /// Hosts of the processes that each name themselves rank 0, if there are several.
+    firsts: BTreeSet<String>,
 }
 
 impl Sizes {
@@ -49,6 +51,9 @@ impl Sizes {
         if let Some((rank, group, process)) = parse_row(line).filter(|_| self.head.len() < HEAD) {
             let known = self.head.entry(rank).or_insert_with(|| process.clone());
             self.is_mixed |= *known != process || group > 0;
+            if rank == 0 && *known != process && self.firsts.len() < 16 {
+                self.firsts.extend([known.host.clone(), process.host]);
+            }
         }
         if let Some(found) = NUMBER.as_ref().and_then(|number| number.captures(line))
             && let Some(number) = parse_group(&found, 1).filter(|_| self.numbers.len() < 2)
@@ -68,6 +73,9 @@ impl Sizes {
                 [head, number].into_iter().flatten().find(|ranks| *ranks >= communicator.ranks)
         {
             (communicator.ranks, communicator.is_size_guessed) = (ranks, false);
+        }
+        if highest.is_none() && self.head.len() == 1 {
+            digest.lone_tests = self.firsts;
         }
         let contradicts = |each: &Communicator| each.is_head_wrong(&self.head, &digest.writers);
         let of_head = digest.communicators.iter().filter(|each| Some(each.ranks) == head);
@@ -128,7 +136,11 @@ mod tests {
         for line in ["# Rank x Pid 1 on vm", "Rank 3 Pid 1 on vm", "#  Rank  3 Pid on vm", " Pid "] {
             assert!(sizes(&[line]).head.is_empty(), "{line}");
         }
-        assert!(sizes(&["# Rank 0 Pid 1 on a device", "# Rank 0 Pid 2 on a device"]).is_mixed);
+        let lone = sizes(&["# Rank 0 Pid 1 on a device", "# Rank 0 Pid 2 on b device"]);
+        assert!(lone.is_mixed);
+        let mut digest = Digest::default();
+        lone.move_into_digest(&mut digest);
+        assert_eq!(digest.lone_tests, BTreeSet::from(["a".to_owned(), "b".to_owned()]));
         assert!(sizes(&["# Rank 0 Group 1 Pid 1 on a device"]).is_mixed);
     }
 

@@ -22,6 +22,9 @@ const GIVEN_UP: [&str; 3] = ["nccl-connect-refused", "nccl-connect-timeout", "nc
 /// effect: NCCL continues despite the failure.
 const OUTERMOST: [&str; 3] = ["init.cc:", "group.cc:", "enqueue.cc:"];
 
+/// The rule about collectives in the switches, which NCCL tries first and does without.
+const COLLNET: &str = "collnet-fallback";
+
 /// The attempts of several writers, by index.
 type Attempts<'a> = Vec<(usize, &'a Retries)>;
 
@@ -114,11 +117,24 @@ fn failed_part(failure: &CallFailure) -> Option<&'static Part> {
 
 /// Returns the first failure returned by a function of NCCL's interface, with the index of its writer.
 fn first_returned_failure<'a>(job: &'a Job<'_>) -> Option<(usize, &'a CallFailure)> {
-    let reached = |failure: &CallFailure| OUTERMOST.iter().any(|file| failure.outermost.starts_with(file));
+    let is_of_attempt = find_collnet_attempts(job);
+    let reached = |failure: &CallFailure| {
+        OUTERMOST.iter().any(|file| failure.outermost.starts_with(file)) && !is_of_attempt(failure)
+    };
     let writers = job.digest.writers.iter().enumerate();
     let failures = writers.flat_map(|(index, writer)| writer.failures.iter().map(move |each| (index, each)));
     let order = |failure: &CallFailure| (failure.name == "ncclRemoteError", failure.first);
     failures.filter(|(_, each)| reached(each)).min_by_key(|(_, each)| order(each))
+}
+
+/// Returns a test for failures of the attempt to use collectives in the switches. Its result code ends in
+/// init.cc, and NCCL goes on.
+fn find_collnet_attempts(job: &Job<'_>) -> impl Fn(&CallFailure) -> bool {
+    let has_fallen_back = job.digest.hits.iter().any(|hit| hit.rule == COLLNET);
+    move |failure| {
+        let ends = ["init.cc:", "transport.cc:", "transport/coll_net.cc:"];
+        has_fallen_back && ends.iter().any(|file| failure.outermost.starts_with(file))
+    }
 }
 
 /// Returns a failure returned by a function of NCCL's interface, with the index of its writer, and a message
@@ -171,7 +187,10 @@ fn find_inner_failure<'a>(job: &'a Job<'_>, found: &[Placed]) -> Option<(usize, 
     };
     let writers = job.digest.writers.iter().enumerate();
     let failures = writers.flat_map(|(index, writer)| writer.failures.iter().map(move |each| (index, each)));
-    let open = failures.filter(|&(writer, each)| !is_harmless(writer, each) && !is_told(writer, each));
+    let is_of_attempt = find_collnet_attempts(job);
+    let open = failures.filter(|&(writer, each)| {
+        !is_harmless(writer, each) && !is_told(writer, each) && !is_of_attempt(each)
+    });
     open.min_by_key(|(_, each)| each.first)
 }
 
@@ -247,6 +266,17 @@ mod tests {
             "vm:{rank}:1 [{rank}] NCCL INFO ncclCommInitRank comm 0x{rank}1 rank {rank} nranks 3 cudaDev \
              {rank} nvmlDev {rank} busId {rank}000 commId 0x7 - Init START\n"
         )
+    }
+
+    #[test]
+    fn a_failed_attempt_at_collectives_in_the_switches_is_no_failed_call() {
+        let trace = "a:1:3 [0] NCCL INFO transport.cc:291 -> 2\na:1:3 [0] NCCL INFO init.cc:670 -> 2\n";
+        let warning = "b:2:3 [1] transport.cc:323 NCCL WARN Cannot initialize CollNet, using \
+                       point-to-point network instead\n";
+        let found = examine(&format!("{trace}{warning}"));
+        assert_eq!((found.health(), found.findings[0].rule.as_str()), (Health::Degraded, "collnet-fallback"));
+        let returned = trace.to_owned() + "a:1:3 [0] NCCL INFO group.cc:64 -> 2 [Async thread]\n" + warning;
+        assert_eq!(examine(&returned).health(), Health::Broken);
     }
 
     #[test]

@@ -142,8 +142,17 @@ fn find_shared_gpus(job: &Job<'_>) -> Option<Finding> {
     })
 }
 
-/// Returns a finding about nccl-tests in several processes of a host with a communicator of one rank each.
+/// Returns a finding about nccl-tests in several processes with a communicator of one rank each: on one host,
+/// or as their heads show.
 fn find_lone_processes(job: &Job<'_>) -> Option<Finding> {
+    if job.digest.communicators.is_empty() && !job.digest.lone_tests.is_empty() {
+        let hosts: Vec<String> = job.digest.lone_tests.iter().cloned().collect();
+        let list = hosts.join(", ");
+        return Some(Finding {
+            hosts,
+            ..compose_finding("nccl-tests-without-mpi/heads", &[("host", &list)])
+        });
+    }
     let lone = job.digest.communicators.iter().find(|each| each.ranks == 1)?;
     let writer = lone.members.values().next()?.writer;
     let (host, pid) = job.process_of(writer)?;
