@@ -6,7 +6,7 @@ pub mod conflicts;
 pub mod faults;
 mod file;
 pub(crate) mod parts;
-mod rule;
+pub(crate) mod rule;
 pub mod rules;
 pub(crate) mod texts;
 mod words;

@@ -17,7 +17,7 @@ const START: &str = "{start}";
 /// `Nov 24 13:42:01 vm python[12]: `, `<34>1 2026-11-24T13:42:01Z vm python 12 - - `,
 /// `E1124 13:42:01.5 12 api.py:88] `, `ERROR 11-24 13:42:01 `, `(Worker pid=12, ip=192.0.2.1) `,
 /// `train-0 | `, `node1: `, `[1]+  `, `  what():  `.
-const PREFIXES: &str = concat!(
+pub(crate) const PREFIXES: &str = concat!(
     r"^(?-ux:\s|\[[^\]]*\][+-]?:?|<std(?:out|err)>:|std(?:out|err) [FP] ",
     r"|<\d{1,3}>(?:1 \S+ \S+ \S+ \S+ \S+ (?:-|\[[^\]]*\]) )?",
     r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[^\s\[]*(?: \S+ \S+\[\d+\]: )?",

@@ -30,6 +30,9 @@ pub struct Digest {
     /// Reports of PyTorch's watchdog.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub watchdog: Vec<WatchdogReport>,
+    /// Tracebacks of Python with their exceptions.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tracebacks: Vec<Traceback>,
     /// True if the log has lines of a program, besides NCCL's.
     pub has_program_lines: bool,
     /// Versions of NCCL on lines without a writer, as with `NCCL_DEBUG=VERSION` and `WARN`.
@@ -356,6 +359,22 @@ pub struct WatchdogReport {
     pub position: Position,
     /// Its text, shortened.
     pub text: String,
+}
+
+/// A traceback of Python, and its exception.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Traceback {
+    /// Its first line.
+    pub head: Position,
+    /// The line of its exception.
+    pub exception: Position,
+    /// The exception, shortened, without the labels before it.
+    pub text: String,
+    /// The rule that knows the exception.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    /// True if no later line of its process shows that it went on.
+    pub is_end: bool,
 }
 
 /// Serializes pairs as a list, since JSON has no tuples as keys.

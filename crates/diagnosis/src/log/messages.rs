@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use foldhash::HashMap;
 
 use super::digest::{DiagnosticLine, Digest, EXAMPLES, Example, Hit, Position, Unknown, VariableSeen};
+use super::exceptions::Exceptions;
 use super::fold::fold_message;
 use super::label;
 use super::line;
@@ -51,6 +52,7 @@ pub(super) struct Messages {
     by_variable: HashMap<(String, String, bool), usize>,
     diagnostics: Vec<DiagnosticLine>,
     pub(super) watchdog: Watchdog,
+    pub(super) exceptions: Exceptions,
     writers: usize,
     /// True if a message has a rank beside the number of a task.
     pub(super) has_other_tasks: bool,
@@ -75,6 +77,7 @@ impl Messages {
         if id.starts_with("torch-") {
             self.watchdog.note_report(message, place.position);
         }
+        self.exceptions.note_rule(rule, place.position);
         let index = match self.by_rule.get(id) {
             Some(index) => *index,
             None if self.hits.len() == HITS => {
@@ -178,7 +181,7 @@ impl Messages {
 
     /// Moves everything into the digest. `places` has the final index of each writer.
     pub(super) fn move_into_digest(self, places: &[usize], tasks: RankTasks, digest: &mut Digest) {
-        let Self { mut hits, mut unknown, mut variables, diagnostics, watchdog, .. } = self;
+        let Self { mut hits, mut unknown, mut variables, diagnostics, watchdog, exceptions, .. } = self;
         let of_hits = hits.iter_mut().map(|hit| (&mut hit.writers, &mut hit.examples, &mut hit.last));
         let of_unknown =
             unknown.iter_mut().map(|each| (&mut each.writers, &mut each.examples, &mut each.last));
@@ -195,6 +198,7 @@ impl Messages {
         (digest.hits, digest.unknown) = (hits, unknown);
         (digest.variables, digest.diagnostics) = (variables, diagnostics);
         digest.watchdog = watchdog.into_reports();
+        digest.tracebacks = exceptions.into_tracebacks();
     }
 }
 

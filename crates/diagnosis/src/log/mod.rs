@@ -9,6 +9,7 @@ pub mod conclusions;
 mod csv;
 mod deferred;
 pub mod digest;
+mod exceptions;
 mod fold;
 mod format;
 #[doc(hidden)]

@@ -135,17 +135,15 @@ impl<'a> Reader<'a> {
                 }
             };
         };
+        self.messages.exceptions.note_nccl_line(line);
         let header = &line[..nccl];
         let rest = line[message..].trim_ascii();
         // A kept message has no other line in it.
         let answer = if level == Level::Info { self.known_answer(rest) } else { None };
         let is_single =
             level == Level::Info && (answer.is_some() || self.splitter.find_level(line, message).is_none());
-        let known = match again {
-            _ if !is_single => None,
-            Some((_, known)) => Some(known),
-            None => self.headers.kept_writer(header),
-        };
+        let mut kept = || again.map_or_else(|| self.headers.kept_writer(header), |(_, known)| Some(known));
+        let known = if is_single { kept() } else { None };
         if let Some(KnownWriter { thread, start, .. }) =
             known.filter(|known| known.forgotten == self.writers.forgotten)
         {
@@ -281,6 +279,7 @@ impl<'a> Reader<'a> {
             }
         }
         self.note_known_message(line, Origin::Any, place);
+        self.messages.exceptions.note_line(line, position);
     }
 
     /// Notes a hit, and returns true, if a rule for the writer's versions knows the message.

@@ -382,6 +382,7 @@ impl Owners {
             unknown: digest.unknown.iter().filter_map(unknown).collect(),
             diagnostics: digest.diagnostics.iter().filter(|line| is_here(&line.position)).cloned().collect(),
             watchdog: digest.watchdog.iter().filter(|report| is_here(&report.position)).cloned().collect(),
+            tracebacks: digest.tracebacks.iter().filter(|each| is_here(&each.head)).cloned().collect(),
             writers,
             ..copy_common_facts(digest)
         }

@@ -4,6 +4,7 @@ mod cleanup;
 mod context;
 mod diagnostics;
 mod ends;
+mod exceptions;
 mod explained;
 mod facts;
 mod failures;
@@ -116,6 +117,7 @@ fn of_job(digest: &Digest, rules: &Rules) -> Examination {
     cleanup::excuse_ends(&job, &mut found);
     let of_ranks = ranks::find_rank_differences(&job, &found);
     found.extend(of_ranks);
+    exceptions::judge_exceptions(&job, &mut found);
     if !start::has_failure(&found) {
         found.extend(failures::find_unexplained_failure(&job, rules, &found));
     }
