@@ -12,7 +12,7 @@ pub use super::rule::{Origin, Pattern, Rule, Use};
 use super::words::Words;
 
 /// The compiled-in files. An earlier rule wins, so the files with exact messages come first.
-pub(super) const FILES: [(&str, &str); 9] = [
+pub(super) const FILES: [(&str, &str); 10] = [
     ("knowledge/aws-ofi-nccl.toml", include_str!("../../knowledge/aws-ofi-nccl.toml")),
     ("knowledge/nccl.toml", include_str!("../../knowledge/nccl.toml")),
     ("knowledge/transfer.toml", include_str!("../../knowledge/transfer.toml")),
@@ -20,6 +20,7 @@ pub(super) const FILES: [(&str, &str); 9] = [
     ("knowledge/libfabric.toml", include_str!("../../knowledge/libfabric.toml")),
     ("knowledge/kernel.toml", include_str!("../../knowledge/kernel.toml")),
     ("knowledge/cuda.toml", include_str!("../../knowledge/cuda.toml")),
+    ("knowledge/torch.toml", include_str!("../../knowledge/torch.toml")),
     ("knowledge/programs.toml", include_str!("../../knowledge/programs.toml")),
     ("knowledge/harmless.toml", include_str!("../../knowledge/harmless.toml")),
 ];

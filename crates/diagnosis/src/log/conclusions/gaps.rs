@@ -46,6 +46,10 @@ pub(super) fn describe_missing_communicator(job: &Job<'_>) -> &'static str {
             "nccl-tests ended, and no line of NCCL shows which transport it used: run it with \
              NCCL_DEBUG=INFO, and pass the output of all ranks"
         }
+        (false, _) if job.digest.hits.iter().any(|hit| hit.rule == "gloo-backend-used") => {
+            "the program uses Gloo, and not NCCL: if it hangs, a rank has not come or \
+             the store (MASTER_ADDR) does not answer: look at the other ranks, and py-spy dump --pid PID"
+        }
         (false, _) => {
             "there is no line of NCCL: run the job with NCCL_DEBUG=INFO, and pass the output of all ranks"
         }

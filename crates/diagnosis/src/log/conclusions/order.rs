@@ -182,14 +182,21 @@ fn find_suspect(job: &Job<'_>, others: &[Placed], cascade: &Placed) -> Option<us
     ranked.min().map(|(_, index)| index)
 }
 
-/// Returns true for the traceback of Python that the cascade ends.
+/// Returns true for the traceback of Python that the cascade ends, and for tracebacks below the cascade: they
+/// name no reason.
 fn ends_in(each: &Placed, cascade: Option<&Example>) -> bool {
     let is_above = |traceback: &Example, last: &Example| {
         let lines = last.position.line.checked_sub(traceback.position.line);
         traceback.position.input == last.position.input && lines.is_some_and(|lines| lines <= TRACEBACK)
     };
+    let is_below = |traceback: &Example, first: &Example| {
+        traceback.position.input == first.position.input && traceback.position > first.position
+    };
     each.finding.rule == "python-traceback"
-        && cascade.is_some_and(|last| each.examples.iter().any(|example| is_above(example, last)))
+        && cascade.is_some_and(|cascade| {
+            each.examples.iter().any(|example| is_above(example, cascade))
+                || each.examples.iter().all(|example| is_below(example, cascade))
+        })
 }
 
 /// Returns the priority of a warning as the possible cause of a message, the likeliest first, or `None` for a

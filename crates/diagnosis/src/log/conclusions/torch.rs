@@ -307,9 +307,18 @@ fn has_ended(job: &Job<'_>, ranks: &[u32]) -> Option<Evidence> {
 
 /// Returns a finding about a group with all ranks in the same call.
 fn all_wait(job: &Job<'_>, group: &ReportGroup<'_>) -> Option<Finding> {
-    let members = group.member_ranks(job)?;
     let report = *group.waits.values().next()?;
-    let is_here = |rank: &u32| group.waits.get(rank).is_some_and(|other| other.sequence == report.sequence);
+    // A comparison lists all ranks of the group.
+    let compared = || {
+        let is_whole =
+            group.missed.is_none() && group.latest.keys().copied().eq(0..group.latest.len() as u32);
+        is_whole.then(|| group.latest.keys().copied().collect())
+    };
+    let members = group.member_ranks(job).or_else(compared)?;
+    let is_here = |rank: &u32| {
+        let calls = [group.waits.get(rank), group.latest.get(rank)];
+        calls.iter().flatten().any(|other| other.sequence == report.sequence)
+    };
     if members.len() < 2 || !members.iter().all(is_here) {
         return None;
     }

@@ -155,7 +155,9 @@ fn a_comparison_of_the_ranks_names_the_late_ones() {
     assert_eq!((rule.as_str(), &ranks[..]), ("torch-order-differs", &[2][..]));
     assert!(diagnosis.contains("ALLREDUCE on ranks 0-1; BROADCAST on rank 2"), "{diagnosis}");
     // All ranks are in the same call: none is late.
-    let (rule, _, _) = told(&["[0, 1, 2] joined but didn't finish collective #12 (count from 1)"]);
+    let (rule, ranks, _) = told(&["#12 started ranks:", "[0, 1, 2] started ALLREDUCE"]);
+    assert_eq!((rule.as_str(), &ranks[..]), ("torch-all-wait", &[0, 1, 2][..]));
+    let (rule, _, _) = told(&["#12 started ranks:", "[0, 2] started ALLREDUCE"]);
     assert_eq!(rule, "torch-watchdog-timeout");
 }
 
