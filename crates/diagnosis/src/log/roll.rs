@@ -60,6 +60,8 @@ impl Roll {
                 format!("{came} of {size} came, missing: {}", text(&missing))
             }
             (Some(size), Some(came)) => format!("{came} of {size} came"),
+            (Some(size), None) if missing.is_empty() => format!("all {size} came"),
+            (Some(_), None) => format!("missing: {}", text(&missing)),
             _ if lists.len() > 1 => format!("these came to different ones: {}", lists.join("; ")),
             _ if missing.is_empty() => format!("only {} came", text(&self.present)),
             _ => format!("missing: {}, and others above {} if there are any", text(&missing), end - 1),
