@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn the_first_function_of_nccl_below_a_crash_is_told() {
-        let crash = "[vm:4425] *** Process received signal ***\n";
+        let crash = "[vm:4425] Signal: Segmentation fault (11)\n";
         let frame =
             |name: &str| format!("[vm:4425] [ 1] /usr/lib/libnccl.so.2({name}+0x1a)[0x7f3c00001000]\n");
         let told = |log: &str| examine(log).findings.remove(0).diagnosis;
