@@ -15,15 +15,15 @@ const START: &str = "{start}";
 
 /// The expression for [`START`]: `[rank3]:`, `[1,0]<stderr>:`, `3: `, `2026-11-24T13:42:01Z stdout F `,
 /// `Nov 24 13:42:01 vm python[12]: `, `<34>1 2026-11-24T13:42:01Z vm python 12 - - `,
-/// `E1124 13:42:01.5 12 api.py:88] `, `ERROR 11-24 13:42:01 `, `(Worker pid=12, ip=192.0.2.1) `,
-/// `train-0 | `, `node1: `, `[1]+  `, `  what():  `.
+/// `E1124 13:42:01.5 12 api.py:88] `, `ERROR 11-24 13:42:01 `, `WARN: Function: main Line: 4: `,
+/// `(Worker pid=12, ip=192.0.2.1) `, `train-0 | `, `node1: `, `[1]+  `, `  what():  `.
 pub(crate) const PREFIXES: &str = concat!(
     r"^(?-ux:\s|\[[^\]]*\][+-]?:?|<std(?:out|err)>:|std(?:out|err) [FP] ",
     r"|<\d{1,3}>(?:1 \S+ \S+ \S+ \S+ \S+ (?:-|\[[^\]]*\]) )?",
     r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[^\s\[]*(?: \S+ \S+\[\d+\]: )?",
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ \S+: ",
     r"|[EWIF]\d{4} \d\d:\d\d:\d\d\S* +\d+ \S+\] ",
-    r"|(?:ERROR|WARNING|INFO) \d\d-\d\d \d\d:\d\d:\d\d",
+    r"|(?:ERROR|WARNING|INFO) \d\d-\d\d \d\d:\d\d:\d\d|(?:WARN|INFO|TRACE): Function: \w+ Line: \d+: ",
     r"|\((?:\w[^()]* )?pid=[^()]*\)|[\w.-]+ +\| |[\w.-]*\d[\w.-]*: |what\(\): ",
     // Bars of progress, and text that a terminal overwrites.
     r"|\d{1,3}%\|[^\]]*\]|[^\r]*\r)*",

@@ -12,13 +12,14 @@ pub use super::rule::{Origin, Pattern, Rule, Use};
 use super::words::Words;
 
 /// The compiled-in files. An earlier rule wins, so the files with exact messages come first.
-pub(super) const FILES: [(&str, &str); 11] = [
+pub(super) const FILES: [(&str, &str); 12] = [
     ("knowledge/aws-ofi-nccl.toml", include_str!("../../knowledge/aws-ofi-nccl.toml")),
     ("knowledge/nccl.toml", include_str!("../../knowledge/nccl.toml")),
     ("knowledge/transfer.toml", include_str!("../../knowledge/transfer.toml")),
     ("knowledge/launchers.toml", include_str!("../../knowledge/launchers.toml")),
     ("knowledge/libfabric.toml", include_str!("../../knowledge/libfabric.toml")),
     ("knowledge/kernel.toml", include_str!("../../knowledge/kernel.toml")),
+    ("knowledge/devices.toml", include_str!("../../knowledge/devices.toml")),
     ("knowledge/frameworks.toml", include_str!("../../knowledge/frameworks.toml")),
     ("knowledge/cuda.toml", include_str!("../../knowledge/cuda.toml")),
     ("knowledge/torch.toml", include_str!("../../knowledge/torch.toml")),
