@@ -260,8 +260,8 @@ pub(super) fn check_lines(rule: &Rule) -> Result<(), FieldFault> {
     }
     if let Some(quote) = &rule.quote {
         quote.check().map_err(|error| ("quote", format!("not a regular expression: {error}")))?;
-        if !rule.matches.iter().any(|line| quote.first_group(rule.message_of_example(line)).is_some()) {
-            return Err(("quote", "its first group is in no line of `matches`".to_owned()));
+        if !rule.matches.iter().any(|line| !quote.groups(rule.message_of_example(line)).is_empty()) {
+            return Err(("quote", "its groups are in no line of `matches`".to_owned()));
         }
     }
     if rule.matches.is_empty() {

@@ -54,7 +54,7 @@ pub struct Rule {
     pub short: Vec<String>,
     /// A further condition: a pattern for the line.
     pub pattern: Option<Pattern>,
-    /// A pattern whose first group are the words of the message that follow the diagnosis.
+    /// A pattern whose groups are the words of the message that follow the diagnosis.
     pub quote: Option<Pattern>,
     /// Versions of NCCL covered by the rule.
     pub nccl: Option<VersionReq>,
@@ -182,6 +182,14 @@ impl Pattern {
         let found =
             self.compiled.get_or_init(|| self.build_regex().ok()).as_ref()?.captures(text.as_bytes())?;
         std::str::from_utf8(found.get(1)?.as_bytes()).ok()
+    }
+
+    /// Returns the text of each group where the expression first matches.
+    pub fn groups<'a>(&self, text: &'a str) -> Vec<&'a str> {
+        let regex = self.compiled.get_or_init(|| self.build_regex().ok()).as_ref();
+        let found = regex.and_then(|regex| regex.captures(text.as_bytes()));
+        let groups = found.iter().flat_map(|found| found.iter().skip(1).flatten());
+        groups.filter_map(|group| std::str::from_utf8(group.as_bytes()).ok()).collect()
     }
 
     /// Passes the name and text of each named group, for all places where the expression matches.

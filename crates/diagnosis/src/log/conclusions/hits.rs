@@ -135,11 +135,29 @@ fn compose_diagnosis(hit: &Hit, rule: &Rule, part: Option<&Part>) -> String {
     if let Some(part) = part {
         diagnosis = format!("{}. It belongs to {}.", plain(&diagnosis), part.name);
     }
-    let quote = hit.examples.iter().find_map(|example| rule.quote.as_ref()?.first_group(&example.text));
-    let Some(quote) = quote.map(str::trim).filter(|quote| !quote.is_empty()) else { return diagnosis };
-    let end = quote.char_indices().nth(QUOTE).map(|(end, _)| end);
-    let (quote, dots) = (&quote[..end.unwrap_or(quote.len())], if end.is_some() { "..." } else { "" });
-    format!("{}: {quote}{dots}", plain(&diagnosis))
+    let quotes = quote_messages(hit, rule);
+    if quotes.is_empty() { diagnosis } else { format!("{}: {quotes}", plain(&diagnosis)) }
+}
+
+/// Returns the words that the rule quotes from the first message, and different words of the next ones as far
+/// as there is room.
+fn quote_messages(hit: &Hit, rule: &Rule) -> String {
+    let Some(pattern) = &rule.quote else { return String::new() };
+    let mut quotes: Vec<String> = Vec::new();
+    for example in &hit.examples {
+        let groups = pattern.groups(&example.text);
+        let groups: Vec<&str> = groups.into_iter().map(str::trim).filter(|group| !group.is_empty()).collect();
+        let quote = groups.join(", ");
+        let length = quotes.iter().map(String::len).sum::<usize>() + quote.len();
+        if !quote.is_empty() && !quotes.contains(&quote) && (quotes.is_empty() || length <= QUOTE) {
+            quotes.push(quote);
+        }
+    }
+    let quotes = quotes.join("; ");
+    match quotes.char_indices().nth(QUOTE) {
+        Some((end, _)) => format!("{}...", &quotes[..end]),
+        None => quotes,
+    }
 }
 
 /// Returns the part of NCCL in which a call to CUDA failed, for a rule that does not know it.

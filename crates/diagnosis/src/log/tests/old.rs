@@ -119,7 +119,7 @@ fn words_of_a_program_are_no_warning_and_an_error_with_a_version_is_read() {
                 NCCL_DEBUG=INFO for details), NCCL version 2.28.9\n";
     reader.read_stream("log", line.as_bytes());
     let found = reader.finish();
-    assert_eq!(found.hits.iter().map(|hit| hit.rule.as_str()).collect::<Vec<_>>(), ["nccl-result-cascade"]);
+    assert_eq!(found.hits.iter().map(|hit| hit.rule.as_str()).collect::<Vec<_>>(), ["nccl-result-system"]);
 }
 
 #[test]

@@ -185,7 +185,7 @@ fn the_first_sign_is_a_message_that_says_more_than_that_something_failed() {
                network error, NCCL version 2.21.5\n";
     let found = first(&(end.to_owned() + &warn(0, "", CLOSED)));
     assert_eq!((found.rule.as_str(), found.consequences.len()), ("nccl-peer-closed", 1));
-    assert_eq!(first(end).rule, "nccl-result-cascade");
+    assert_eq!(first(end).rule, "nccl-result-remote");
 }
 
 #[test]
