@@ -50,8 +50,27 @@ pub struct Digest {
     /// Hosts of processes of nccl-tests that each are rank 0 of one.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub lone_tests: BTreeSet<String>,
+    /// The tables of nccl-tests.
+    #[serde(skip)]
+    pub tables: TestTables,
+    /// The last bar of progress of a program, if it is not full.
+    #[serde(skip)]
+    pub open_bar: Option<Example>,
     /// Number of lines left out by Ray as repetitions of others, by its own count.
     pub repeated: u64,
+}
+
+/// The tables of nccl-tests in a log.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TestTables {
+    /// Number of heads.
+    pub heads: u64,
+    /// Number of rows.
+    pub rows: u64,
+    /// Largest size in a row, in bytes.
+    pub size: u64,
+    /// Largest bandwidth of the bus, in GB/s.
+    pub bandwidth: f64,
 }
 
 /// The process of a rank.

@@ -20,12 +20,14 @@ mod label;
 mod line;
 mod message;
 mod messages;
+mod output;
 mod path;
 mod quote;
 mod reader;
 mod roll;
 mod sizes;
 mod source;
+mod tables;
 mod tasks;
 #[cfg(test)]
 mod tests;

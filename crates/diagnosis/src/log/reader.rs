@@ -19,9 +19,9 @@ use super::label;
 use super::line::{LinePart, LineParts, Splitter, file_of_warning, is_of_ras};
 use super::message::{self, Message, ProcessFact};
 use super::messages::{Messages, Place};
+use super::output::Output;
 use super::path::Paths;
 use super::quote::{Quotes, is_text};
-use super::sizes::Sizes;
 use super::source::Level;
 use super::text;
 use super::variable;
@@ -44,7 +44,7 @@ pub struct Reader<'a> {
     versions: BTreeMap<Version, String>,
     paths: Paths,
     quotes: Quotes,
-    sizes: Sizes,
+    output: Output,
     deferred: Deferred,
     /// Number of cut lines.
     cut: u64,
@@ -74,7 +74,7 @@ impl<'a> Reader<'a> {
             versions: BTreeMap::new(),
             paths: Paths::default(),
             quotes: Quotes::default(),
-            sizes: Sizes::default(),
+            output: Output::default(),
             deferred: Deferred::default(),
             cut: 0,
             has_program_lines: false,
@@ -266,7 +266,7 @@ impl<'a> Reader<'a> {
             self.quotes.note_gap();
             return;
         }
-        self.sizes.note_line(line);
+        self.output.note_line(line, position);
         let place = Place { position, writer: None, thread: None, before: line, file: b"" };
         if let Some((quote, is_whole)) = self.quotes.next_warning(line) {
             if let rule @ Some(_) = self.rules.find_rule(quote, Origin::Nccl) {
@@ -336,7 +336,7 @@ impl<'a> Reader<'a> {
         if matches!(parsed, Message::Other | Message::Bulk) {
             if is_of_communicator(message) {
                 // A cut line about a communicator.
-                self.sizes.note_line(message);
+                self.output.note_cut_line(message);
             }
             let rule = if has_rules { self.rules.find_rule(message, Origin::Nccl) } else { None };
             if !is_never_kept(message) {

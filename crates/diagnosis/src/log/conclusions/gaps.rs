@@ -8,10 +8,14 @@ use super::jobs;
 use super::transport::{Way, Ways};
 use crate::finding::Finding;
 use crate::knowledge::texts::compose_finding;
-use crate::log::digest::{Communicator, Digest, Member, VariableSeen};
+use crate::log::digest::{Communicator, Digest, Member, TestTables, VariableSeen, Writer};
 
 /// Largest number of named hosts or groups of hosts.
 const HOSTS: usize = 8;
+
+/// The gap of a table of nccl-tests without rows.
+pub(super) const EMPTY_TABLE: &str = "nccl-tests wrote the head of its table and no row: its first operation had not finished where the log \
+     ends (it hangs, still runs, or the log is cut); as tests: NCCL_P2P_DISABLE=1, NCCL_IB_DISABLE=1";
 
 /// Returns sentences about missing parts of the log, or none if it proves the transport of every rank.
 pub(super) fn find_gaps(job: &Job<'_>, ways: &Ways<'_>) -> Vec<String> {
@@ -35,9 +39,21 @@ pub(super) fn find_gaps(job: &Job<'_>, ways: &Ways<'_>) -> Vec<String> {
 }
 
 /// Describes a log without a communicator.
-pub(super) fn describe_missing_communicator(job: &Job<'_>) -> &'static str {
+pub(super) fn describe_missing_communicator(job: &Job<'_>) -> String {
     let has_nccl_lines = job.digest.inputs.iter().any(|input| input.nccl_lines > 0);
-    match (has_nccl_lines, count_tests(job)) {
+    let is_begun = |writer: &Writer| writer.bootstrap.is_some() || writer.network.is_some();
+    let is_loopback = |writer: &Writer| writer.bootstrap.as_ref().is_some_and(|name| name.starts_with("lo:"));
+    let tables = describe_tables(job);
+    let advice = match (has_nccl_lines, count_tests(job)) {
+        (true, _) if job.digest.writers.iter().any(is_loopback) => {
+            "NCCL uses the loopback interface, which no other host reaches, and no communicator was started in \
+             this log: for several hosts, set NCCL_SOCKET_IFNAME to the interface that they share; on one host, \
+             the log is cut, or a process waits before the start: py-spy dump --pid PID"
+        }
+        (true, _) if job.digest.writers.iter().any(is_begun) => {
+            "NCCL was loaded, and no communicator was started in this log: the log is cut or filtered, or a \
+             process waits before the start for another one; if it hangs: py-spy dump --pid PID of each process"
+        }
         (true, _) => {
             "no communicator was started in this log: run the job with NCCL_DEBUG=INFO, and pass its whole \
              output"
@@ -52,6 +68,28 @@ pub(super) fn describe_missing_communicator(job: &Job<'_>) -> &'static str {
         }
         (false, _) => {
             "there is no line of NCCL: run the job with NCCL_DEBUG=INFO, and pass the output of all ranks"
+        }
+    };
+    match (tables, count_tests(job)) {
+        (Some(tables), (_, 1..)) => format!("{advice}; {tables}"),
+        (Some(tables), _) => format!("{tables}; {advice}"),
+        (None, _) => advice.to_owned(),
+    }
+}
+
+/// Describes the tables of nccl-tests.
+fn describe_tables(job: &Job<'_>) -> Option<String> {
+    let TestTables { heads, rows, size, bandwidth } = job.digest.tables;
+    match (heads, rows) {
+        (0, 0) => None,
+        (_, 0) => Some(EMPTY_TABLE.to_owned()),
+        _ => {
+            let several = if heads > 1 { format!(" {heads} tables of") } else { String::new() };
+            Some(format!(
+                "the log has{several} {} of nccl-tests up to {size} bytes, with at most {bandwidth:.2} GB/s \
+                 (busbw)",
+                count(usize::try_from(rows).unwrap_or(usize::MAX), "row")
+            ))
         }
     }
 }
@@ -106,6 +144,10 @@ fn count_tests(job: &Job<'_>) -> (u64, u64) {
 /// Describes runs of nccl-tests without an end.
 fn describe_unfinished_tests(job: &Job<'_>) -> Option<String> {
     let (begun, ended) = count_tests(job);
+    let TestTables { heads, rows, .. } = job.digest.tables;
+    if begun > ended && heads > 0 && rows == 0 {
+        return Some(EMPTY_TABLE.to_owned());
+    }
     (begun > ended).then(|| {
         format!(
             "nccl-tests began {}, and the end (`# Avg bus bandwidth`) of {} is not in the log: it hangs, \

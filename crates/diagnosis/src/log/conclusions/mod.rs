@@ -169,7 +169,7 @@ fn prove_transport(
     let (blanked, is_ambiguous) = gaps::describe_blanked_names(job).unzip();
     let is_ambiguous = is_ambiguous.unwrap_or_default();
     let Some(ways) = ways else {
-        unseen.push(gaps::describe_missing_communicator(job).to_owned());
+        unseen.push(gaps::describe_missing_communicator(job));
         unseen.extend(blanked.into_iter().chain(gaps::describe_left_out_lines(job)));
         return;
     };
@@ -188,6 +188,7 @@ fn prove_transport(
     gaps.extend(gaps::find_gaps_beside_communicators(job));
     let (ambiguous, open) = if is_ambiguous { (blanked, None) } else { (None, blanked) };
     gaps.splice(0..0, ambiguous);
+    gaps.sort_by_key(|gap| gap != gaps::EMPTY_TABLE);
     match gaps.is_empty() {
         true => examination.proof = proof,
         false => {

@@ -39,6 +39,9 @@ const REPORT_S: f64 = 600.0;
 /// Lines within which the threads of a process can write a consequence before its cause.
 const THREADS: u64 = 10;
 
+/// Beginning of the names of rules about ranks that waited for others in PyTorch.
+const WAITING: &str = "torch-";
+
 /// Largest number of lines of a traceback.
 const TRACEBACK: u64 = 60;
 
@@ -282,6 +285,15 @@ fn without_cause(job: &Job<'_>, mut alone: Vec<Placed>, failing: &[u32]) -> Opti
             format!("{failed}; look first at {ranks}, which report nothing")
         }
     };
+    if let Some(bar) = job.digest.open_bar.as_ref().filter(|_| finding.rule.starts_with(WAITING)) {
+        let busy =
+            format!("A bar of progress stands at {}: its process may still be busy with it.", bar.text);
+        finding.cause = Some(match finding.cause {
+            Some(cause) => format!("{busy} {cause}"),
+            None => busy,
+        });
+        finding.evidence.push(job.cite_example(bar));
+    }
     finding.consequences = cite_consequences(alone);
     Some(finding)
 }

@@ -37,7 +37,7 @@ impl Reader<'_> {
         };
         self.messages.move_into_digest(&places, tasks, &mut digest);
         blank::remove_torn_communicators(&mut digest);
-        self.sizes.move_into_digest(&mut digest);
+        self.output.move_into_digest(&mut digest);
         digest
     }
 
