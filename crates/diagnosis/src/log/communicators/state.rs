@@ -47,6 +47,23 @@ pub(super) struct CommunicatorState {
 }
 
 impl CommunicatorState {
+    /// Takes the number of ranks of a line about a rank that the communicator cannot have by the lines of
+    /// other ranks. Returns none if the line contradicts itself.
+    pub(super) fn make_room(&mut self, rank: u32, ranks: u32) -> Option<()> {
+        let own = self.digest.ranks;
+        if rank < own {
+            return Some(());
+        }
+        if rank >= ranks {
+            return None;
+        }
+        self.digest.ranks = ranks;
+        for member in self.digest.members.values_mut() {
+            member.other_size = member.other_size.or(Some(own));
+        }
+        Some(())
+    }
+
     /// Returns the communicator with its connections. `places` has the final index of each writer.
     pub(super) fn into_digest(
         self,

@@ -390,3 +390,18 @@ fn jobs_with_one_comm_id_may_have_different_sizes() {
     let found = examine(&(first + &log.text()));
     assert!(found.findings.iter().all(|each| each.rule != "rank-counts-differ"), "{:?}", found.findings);
 }
+
+#[test]
+fn a_rank_beyond_the_size_that_another_rank_logs_makes_room_for_itself() {
+    let start = |rank: u32, ranks: u32| {
+        format!(
+            "vm:{rank}:1 [{rank}] NCCL INFO ncclCommInitRank comm 0x{rank}1 rank {rank} nranks {ranks} cudaDev \
+             {rank} nvmlDev {rank} busId {rank}000 commId 0x7 - Init START\n"
+        )
+    };
+    let found = examine(&(start(0, 1) + &start(1, 2)));
+    let sizes = found.findings.iter().find(|each| each.diagnosis.contains("different numbers of ranks"));
+    assert!(sizes.is_some_and(|finding| finding.ranks == [0, 1]), "{:?}", found.findings);
+    // A line that contradicts itself is not read.
+    assert_eq!(examine(&(start(0, 1) + &start(2, 2))).facts["communicators"][0]["ranks"], 1);
+}
