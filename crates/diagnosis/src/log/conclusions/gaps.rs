@@ -42,7 +42,8 @@ pub(super) fn find_gaps(job: &Job<'_>, ways: &Ways<'_>) -> Vec<String> {
 pub(super) fn describe_missing_communicator(job: &Job<'_>) -> String {
     let has_nccl_lines = job.digest.inputs.iter().any(|input| input.nccl_lines > 0);
     let is_begun = |writer: &Writer| writer.bootstrap.is_some() || writer.network.is_some();
-    let is_loopback = |writer: &Writer| writer.bootstrap.as_ref().is_some_and(|name| name.starts_with("lo:"));
+    let is_loopback =
+        |writer: &Writer| writer.bootstrap.as_ref().is_some_and(|name| name.contains("lo:127."));
     let tables = describe_tables(job);
     let advice = match (has_nccl_lines, count_tests(job)) {
         (true, _) if job.digest.writers.iter().any(is_loopback) => {
@@ -145,7 +146,7 @@ fn count_tests(job: &Job<'_>) -> (u64, u64) {
 fn describe_unfinished_tests(job: &Job<'_>) -> Option<String> {
     let (begun, ended) = count_tests(job);
     let TestTables { heads, rows, .. } = job.digest.tables;
-    if begun > ended && heads > 0 && rows == 0 {
+    if ended == 0 && heads > 0 && rows == 0 {
         return Some(EMPTY_TABLE.to_owned());
     }
     (begun > ended).then(|| {

@@ -39,6 +39,9 @@ const REPORT_S: f64 = 600.0;
 /// Lines within which the threads of a process can write a consequence before its cause.
 const THREADS: u64 = 10;
 
+/// Beginning of the names of rules about classes of NCCL's errors. They say more than the end of a process.
+const CLASS: &str = "nccl-result-";
+
 /// Beginning of the names of rules about ranks that waited for others in PyTorch.
 const WAITING: &str = "torch-";
 
@@ -258,7 +261,9 @@ fn without_cause(job: &Job<'_>, mut alone: Vec<Placed>, failing: &[u32]) -> Opti
     let severity = alone.iter().map(|each| each.finding.severity).min()?;
     // The conclusions without a line come last.
     let is_exact = |each: &Placed| !each.examples.is_empty() && !each.is_vague;
-    let first = alone.remove(alone.iter().position(is_exact).unwrap_or(0));
+    let is_class = |each: &Placed| each.finding.rule.starts_with(CLASS);
+    let first = alone.iter().position(is_exact).or_else(|| alone.iter().position(is_class));
+    let first = alone.remove(first.unwrap_or(0));
     if first.examples.is_empty() {
         // Incomplete ranks: the conclusion is the diagnosis.
         let mut finding = first.finding;

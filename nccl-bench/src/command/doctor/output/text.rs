@@ -43,7 +43,7 @@ struct Limits {
 
 /// Limits of the short text: the first ones with which it fits on a screen.
 const SHORT: [Limits; 3] = [
-    Limits { findings: 1, messages: 2, letters: 130, remedy: 2, list: 2 },
+    Limits { findings: 1, messages: 2, letters: 260, remedy: 2, list: 2 },
     Limits { findings: 1, messages: 1, letters: 130, remedy: 2, list: 1 },
     Limits { findings: 0, messages: 1, letters: 60, remedy: 1, list: 1 },
 ];
