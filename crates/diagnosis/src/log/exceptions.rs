@@ -18,6 +18,9 @@ const TRACEBACKS: usize = 1024;
 /// Largest number of lines from the head of a traceback to its exception.
 const LINES: u64 = 60;
 
+/// Length of the kept beginning of a line before a traceback.
+const BEFORE: usize = 256;
+
 /// Words before a traceback of an exception that does not end its process.
 const IGNORED: &[&str] = &[
     "Exception ignored in",
@@ -97,8 +100,8 @@ pub(super) struct Exceptions {
     input: usize,
     /// The last line of a rule, with the rule's name, and true for a line about a failure.
     known: Option<(Position, String, bool)>,
-    /// The next traceback does not end its process.
-    is_ignored: bool,
+    /// The beginning of the last line.
+    before: Vec<u8>,
 }
 
 /// The last tracebacks of a process.
@@ -130,28 +133,33 @@ impl Exceptions {
             self.end_input();
             self.input = position.input;
         }
-        let is_head = known.as_ref().is_some_and(|(_, rule, _)| rule == "python-traceback");
-        if self.open.is_empty() && !is_head {
-            self.is_ignored = has_words(line, IGNORED);
+        if known.as_ref().is_some_and(|(_, rule, _)| rule == "python-traceback") {
+            self.note_head(line, position);
+            return;
+        }
+        self.before.clear();
+        self.before.extend_from_slice(&line[..line.len().min(BEFORE)]);
+        if self.open.is_empty() {
             return;
         }
         let label = parse_label(line);
-        if is_head {
-            if self.open.len() < TRACEBACKS || self.open.contains_key(&label) {
-                let own = self.open.entry(label).or_default();
-                own.head = Some(position);
-                own.is_ignored = self.is_ignored || has_words(line, IGNORED);
-            }
-            self.is_ignored = false;
-            return;
-        }
-        self.is_ignored = has_words(line, IGNORED);
         let Some(own) = self.open.get_mut(&label) else { return };
         if own.read_line(line, position, known) {
             let mut gone = self.open.remove(&label).unwrap_or_default();
             gone.done.iter_mut().for_each(|traceback| traceback.is_end = false);
             self.close(gone.done);
         }
+    }
+
+    /// Notes the head of a traceback.
+    fn note_head(&mut self, line: &[u8], position: Position) {
+        let label = parse_label(line);
+        if self.open.len() < TRACEBACKS || self.open.contains_key(&label) {
+            let own = self.open.entry(label).or_default();
+            own.head = Some(position);
+            own.is_ignored = has_words(&self.before, IGNORED) || has_words(line, IGNORED);
+        }
+        self.before.clear();
     }
 
     /// Reads a line of NCCL.

@@ -1,7 +1,5 @@
 //! Facts in the output of programs: the number of ranks, tables of nccl-tests, and bars of progress.
 
-use memchr::memmem;
-
 use super::digest::{Digest, Example, Position};
 use super::sizes::Sizes;
 use super::tables::Tables;
@@ -41,7 +39,7 @@ impl Output {
 /// Returns the last bar of progress of tqdm in a line, without its drawing: `92% 328986/359152 [29:58<12:05`
 /// of `Tokenizing:  92%|#####  | 328986/359152 [29:58<12:05, 41.59 examples/s]`.
 fn parse_bar(line: &[u8]) -> Option<Vec<u8>> {
-    let percent = memmem::rfind(line, b"%|")?;
+    let percent = memchr::memrchr_iter(b'%', line).find(|percent| line[percent + 1..].starts_with(b"|"))?;
     let digits = text::count_at_end(&line[..percent], 3, |byte| byte.is_ascii_digit());
     let rest = &line[percent + 2..];
     let rest = rest[memchr::memchr(b'|', rest)? + 1..].trim_ascii_start();
