@@ -91,6 +91,9 @@ pub(super) fn order_findings(job: &Job<'_>, found: Vec<Placed>) -> Vec<Finding> 
     let suspect = suspect.filter(|&index| {
         leads.is_empty() || others[index].finding.ranks.iter().any(|rank| leads.contains(rank))
     });
+    // A line that says only that something failed explains no failure with a message of its own.
+    let is_exact = alone.iter().any(|cascade| !cascade.is_vague && !cascade.examples.is_empty());
+    let suspect = suspect.filter(|&index| !(is_exact && others[index].is_vague));
     let suspect = suspect.map(|index| others.remove(index));
     let mut findings: Vec<Finding> = Vec::new();
     let severity = alone.iter().map(|each| each.finding.severity).min();
