@@ -127,8 +127,8 @@ pub(super) fn add_roll(diagnosis: &str, hit: &Hit) -> String {
     }
 }
 
-/// Returns the diagnosis of a hit: with the words that the rule quotes from the message, the listed ranks, and
-/// the part of NCCL.
+/// Returns the diagnosis of a hit, with the listed ranks, the part of NCCL, and the words that the rule
+/// quotes from the message.
 fn compose_diagnosis(hit: &Hit, rule: &Rule, part: Option<&Part>) -> String {
     let mut diagnosis = add_roll(&rule.diagnosis, hit);
     let plain = |text: &str| text.trim_end_matches('.').to_owned();

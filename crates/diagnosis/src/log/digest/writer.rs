@@ -95,7 +95,7 @@ pub const FAILURES: usize = 4;
 pub struct CallFailure {
     /// File and line of NCCL's source in the first trace, closest to the cause.
     pub place: String,
-    /// File and line in the first trace of a part of NCCL that calls no other part. Empty without such a trace.
+    /// File and line in the first trace of a part of NCCL that calls no other part, or empty.
     #[serde(skip)]
     pub caller: String,
     /// File and line in the last trace.

@@ -74,9 +74,14 @@ pub(super) fn render_text(examinations: &[Examination], style: &Style) -> String
     if style.verbose {
         return render(&LONG);
     }
-    let texts = SHORT.iter().map(render);
-    let fits = |text: &String| text.lines().count() <= SCREEN;
-    texts.clone().find(fits).or_else(|| texts.last()).unwrap_or_default()
+    let mut texts = SHORT.iter().map(render);
+    let mut text = texts.next().unwrap_or_default();
+    while text.lines().count() > SCREEN
+        && let Some(shorter) = texts.next()
+    {
+        text = shorter;
+    }
+    text
 }
 
 /// Returns the text without the verdict: findings, proof, the list of unseen facts, and the facts.
