@@ -32,14 +32,14 @@ const EXPECTED: &[Expected] = &[
         health: Degraded,
         rule: "nodes-over-tcp",
         has: &["the host names are blanked or missing", "at least 11 ranks", "9 <cluster_name> 920"],
-        lacks: &["no communicator was started", "the logs of ranks"],
+        lacks: &["the start of a communicator", "the logs of ranks"],
     },
     Expected {
         name: "shortprefix",
         health: CannotTell,
         rule: "known-faults",
         has: &["the host names and process ids are blanked or missing", "ranks 2 in the log of at least 2"],
-        lacks: &["no communicator was started", "9223372036854775808"],
+        lacks: &["the start of a communicator", "9223372036854775808"],
     },
     Expected {
         name: "repeated",

@@ -47,16 +47,17 @@ pub(super) fn describe_missing_communicator(job: &Job<'_>) -> String {
     let tables = describe_tables(job);
     let advice = match (has_nccl_lines, count_tests(job)) {
         (true, _) if job.digest.writers.iter().any(is_loopback) => {
-            "NCCL uses the loopback interface, which no other host reaches, and no communicator was started in \
-             this log: for several hosts, set NCCL_SOCKET_IFNAME to the interface that they share; on one host, \
+            "NCCL uses the loopback interface, which no other host reaches, and the log has no line about the \
+             start of a communicator: for several hosts, set NCCL_SOCKET_IFNAME to the interface that they share; on one host, \
              the log is cut, or a process waits before the start: py-spy dump --pid PID"
         }
         (true, _) if job.digest.writers.iter().any(is_begun) => {
-            "NCCL was loaded, and no communicator was started in this log: the log is cut or filtered, or a \
-             process waits before the start for another one; if it hangs: py-spy dump --pid PID of each process"
+            "NCCL was loaded, and the log has no line about the start of a communicator (`Init START`): it is cut \
+             or filtered, the version of NCCL writes none, or a process waits; if it hangs: py-spy dump --pid PID \
+             of each process"
         }
         (true, _) => {
-            "no communicator was started in this log: run the job with NCCL_DEBUG=INFO, and pass its whole \
+            "the log has no line about the start of a communicator: run the job with NCCL_DEBUG=INFO, and pass its whole \
              output"
         }
         (false, (begun, ended)) if ended > 0 && ended >= begun => {
