@@ -32,7 +32,7 @@ fn order_release<T>(slice: &mut CudaSlice<T>, stream: &Arc<CudaStream>) -> Resul
     let _counted = count_stream(stream.context())?;
     wait_for_uses(RELEASE, slice, stream)?;
     if !stream.context().has_async_alloc() {
-        // cudarc then frees the memory at once, and an error noted meanwhile hides its own wait.
+        // Without memory pools, cudarc frees the memory at once, and skips its wait while an error is noted.
         wait_for_stream(stream)?;
     }
     Ok(())

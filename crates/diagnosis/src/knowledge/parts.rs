@@ -24,9 +24,9 @@ pub(crate) struct Part {
     files: Vec<String>,
     /// The part in words: `its start over TCP (bootstrap)`.
     pub(crate) name: String,
-    /// True for code that calls other parts.
+    /// True for code that several parts use (sockets, proxy): another file of the same failure says more.
     #[serde(default)]
-    pub(crate) relay: bool,
+    pub(crate) shared: bool,
     /// The usual causes of a failure there.
     pub(crate) cause: String,
     /// The steps that find the cause.

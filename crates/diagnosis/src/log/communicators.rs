@@ -100,7 +100,7 @@ impl Communicators {
         }
         let state = &mut self.all[membership.communicator];
         state.digest.last = position;
-        state.make_room(membership.rank, life.ranks)?;
+        state.raise_rank_count(membership.rank, life.ranks)?;
         if state.digest.made_by.is_empty() && !life.made_by.is_empty() {
             state.digest.made_by = text::name(life.made_by);
         }

@@ -47,7 +47,7 @@ pub struct Digest {
     /// The processes of the ranks in the head of nccl-tests.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub head: BTreeMap<u32, RankProcess>,
-    /// Hosts of processes of nccl-tests that each are rank 0 of one.
+    /// Hosts of nccl-tests processes that each run alone, as the only rank.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub lone_tests: BTreeSet<String>,
     /// The tables of nccl-tests.
@@ -69,7 +69,7 @@ pub struct TestTables {
     pub rows: u64,
     /// Largest size in a row, in bytes.
     pub size: u64,
-    /// Largest bandwidth of the bus, in GB/s.
+    /// Largest bus bandwidth (busbw), in GB/s.
     pub bandwidth: f64,
 }
 

@@ -109,12 +109,12 @@ pub(super) struct Exceptions {
 struct Open {
     /// The head of the traceback without an exception so far.
     head: Option<Position>,
-    /// The traceback without an exception does not end the process.
+    /// True if the open traceback does not end its process.
     is_ignored: bool,
     /// Tracebacks with their exceptions, without another line of the program below.
     done: Vec<Traceback>,
-    /// A person ended the process.
-    is_interrupted: bool,
+    /// True if KeyboardInterrupt or SystemExit ended the process.
+    is_exit_wanted: bool,
 }
 
 impl Exceptions {
@@ -180,7 +180,7 @@ impl Exceptions {
 
     fn end_input(&mut self) {
         for (_, mut own) in std::mem::take(&mut self.open) {
-            if own.is_interrupted {
+            if own.is_exit_wanted {
                 own.done.iter_mut().for_each(|traceback| traceback.is_end = false);
             }
             self.close(own.done);
@@ -212,7 +212,7 @@ impl Open {
             }
             self.head = None;
             if body.starts_with(b"KeyboardInterrupt") || body.starts_with(b"SystemExit") {
-                self.is_interrupted = true;
+                self.is_exit_wanted = true;
             } else if self.done.len() < TRACEBACKS {
                 let rule = known.map(|(_, rule, _)| rule);
                 let text = text::shorten_message(body.trim_ascii());

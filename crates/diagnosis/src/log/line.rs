@@ -6,6 +6,9 @@ use super::blank::parse_blanked_source;
 use super::source::{Level, LineSource, is_end_of_prefix, number_at_end, parse_source};
 use super::text;
 
+/// Beginning of the warning about a failed CUDA call.
+pub(super) const CUDA_CALL: &[u8] = b"Cuda failure";
+
 /// A part of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinePart<'a> {
@@ -240,7 +243,7 @@ fn is_uptime(time: &[u8]) -> bool {
 }
 
 /// Returns the file of the source before a warning. Without a writer, it is the last word before `NCCL`.
-pub(super) fn file_of_warning<'a>(file: &'a [u8], before: &'a [u8]) -> &'a [u8] {
+pub(super) fn find_warning_file<'a>(file: &'a [u8], before: &'a [u8]) -> &'a [u8] {
     match file.trim_ascii() {
         [] => before.trim_ascii_end().rsplit(|byte| *byte == b' ').next().unwrap_or_default(),
         // `bootstrap.cc:77 (bootstrapRecv)`.

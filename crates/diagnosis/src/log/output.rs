@@ -5,7 +5,7 @@ use super::sizes::Sizes;
 use super::tables::Tables;
 use super::text;
 
-/// The facts.
+/// Facts read from the output of programs.
 #[derive(Debug, Default)]
 pub(super) struct Output {
     sizes: Sizes,
@@ -32,7 +32,7 @@ impl Output {
     /// Moves the facts into the digest.
     pub(super) fn move_into_digest(self, digest: &mut Digest) {
         self.sizes.move_into_digest(digest);
-        (digest.tables, digest.open_bar) = (self.tables.into_found(), self.bar);
+        (digest.tables, digest.open_bar) = (self.tables.into_tables(), self.bar);
     }
 }
 

@@ -48,7 +48,7 @@ impl Quotes {
         let has_gap = std::mem::take(&mut self.has_gap);
         let labels = std::mem::replace(&mut self.labels, labels)?;
         let text = line.strip_prefix(&labels[..]);
-        Some((text.unwrap_or(line), !has_gap && text.is_some_and(is_text)))
+        Some((text.unwrap_or(line), !has_gap && text.is_some_and(is_warning_text)))
     }
 
     /// Returns the warning within a line.
@@ -66,8 +66,8 @@ impl Quotes {
     }
 }
 
-/// Returns false for texts that stand in the place of a warning where NCCL has none.
-pub(super) fn is_text(quote: &[u8]) -> bool {
+/// Returns false for a line of a traceback or stack where a warning is expected.
+pub(super) fn is_warning_text(quote: &[u8]) -> bool {
     let others: [&[u8]; 4] = [b"Exception raised from ", b"Traceback ", b"frame #", b"Last NCCL"];
     quote.iter().filter(|byte| byte.is_ascii_alphabetic()).count() > 5
         && !others.iter().any(|other| quote.trim_ascii_start().starts_with(other))

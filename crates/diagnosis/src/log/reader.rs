@@ -16,12 +16,12 @@ use super::digest::{Input, Position};
 use super::headers::{Headers, INFO, KnownWriter};
 use super::input;
 use super::label;
-use super::line::{LinePart, LineParts, Splitter, file_of_warning, is_of_ras};
+use super::line::{CUDA_CALL, LinePart, LineParts, Splitter, find_warning_file, is_of_ras};
 use super::message::{self, Message, ProcessFact};
 use super::messages::{Messages, Place};
 use super::output::Output;
 use super::path::Paths;
-use super::quote::{Quotes, is_text};
+use super::quote::{Quotes, is_warning_text};
 use super::source::Level;
 use super::text;
 use super::variable;
@@ -52,9 +52,6 @@ pub struct Reader<'a> {
     /// Number of lines left out by Ray.
     repeated: u64,
 }
-
-/// Beginning of the warning about a failed CUDA call.
-pub(super) const CUDA_CALL: &[u8] = b"Cuda failure";
 
 /// Largest number of versions on lines without writer.
 const VERSIONS: usize = 16;
@@ -173,7 +170,7 @@ impl<'a> Reader<'a> {
                         let (forgotten, start) = (self.writers.forgotten, before.len());
                         self.headers.keep_writer(header, KnownWriter { thread, forgotten, start });
                     }
-                    let file = if level == Level::Warn { file_of_warning(file, before) } else { b"" };
+                    let file = if level == Level::Warn { find_warning_file(file, before) } else { b"" };
                     let place = self.place_of_thread(thread, position, before, file);
                     if level == Level::Warn && is_of_ras(file) {
                         self.of_ras(message, place);
@@ -269,8 +266,8 @@ impl<'a> Reader<'a> {
         self.output.note_line(line, position);
         let place = Place { position, writer: None, thread: None, before: line, file: b"" };
         if let Some((quote, is_whole)) = self.quotes.next_warning(line) {
-            if let rule @ Some(_) = self.rules.find_rule(quote, Origin::Nccl) {
-                self.note_rule_hit(rule, line, place);
+            if let Some(rule) = self.rules.find_rule(quote, Origin::Nccl) {
+                self.note_rule_hit(Some(rule), line, place);
                 return;
             }
             if is_whole && self.rules.find_rule(line, Origin::Any).is_none() {
@@ -289,7 +286,7 @@ impl<'a> Reader<'a> {
         let rule = self.answers.kept_rule(message, kind).unwrap_or_else(|| {
             let quote = if origin == Origin::Any { self.quotes.quoted_warning(message) } else { None };
             let rule = quote.and_then(|quote| rules.find_rule(quote, Origin::Nccl));
-            if let Some(quote) = quote.filter(|quote| rule.is_none() && is_text(quote)) {
+            if let Some(quote) = quote.filter(|quote| rule.is_none() && is_warning_text(quote)) {
                 self.messages.note_unknown_warning(quote, place);
             }
             let rule = rule.or_else(|| rules.find_rule(message, origin));

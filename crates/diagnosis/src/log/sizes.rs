@@ -39,7 +39,7 @@ pub(super) struct Sizes {
     /// True for heads of several jobs, or with groups of ranks.
     is_mixed: bool,
     /// Hosts of the processes that each name themselves rank 0, if there are several.
-    firsts: BTreeSet<String>,
+    lone_tests: BTreeSet<String>,
 }
 
 impl Sizes {
@@ -51,8 +51,8 @@ impl Sizes {
         if let Some((rank, group, process)) = parse_row(line).filter(|_| self.head.len() < HEAD) {
             let known = self.head.entry(rank).or_insert_with(|| process.clone());
             self.is_mixed |= *known != process || group > 0;
-            if rank == 0 && *known != process && self.firsts.len() < 16 {
-                self.firsts.extend([known.host.clone(), process.host]);
+            if rank == 0 && *known != process && self.lone_tests.len() < 16 {
+                self.lone_tests.extend([known.host.clone(), process.host]);
             }
         }
         if let Some(found) = NUMBER.as_ref().and_then(|number| number.captures(line))
@@ -75,7 +75,7 @@ impl Sizes {
             (communicator.ranks, communicator.is_size_guessed) = (ranks, false);
         }
         if highest.is_none() && self.head.len() == 1 {
-            digest.lone_tests = self.firsts;
+            digest.lone_tests = self.lone_tests;
         }
         let contradicts = |each: &Communicator| each.is_head_wrong(&self.head, &digest.writers);
         let of_head = digest.communicators.iter().filter(|each| Some(each.ranks) == head);

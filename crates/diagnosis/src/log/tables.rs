@@ -32,7 +32,7 @@ impl Tables {
     }
 
     /// Returns the facts about all tables.
-    pub(super) fn into_found(self) -> TestTables {
+    pub(super) fn into_tables(self) -> TestTables {
         self.found
     }
 }
@@ -103,6 +103,6 @@ mod tests {
         ] {
             tables.note_line(line.as_bytes());
         }
-        assert_eq!(tables.into_found(), TestTables { heads: 1, rows: 2, size: 16, bandwidth: 0.5 });
+        assert_eq!(tables.into_tables(), TestTables { heads: 1, rows: 2, size: 16, bandwidth: 0.5 });
     }
 }

@@ -341,7 +341,7 @@ impl Writers {
         let place = || text::name(trace.place);
         let caller = || {
             let place = place();
-            if find_part(&place).is_some_and(|part| !part.relay) { place } else { String::new() }
+            if find_part(&place).is_some_and(|part| !part.shared) { place } else { String::new() }
         };
         let is_same = |last: &CallFailure| last.code == trace.code && last.is_of_start == is_of_start;
         if let Some(last) = failures.last_mut().filter(|last| is_same(last)) {

@@ -47,9 +47,9 @@ pub(super) struct CommunicatorState {
 }
 
 impl CommunicatorState {
-    /// Takes the number of ranks of a line about a rank that the communicator cannot have by the lines of
-    /// other ranks. Returns none if the line contradicts itself.
-    pub(super) fn make_room(&mut self, rank: u32, ranks: u32) -> Option<()> {
+    /// Raises the number of ranks to `ranks` if `rank` is beyond the number that other ranks log. Returns
+    /// `None` if `rank` is not below `ranks`.
+    pub(super) fn raise_rank_count(&mut self, rank: u32, ranks: u32) -> Option<()> {
         let own = self.digest.ranks;
         if rank < own {
             return Some(());

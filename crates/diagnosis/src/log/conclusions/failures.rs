@@ -103,12 +103,12 @@ pub(super) fn first_failed_call(job: &Job<'_>) -> Option<Evidence> {
 
 /// Returns the part of NCCL in which the first failure returned by a function of its interface began. A lost
 /// peer and a wrong call have their causes elsewhere.
-pub(super) fn first_failed_part(job: &Job<'_>) -> Option<&'static Part> {
+pub(super) fn find_first_failed_part(job: &Job<'_>) -> Option<&'static Part> {
     let (_, failure) = first_returned_failure(job)?;
-    failed_part(failure)
+    find_failed_part(failure)
 }
 
-fn failed_part(failure: &CallFailure) -> Option<&'static Part> {
+fn find_failed_part(failure: &CallFailure) -> Option<&'static Part> {
     if !(1..=3).contains(&failure.code) {
         return None;
     }
@@ -242,7 +242,7 @@ pub(super) fn find_unexplained_failure(job: &Job<'_>, rules: &Rules, found: &[Pl
         finding.evidence.insert(0, job.cite_example(message));
         finding.cause = rule.cause.clone().or(finding.cause);
         finding.remedy = rule.remedy.clone().or(finding.remedy);
-    } else if let Some(part) = failed_part(failure) {
+    } else if let Some(part) = find_failed_part(failure) {
         finding.diagnosis = format!(
             "{call} failed{who} ({}), in {}; no message in this log gives the reason",
             failure.name, part.name

@@ -9,7 +9,7 @@ use crate::finding::{Evidence, Finding, Role, Severity};
 use crate::knowledge::parts::{Part, find_part};
 use crate::knowledge::rules::{Origin, Rule, Rules, Use};
 use crate::log::digest::{Example, Hit};
-use crate::log::reader::CUDA_CALL;
+use crate::log::line::CUDA_CALL;
 
 /// Longest quote of a message in a diagnosis, in characters.
 const QUOTE: usize = 150;
@@ -133,7 +133,7 @@ fn compose_diagnosis(hit: &Hit, rule: &Rule, part: Option<&Part>) -> String {
     let mut diagnosis = add_roll(&rule.diagnosis, hit);
     let plain = |text: &str| text.trim_end_matches('.').to_owned();
     if let Some(part) = part {
-        diagnosis = format!("{}. It belongs to {}.", plain(&diagnosis), part.name);
+        diagnosis = format!("{}, in {}.", plain(&diagnosis), part.name);
     }
     let quotes = quote_messages(hit, rule);
     if quotes.is_empty() { diagnosis } else { format!("{}: {quotes}", plain(&diagnosis)) }
@@ -161,15 +161,15 @@ fn quote_messages(hit: &Hit, rule: &Rule) -> String {
 }
 
 /// Returns the part of NCCL in which a call to CUDA failed, for a rule that does not know it.
-fn failed_cuda_part(hit: &Hit, rule: &Rule) -> Option<&'static Part> {
+fn find_failed_cuda_part(hit: &Hit, rule: &Rule) -> Option<&'static Part> {
     let of_cuda = |example: &&Example| rule.vague && example.text.as_bytes().starts_with(CUDA_CALL);
     let parts = hit.examples.iter().filter(of_cuda).map(|example| find_part(&example.place));
-    parts.flatten().find(|part| !part.relay)
+    parts.flatten().find(|part| !part.shared)
 }
 
 /// Returns the finding of a hit, with its place.
 fn place_hit(job: &Job<'_>, hit: &Hit, rule: &Rule) -> Placed {
-    let part = failed_cuda_part(hit, rule);
+    let part = find_failed_cuda_part(hit, rule);
     let finding = Finding {
         cause: part.map_or_else(|| rule.cause.clone(), |part| Some(part.cause.clone())),
         remedy: part.map_or_else(|| rule.remedy.clone(), |part| Some(part.remedy.clone())),

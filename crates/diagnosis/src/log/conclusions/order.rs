@@ -242,7 +242,7 @@ fn after_warning(job: &Job<'_>, suspect: Placed, severity: Option<Severity>, alo
     finding.diagnosis = match finding.source {
         None => {
             let part = suspect.examples.iter().find_map(|example| find_part(&example.place));
-            let part = part.or_else(|| failures::first_failed_part(job));
+            let part = part.or_else(|| failures::find_first_failed_part(job));
             let place = part.map(|part| format!(" in {}", part.name)).unwrap_or_default();
             finding.cause = finding.cause.or_else(|| Some(part?.cause.clone()));
             finding.remedy = finding.remedy.or_else(|| Some(part?.remedy.clone()));
@@ -280,7 +280,7 @@ fn without_cause(job: &Job<'_>, mut alone: Vec<Placed>, failing: &[u32]) -> Opti
     let mut finding = first.finding;
     finding.severity = severity;
     finding.evidence.extend(failures::first_failed_call(job));
-    if let Some(part) = failures::first_failed_part(job).filter(|_| is_vague) {
+    if let Some(part) = failures::find_first_failed_part(job).filter(|_| is_vague) {
         finding.diagnosis = format!("NCCL failed in {}", part.name);
         (finding.cause, finding.remedy) = (Some(part.cause.clone()), Some(part.remedy.clone()));
     }

@@ -95,7 +95,7 @@ pub const FAILURES: usize = 4;
 pub struct CallFailure {
     /// File and line of NCCL's source in the first trace, closest to the cause.
     pub place: String,
-    /// File and line in the first trace of a part of NCCL that calls no other part, or empty.
+    /// File and line of the first trace whose part of NCCL is not shared. Empty without one.
     #[serde(skip)]
     pub caller: String,
     /// File and line in the last trace.

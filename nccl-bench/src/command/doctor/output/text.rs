@@ -23,7 +23,7 @@ pub(in crate::command) struct Style {
 /// Smallest width for wrapping. Narrower terminals count as this wide.
 const NARROWEST: usize = 40;
 
-/// Number of lines of a screen. The short text has at most as many.
+/// Number of lines of a screen.
 const SCREEN: usize = 24;
 
 /// Limits of a text.
@@ -33,26 +33,26 @@ struct Limits {
     findings: usize,
     /// Number of messages of the first finding.
     messages: usize,
-    /// Number of letters of a message.
-    letters: usize,
+    /// Number of characters of a message.
+    characters: usize,
     /// Number of lines of a remedy.
     remedy: usize,
     /// Number of lines of a list.
     list: usize,
 }
 
-/// Limits of the short text: the first ones with which it fits on a screen.
+/// Limits of the short text, widest first. The first ones that fit on a screen are used, else the last ones.
 const SHORT: [Limits; 3] = [
-    Limits { findings: 1, messages: 2, letters: 260, remedy: 2, list: 2 },
-    Limits { findings: 1, messages: 1, letters: 130, remedy: 2, list: 1 },
-    Limits { findings: 0, messages: 1, letters: 60, remedy: 1, list: 1 },
+    Limits { findings: 1, messages: 2, characters: 260, remedy: 2, list: 2 },
+    Limits { findings: 1, messages: 1, characters: 130, remedy: 2, list: 1 },
+    Limits { findings: 0, messages: 1, characters: 60, remedy: 1, list: 1 },
 ];
 
 /// No limits, for the long text.
 const LONG: Limits = Limits {
     findings: usize::MAX,
     messages: usize::MAX,
-    letters: usize::MAX,
+    characters: usize::MAX,
     remedy: usize::MAX,
     list: usize::MAX,
 };
@@ -189,7 +189,7 @@ impl Style {
         let mut is_whole = finding.evidence.len() <= evidence && finding.consequences.len() <= consequences;
         for (then, each) in lines {
             let line = plain_line(&format!("{then}{}: {}", super::evidence_place(each), each.text));
-            let cut = line.char_indices().nth(limits.letters);
+            let cut = line.char_indices().nth(limits.characters);
             let line = cut.map_or(line.clone(), |(end, _)| format!("{}...", &line[..end]));
             is_whole &= cut.is_none();
             text += &self.wrap_indented(&line, "   > ");
