@@ -74,6 +74,10 @@ struct RuleEntry {
     vague: bool,
     #[serde(default)]
     aftermath: bool,
+    #[serde(default)]
+    waits: bool,
+    #[serde(default)]
+    class: bool,
     case_of: Option<OneOrMore>,
     with: Option<OneOrMore>,
     without: Option<OneOrMore>,
@@ -242,6 +246,8 @@ fn convert_rule(entry: RuleEntry) -> Result<Rule, FieldFault> {
         step: entry.step,
         vague: entry.vague,
         aftermath: entry.aftermath,
+        waits: entry.waits,
+        class: entry.class,
         case_of,
         with,
         without,

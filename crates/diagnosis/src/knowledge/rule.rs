@@ -80,6 +80,10 @@ pub struct Rule {
     pub vague: bool,
     /// True for a message about the end of another process.
     pub aftermath: bool,
+    /// True for a message of a rank that waited for others in vain.
+    pub waits: bool,
+    /// True for a message with only the class of NCCL's error, which says more than the end of a process.
+    pub class: bool,
     /// Rules whose hits have this diagnosis in a log that fits `with` and `without`.
     pub case_of: Vec<String>,
     /// Rules with hits in the log, or facts: each is needed. `|` separates alternatives.

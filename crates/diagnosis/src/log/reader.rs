@@ -283,16 +283,18 @@ impl<'a> Reader<'a> {
     fn note_known_message(&mut self, message: &[u8], origin: Origin, place: Place<'_>) -> bool {
         let kind = if origin == Origin::Any { MessageKind::Line } else { MessageKind::Message };
         let rules = self.rules;
+        let quote = if origin == Origin::Any { self.quotes.quoted_warning(message) } else { None };
         let rule = self.answers.kept_rule(message, kind).unwrap_or_else(|| {
-            let quote = if origin == Origin::Any { self.quotes.quoted_warning(message) } else { None };
             let rule = quote.and_then(|quote| rules.find_rule(quote, Origin::Nccl));
-            if let Some(quote) = quote.filter(|quote| rule.is_none() && is_warning_text(quote)) {
-                self.messages.note_unknown_warning(quote, place);
-            }
             let rule = rule.or_else(|| rules.find_rule(message, origin));
             self.answers.keep_rule(message, kind, rule);
             rule
         });
+        if let Some(quote) = quote.filter(|quote| is_warning_text(quote))
+            && rules.find_rule(quote, Origin::Nccl).is_none()
+        {
+            self.messages.note_unknown_warning(quote, place);
+        }
         self.note_rule_hit(rule, message, place)
     }
 

@@ -194,6 +194,21 @@ fn find_inner_failure<'a>(job: &'a Job<'_>, found: &[Placed]) -> Option<(usize, 
     open.min_by_key(|(_, each)| each.first)
 }
 
+/// Returns the last unknown warning of the process of a failed call, above the call's last line.
+fn find_warning_above<'a>(
+    job: &Job<'_>,
+    writer: usize,
+    failure: &CallFailure,
+    found: &'a [Placed],
+) -> Option<&'a Example> {
+    let unknown = found.iter().filter(|each| each.finding.rule == "unknown-warning");
+    let of_process = unknown
+        .flat_map(|each| &each.examples)
+        .filter(|example| job.process_of_message(example) == job.process_of(writer))
+        .filter(|example| example.position.input == failure.last.input && example.position < failure.last);
+    of_process.max_by_key(|example| example.position)
+}
+
 fn cite_failure(job: &Job<'_>, writer: usize, failure: &CallFailure) -> Evidence {
     let CallFailure { place, outermost, code, name, .. } = failure;
     let way = if place == outermost { String::new() } else { format!(", returned up to {outermost}") };
@@ -242,6 +257,14 @@ pub(super) fn find_unexplained_failure(job: &Job<'_>, rules: &Rules, found: &[Pl
         finding.evidence.insert(0, job.cite_example(message));
         finding.cause = rule.cause.clone().or(finding.cause);
         finding.remedy = rule.remedy.clone().or(finding.remedy);
+    } else if let Some(warning) = find_warning_above(job, writer, failure, found) {
+        let text = warning.text.trim();
+        finding.diagnosis =
+            format!("{call} failed{who} ({}), perhaps after this warning of NCCL: {text}", failure.name);
+        finding.evidence.insert(0, job.cite_example(warning));
+        let part = find_part(&warning.place).or_else(|| find_failed_part(failure));
+        finding.cause = part.map(|part| part.cause.clone()).or(finding.cause);
+        finding.remedy = part.map(|part| part.remedy.clone()).or(finding.remedy);
     } else if let Some(part) = find_failed_part(failure) {
         finding.diagnosis = format!(
             "{call} failed{who} ({}), in {}; no message in this log gives the reason",

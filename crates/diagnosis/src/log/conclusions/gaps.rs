@@ -13,10 +13,6 @@ use crate::log::digest::{Communicator, Digest, Member, TestTables, VariableSeen,
 /// Largest number of named hosts or groups of hosts.
 const HOSTS: usize = 8;
 
-/// The gap of a table of nccl-tests without rows.
-pub(super) const EMPTY_TABLE: &str = "nccl-tests wrote the head of its table and no row: its first operation had not finished where the log \
-     ends (it hangs, still runs, or the log is cut); as tests: NCCL_P2P_DISABLE=1, NCCL_IB_DISABLE=1";
-
 /// Returns sentences about missing parts of the log, or none if it proves the transport of every rank.
 pub(super) fn find_gaps(job: &Job<'_>, ways: &Ways<'_>) -> Vec<String> {
     let cut = job.digest.inputs.iter().any(|input| input.problem.is_some());
@@ -84,7 +80,7 @@ fn describe_tables(job: &Job<'_>) -> Option<String> {
     let TestTables { heads, rows, size, bandwidth } = job.digest.tables;
     match (heads, rows) {
         (0, 0) => None,
-        (_, 0) => Some(EMPTY_TABLE.to_owned()),
+        (_, 0) => describe_empty_table(job),
         _ => {
             let several = if heads > 1 { format!(" {heads} tables of") } else { String::new() };
             Some(format!(
@@ -94,6 +90,17 @@ fn describe_tables(job: &Job<'_>) -> Option<String> {
             ))
         }
     }
+}
+
+/// Describes a table of nccl-tests without rows.
+pub(super) fn describe_empty_table(job: &Job<'_>) -> Option<String> {
+    let TestTables { heads, rows, .. } = job.digest.tables;
+    let (_, ended) = count_tests(job);
+    (heads > 0 && rows == 0 && ended == 0).then(|| {
+        "nccl-tests wrote the head of its table and no row: its first operation had not finished where the log \
+         ends (it hangs, still runs, or the log is cut); as tests: NCCL_P2P_DISABLE=1, NCCL_IB_DISABLE=1"
+            .to_owned()
+    })
 }
 
 /// Returns sentences about facts beside the proven communicators: processes without a communicator, empty
@@ -146,9 +153,8 @@ fn count_tests(job: &Job<'_>) -> (u64, u64) {
 /// Describes runs of nccl-tests without an end.
 fn describe_unfinished_tests(job: &Job<'_>) -> Option<String> {
     let (begun, ended) = count_tests(job);
-    let TestTables { heads, rows, .. } = job.digest.tables;
-    if ended == 0 && heads > 0 && rows == 0 {
-        return Some(EMPTY_TABLE.to_owned());
+    if describe_empty_table(job).is_some() {
+        return None;
     }
     (begun > ended).then(|| {
         format!(

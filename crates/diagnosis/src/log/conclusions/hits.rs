@@ -38,6 +38,10 @@ pub(super) struct Placed {
     pub(super) is_vague: bool,
     /// The message is about the end of another process.
     pub(super) is_aftermath: bool,
+    /// The message is of a rank that waited for others in vain.
+    pub(super) is_waiting: bool,
+    /// The message has only the class of NCCL's error.
+    pub(super) is_class: bool,
 }
 
 impl Placed {
@@ -54,6 +58,8 @@ impl Placed {
             is_of_network: false,
             is_vague: false,
             is_aftermath: false,
+            is_waiting: false,
+            is_class: false,
         }
     }
 
@@ -189,6 +195,8 @@ fn place_hit(job: &Job<'_>, hit: &Hit, rule: &Rule) -> Placed {
         is_cascade: rule.role == Role::Cascade,
         is_vague: rule.vague,
         is_aftermath: rule.aftermath,
+        is_waiting: rule.waits,
+        is_class: rule.class,
         examples,
         writers: hit.writers.clone(),
         ..Placed::without_line(finding)

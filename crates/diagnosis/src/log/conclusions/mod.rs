@@ -187,8 +187,7 @@ fn prove_transport(
     }
     gaps.extend(gaps::find_gaps_beside_communicators(job));
     let (ambiguous, open) = if is_ambiguous { (blanked, None) } else { (None, blanked) };
-    gaps.splice(0..0, ambiguous);
-    gaps.sort_by_key(|gap| gap != gaps::EMPTY_TABLE);
+    gaps.splice(0..0, ambiguous.into_iter().chain(gaps::describe_empty_table(job)));
     match gaps.is_empty() {
         true => examination.proof = proof,
         false => {

@@ -39,12 +39,6 @@ const REPORT_S: f64 = 600.0;
 /// Lines within which the threads of a process can write a consequence before its cause.
 const THREADS: u64 = 10;
 
-/// Beginning of the names of rules about classes of NCCL's errors. They say more than the end of a process.
-const CLASS: &str = "nccl-result-";
-
-/// Beginning of the names of rules about ranks that waited for others in PyTorch.
-const WAITING: &str = "torch-";
-
 /// Largest number of lines of a traceback.
 const TRACEBACK: u64 = 60;
 
@@ -264,8 +258,7 @@ fn without_cause(job: &Job<'_>, mut alone: Vec<Placed>, failing: &[u32]) -> Opti
     let severity = alone.iter().map(|each| each.finding.severity).min()?;
     // The conclusions without a line come last.
     let is_exact = |each: &Placed| !each.examples.is_empty() && !each.is_vague;
-    let is_class = |each: &Placed| each.finding.rule.starts_with(CLASS);
-    let first = alone.iter().position(is_exact).or_else(|| alone.iter().position(is_class));
+    let first = alone.iter().position(is_exact).or_else(|| alone.iter().position(|each| each.is_class));
     let first = alone.remove(first.unwrap_or(0));
     if first.examples.is_empty() {
         // Incomplete ranks: the conclusion is the diagnosis.
@@ -276,7 +269,7 @@ fn without_cause(job: &Job<'_>, mut alone: Vec<Placed>, failing: &[u32]) -> Opti
     // Of the ranks of the log, the lost one reports nothing.
     let all = job.main.iter().flat_map(|main| main.members.keys().copied());
     let silent: Vec<u32> = all.filter(|rank| !failing.is_empty() && !failing.contains(rank)).collect();
-    let is_vague = first.is_vague;
+    let (is_vague, is_waiting) = (first.is_vague, first.is_waiting);
     let mut finding = first.finding;
     finding.severity = severity;
     finding.evidence.extend(failures::first_failed_call(job));
@@ -293,7 +286,7 @@ fn without_cause(job: &Job<'_>, mut alone: Vec<Placed>, failing: &[u32]) -> Opti
             format!("{failed}; look first at {ranks}, which report nothing")
         }
     };
-    if let Some(bar) = job.digest.open_bar.as_ref().filter(|_| finding.rule.starts_with(WAITING)) {
+    if let Some(bar) = job.digest.open_bar.as_ref().filter(|_| is_waiting) {
         let busy =
             format!("A bar of progress stands at {}: its process may still be busy with it.", bar.text);
         finding.cause = Some(match finding.cause {
