@@ -71,6 +71,8 @@ pub struct TestTables {
     pub size: u64,
     /// Largest bus bandwidth (busbw), in GB/s.
     pub bandwidth: f64,
+    /// The deepest drop to a size with much less bandwidth than the size before it: both sizes.
+    pub drop: Option<[(u64, f64); 2]>,
 }
 
 /// The process of a rank.

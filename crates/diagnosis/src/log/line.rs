@@ -1,5 +1,7 @@
 //! Parts of a line: its writer, its level, and the message.
 
+use std::sync::LazyLock;
+
 use memchr::memmem::{self, Finder};
 
 use super::blank::parse_blanked_source;
@@ -8,6 +10,9 @@ use super::text;
 
 /// Beginning of the warning about a failed CUDA call.
 pub(super) const CUDA_CALL: &[u8] = b"Cuda failure";
+
+/// The level in a warning of NCCL before 2.4.
+static OLD_WARNING: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b" WARN "));
 
 /// A part of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -249,6 +254,17 @@ pub(super) fn find_warning_file<'a>(file: &'a [u8], before: &'a [u8]) -> &'a [u8
         // `bootstrap.cc:77 (bootstrapRecv)`.
         file => text::first_word(file),
     }
+}
+
+/// Returns the file and the message of a warning of NCCL before 2.4: `vm:1:2 [0] include/socket.h:360 WARN Call
+/// to connect failed`.
+pub(super) fn parse_old_warning(line: &[u8]) -> Option<(&[u8], &[u8])> {
+    let start = OLD_WARNING.find(line)?;
+    let file = line[..start].rsplit(|byte| *byte == b' ').next()?;
+    let (name, number) = file.split_at(memchr::memchr(b':', file)?);
+    let is_source = [&b".cu"[..], b".cc", b".h"].iter().any(|end| name.ends_with(end));
+    let is_number = number.len() > 1 && number[1..].iter().all(u8::is_ascii_digit);
+    (is_source && is_number).then(|| (file, &line[start + 6..]))
 }
 
 /// Returns true for a file of RAS: `ras/client_support.cc:178`.

@@ -16,7 +16,9 @@ use super::digest::{Input, Position};
 use super::headers::{Headers, INFO, KnownWriter};
 use super::input;
 use super::label;
-use super::line::{CUDA_CALL, LinePart, LineParts, Splitter, find_warning_file, is_of_ras};
+use super::line::{
+    CUDA_CALL, LinePart, LineParts, Splitter, find_warning_file, is_of_ras, parse_old_warning,
+};
 use super::message::{self, Message, ProcessFact};
 use super::messages::{Messages, Place};
 use super::output::Output;
@@ -204,11 +206,8 @@ impl<'a> Reader<'a> {
 
     /// Notes the version of a line without writer.
     fn note_version(&mut self, text: &[u8]) {
-        if let Some((version, build)) = message::parse_version(text)
-            && self.versions.len() < VERSIONS
-        {
-            self.versions.insert(version, text::name(build.trim_ascii()));
-        }
+        let version = message::parse_version(text).filter(|_| self.versions.len() < VERSIONS);
+        self.versions.extend(version.map(|(version, build)| (version, text::name(build.trim_ascii()))));
     }
 
     fn read_nccl_line(&mut self, level: Level, message: &[u8], thread: Option<usize>, place: Place<'_>) {
@@ -265,6 +264,9 @@ impl<'a> Reader<'a> {
         }
         self.output.note_line(line, position);
         let place = Place { position, writer: None, thread: None, before: line, file: b"" };
+        if let Some((file, message)) = parse_old_warning(line) {
+            return self.read_nccl_line(Level::Warn, message, None, Place { file, ..place });
+        }
         if let Some((quote, is_whole)) = self.quotes.next_warning(line) {
             if let Some(rule) = self.rules.find_rule(quote, Origin::Nccl) {
                 self.note_rule_hit(Some(rule), line, place);

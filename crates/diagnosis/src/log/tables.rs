@@ -9,6 +9,11 @@ use super::digest::TestTables;
 /// Words of the head, in all versions.
 static HEAD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"algbw   busbw"));
 
+/// Size from which the bandwidth of a sound network does not fall, and the share of the bandwidth of a smaller
+/// size below which it has fallen: NCCL changes its algorithm between sizes.
+const DROP_FROM: u64 = 256 << 10;
+const DROP: f64 = 0.6;
+
 /// Beginnings of the names of types.
 const TYPES: [&str; 6] = ["float", "half", "double", "int", "uint", "bfloat"];
 
@@ -16,6 +21,8 @@ const TYPES: [&str; 6] = ["float", "half", "double", "int", "uint", "bfloat"];
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     found: TestTables,
+    /// The last row of the open table.
+    last: Option<Row>,
 }
 
 impl Tables {
@@ -23,11 +30,27 @@ impl Tables {
     pub(super) fn note_line(&mut self, line: &[u8]) {
         if let Some(row) = parse_row(line) {
             self.found.rows += 1;
+            self.note_drop(&row);
             self.found.size = self.found.size.max(row.size);
             self.found.bandwidth = self.found.bandwidth.max(row.bandwidth);
         } else if HEAD.find(line).is_some() {
             // A head has two lines, and only one of them has these words.
             self.found.heads += 1;
+            self.last = None;
+        }
+    }
+
+    /// Notes a row with much less bandwidth than the one before it, of a smaller size.
+    fn note_drop(&mut self, row: &Row) {
+        let before = self.last.replace(*row);
+        let is_drop = |before: &Row| {
+            before.size >= DROP_FROM && row.size > before.size && row.bandwidth < DROP * before.bandwidth
+        };
+        let share = |[(_, before), (_, after)]: [(u64, f64); 2]| after / before;
+        let Some(before) = before.filter(is_drop) else { return };
+        let drop = [(before.size, before.bandwidth), (row.size, row.bandwidth)];
+        if self.found.drop.is_none_or(|known| share(drop) < share(known)) {
+            self.found.drop = Some(drop);
         }
     }
 
@@ -38,7 +61,7 @@ impl Tables {
 }
 
 /// A row of a table.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Row {
     size: u64,
     bandwidth: f64,
@@ -103,6 +126,25 @@ mod tests {
         ] {
             tables.note_line(line.as_bytes());
         }
-        assert_eq!(tables.into_tables(), TestTables { heads: 1, rows: 2, size: 16, bandwidth: 0.5 });
+        let expected = TestTables { heads: 1, rows: 2, size: 16, bandwidth: 0.5, drop: None };
+        assert_eq!(tables.into_tables(), expected);
+    }
+
+    #[test]
+    fn a_size_with_much_less_bandwidth_than_a_smaller_one_is_noted() {
+        let drop_of = |rows: &[(u64, f64)]| {
+            let mut tables = Tables::default();
+            for (size, bandwidth) in rows {
+                tables.note_line(format!("{size} 4 float sum -1 1.0 0.1 {bandwidth} 0").as_bytes());
+            }
+            tables.into_tables().drop
+        };
+        assert_eq!(drop_of(&[(1 << 20, 0.69), (2 << 20, 0.03)]), Some([(1 << 20, 0.69), (2 << 20, 0.03)]));
+        assert_eq!(drop_of(&[(1 << 20, 10.0), (2 << 20, 6.1), (4 << 20, 12.0)]), None);
+        let rows = [(1 << 20, 1.0), (2 << 20, 0.5), (4 << 20, 4.0), (8 << 20, 0.4)];
+        assert_eq!(drop_of(&rows), Some([(4 << 20, 4.0), (8 << 20, 0.4)]));
+        // Small sizes, and the start of another table.
+        assert_eq!(drop_of(&[(1 << 10, 0.69), (2 << 10, 0.03)]), None);
+        assert_eq!(drop_of(&[(8 << 20, 10.0), (1 << 20, 1.0)]), None);
     }
 }

@@ -77,7 +77,7 @@ pub(super) fn describe_missing_communicator(job: &Job<'_>) -> String {
 
 /// Describes the tables of nccl-tests.
 fn describe_tables(job: &Job<'_>) -> Option<String> {
-    let TestTables { heads, rows, size, bandwidth } = job.digest.tables;
+    let TestTables { heads, rows, size, bandwidth, .. } = job.digest.tables;
     match (heads, rows) {
         (0, 0) => None,
         (_, 0) => describe_empty_table(job),
@@ -97,8 +97,9 @@ pub(super) fn describe_empty_table(job: &Job<'_>) -> Option<String> {
     let TestTables { heads, rows, .. } = job.digest.tables;
     let (_, ended) = count_tests(job);
     (heads > 0 && rows == 0 && ended == 0).then(|| {
-        "nccl-tests wrote the head of its table and no row: its first operation had not finished where the log \
-         ends (it hangs, still runs, or the log is cut); as tests: NCCL_P2P_DISABLE=1, NCCL_IB_DISABLE=1"
+        "nccl-tests began, wrote the head of its table and no row, and the end (`# Avg bus bandwidth`) is not in \
+         the log: its first operation had not finished where the log ends (it hangs, still runs, or the log is \
+         cut); as tests: NCCL_P2P_DISABLE=1, NCCL_IB_DISABLE=1"
             .to_owned()
     })
 }

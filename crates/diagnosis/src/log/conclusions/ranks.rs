@@ -22,6 +22,7 @@ pub(super) fn find_rank_differences(job: &Job<'_>, found: &[Placed]) -> Vec<Plac
         .chain(find_network_differences(job))
         .chain(find_shared_gpus(job))
         .chain(find_lone_processes(job))
+        .chain(find_bandwidth_drop(job))
         .map(Placed::without_line);
     let open = start::find_incomplete_start(job, found).or_else(|| ends::find_ranks_without_end(job, found));
     open.into_iter().chain(find_aborting_ranks(job)).chain(derived).collect()
@@ -140,6 +141,18 @@ fn find_shared_gpus(job: &Job<'_>) -> Option<Finding> {
         ranks: ranks.clone(),
         ..compose_finding(id, &[("bus", &bus), ("host", &host), ("ranks", &ranks_in_words(&ranks))])
     })
+}
+
+/// Returns a finding about a size of nccl-tests with much less bandwidth than a smaller one.
+fn find_bandwidth_drop(job: &Job<'_>) -> Option<Finding> {
+    let [(small, before), (large, after)] = job.digest.tables.drop?;
+    let values: [(&str, &dyn Display); 4] = [
+        ("small", &small),
+        ("before", &format!("{before:.2}")),
+        ("large", &large),
+        ("after", &format!("{after:.2}")),
+    ];
+    Some(compose_finding("nccl-tests-drop", &values))
 }
 
 /// Returns a finding about nccl-tests in several processes with a communicator of one rank each: on one host,
