@@ -13,9 +13,9 @@ use crate::Error;
 /// An operation of a [`Group`](super::Group) under way. It returns its buffers: by [`wait`](Work::wait), as a
 /// future, or on GPUs by `wait_on` a stream.
 ///
-/// Operations of a group run in the order of the calls. Dropping a `Work` does not stop the operation, and waits
-/// for it only on a GPU without memory pools; its buffers are freed afterwards. After an error they are freed,
-/// too, unless it is returned with them: [`wait_or_return`](Work::wait_or_return).
+/// Operations of a group run in the order of the calls. Dropping a `Work` does not stop the operation, and
+/// waits for it only on a GPU without memory pools; its buffers are freed afterwards. After an error they are
+/// freed, too, unless it is returned with them: [`wait_or_return`](Work::wait_or_return).
 #[must_use = "without waiting, the result and the error of the operation are lost"]
 pub struct Work<B> {
     state: WorkState<B>,

@@ -256,8 +256,8 @@ pub(super) fn find_warning_file<'a>(file: &'a [u8], before: &'a [u8]) -> &'a [u8
     }
 }
 
-/// Returns the file and the message of a warning of NCCL before 2.4: `vm:1:2 [0] include/socket.h:360 WARN Call
-/// to connect failed`.
+/// Returns the file and the message of a warning of NCCL before 2.4: `vm:1:2 [0] include/socket.h:360 WARN
+/// Call to connect failed`.
 pub(super) fn parse_old_warning(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let start = OLD_WARNING.find(line)?;
     let file = line[..start].rsplit(|byte| *byte == b' ').next()?;

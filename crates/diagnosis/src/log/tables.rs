@@ -9,8 +9,8 @@ use super::digest::TestTables;
 /// Words of the head, in all versions.
 static HEAD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"algbw   busbw"));
 
-/// Size from which the bandwidth of a sound network does not fall, and the share of the bandwidth of a smaller
-/// size below which it has fallen: NCCL changes its algorithm between sizes.
+/// Size from which the bandwidth does not fall on a sound network, and the share of the bandwidth before it
+/// below which it has fallen. NCCL changes its algorithm between sizes.
 const DROP_FROM: u64 = 256 << 10;
 const DROP: f64 = 0.6;
 
