@@ -396,7 +396,8 @@ fn copy_common_facts(digest: &Digest) -> Digest {
         has_program_lines: digest.has_program_lines,
         versions: digest.versions.clone(),
         limits: digest.limits.clone(),
-        paths: digest.paths.clone(),
+        // Hosts of one name in two files can be different machines.
+        paths: if digest.inputs.len() == 1 { digest.paths.clone() } else { BTreeSet::new() },
         head: digest.head.clone(),
         repeated: digest.repeated,
         ..Digest::default()
