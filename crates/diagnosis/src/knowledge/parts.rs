@@ -11,8 +11,6 @@ const FILE: &str = include_str!("../../knowledge/parts.toml");
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PartFile {
-    #[expect(dead_code, reason = "all knowledge files have it")]
-    version: u32,
     part: Vec<Part>,
 }
 

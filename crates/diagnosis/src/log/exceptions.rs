@@ -12,6 +12,9 @@ use crate::finding::Role;
 use crate::knowledge::rule::PREFIXES;
 use crate::knowledge::rules::Rule;
 
+/// The rule about the heads of tracebacks.
+pub(super) const HEAD_RULE: &str = "python-traceback";
+
 /// Largest number of tracebacks kept, and of processes with one at the same time.
 const TRACEBACKS: usize = 1024;
 
@@ -95,7 +98,7 @@ type Label = (Option<u32>, Option<u64>);
 /// All tracebacks.
 #[derive(Debug, Default)]
 pub(super) struct Exceptions {
-    open: BTreeMap<Label, Open>,
+    open: BTreeMap<Label, ProcessTracebacks>,
     closed: Vec<Traceback>,
     input: usize,
     /// The last line of a rule, with the rule's name, and true for a line about a failure.
@@ -106,7 +109,7 @@ pub(super) struct Exceptions {
 
 /// The last tracebacks of a process.
 #[derive(Debug, Default)]
-struct Open {
+struct ProcessTracebacks {
     /// The head of the traceback without an exception so far.
     head: Option<Position>,
     /// True if the open traceback does not end its process.
@@ -133,7 +136,7 @@ impl Exceptions {
             self.end_input();
             self.input = position.input;
         }
-        if known.as_ref().is_some_and(|(_, rule, _)| rule == "python-traceback") {
+        if known.as_ref().is_some_and(|(_, rule, _)| rule == HEAD_RULE) {
             self.note_head(line, position);
             return;
         }
@@ -146,7 +149,7 @@ impl Exceptions {
         let Some(own) = self.open.get_mut(&label) else { return };
         if own.read_line(line, position, known) {
             let mut gone = self.open.remove(&label).unwrap_or_default();
-            gone.done.iter_mut().for_each(|traceback| traceback.is_end = false);
+            gone.mark_continued();
             self.close(gone.done);
         }
     }
@@ -168,7 +171,7 @@ impl Exceptions {
             return;
         }
         if let Some(mut gone) = self.open.remove(&parse_label(line)) {
-            gone.done.iter_mut().for_each(|traceback| traceback.is_end = false);
+            gone.mark_continued();
             self.close(gone.done);
         }
     }
@@ -181,7 +184,7 @@ impl Exceptions {
     fn end_input(&mut self) {
         for (_, mut own) in std::mem::take(&mut self.open) {
             if own.is_exit_wanted {
-                own.done.iter_mut().for_each(|traceback| traceback.is_end = false);
+                own.mark_continued();
             }
             self.close(own.done);
         }
@@ -195,7 +198,12 @@ impl Exceptions {
     }
 }
 
-impl Open {
+impl ProcessTracebacks {
+    /// Notes that the process went on after its tracebacks.
+    fn mark_continued(&mut self) {
+        self.done.iter_mut().for_each(|traceback| traceback.is_end = false);
+    }
+
     /// Reads a line of the process, and returns true for one that shows that it goes on.
     fn read_line(
         &mut self,

@@ -1,23 +1,18 @@
 //! Conclusions from the tracebacks of Python.
 
-use super::hits::Placed;
+use super::hits::{Placed, cut_quote};
 use super::job::Job;
 use super::start;
 use crate::finding::{Finding, Severity};
 use crate::knowledge::texts::compose_finding;
 use crate::log::digest::{Example, Traceback};
-
-/// The rule about the heads of tracebacks.
-const HEAD: &str = "python-traceback";
+use crate::log::exceptions::HEAD_RULE;
 
 /// The rule about exceptions of any kind.
 const GENERIC: &str = "python-exception";
 
 /// Lines between a launcher's message about a failed process and the launcher's own traceback.
 const BELOW: u64 = 3;
-
-/// Longest exception in a diagnosis, in characters.
-const QUOTE: usize = 200;
 
 /// Reports an exception in place of its traceback. Without another failure, the first exception with which a
 /// process ended is the failure.
@@ -40,8 +35,7 @@ pub(super) fn judge_exceptions(job: &Job<'_>, found: &mut Vec<Placed>) {
     if end.rule.as_ref().is_some_and(|rule| rule != GENERIC) {
         return;
     }
-    let cut = end.text.char_indices().nth(QUOTE).map(|(at, _)| at);
-    let text = format!("{}{}", &end.text[..cut.unwrap_or(end.text.len())], cut.map_or("", |_| "..."));
+    let text = cut_quote(&end.text);
     let generic = found.iter().position(|each| each.finding.rule == GENERIC).map(|at| found.remove(at));
     let cited = job.cite_line(end.exception, None, end.text.clone());
     let (examples, finding) = match generic {
@@ -67,7 +61,7 @@ pub(super) fn judge_exceptions(job: &Job<'_>, found: &mut Vec<Placed>) {
 /// Removes the finding about tracebacks if an exception known to a rule ends each of them, or if they are a
 /// launcher's own. Returns the first head.
 fn take_explained_heads(tracebacks: &[Traceback], found: &mut Vec<Placed>) -> Option<Example> {
-    let at = found.iter().position(|each| each.finding.rule == HEAD)?;
+    let at = found.iter().position(|each| each.finding.rule == HEAD_RULE)?;
     let heads = &found[at];
     let is_of_launcher = |head: &Example| {
         let failed = found.iter().filter(|each| each.is_cascade || each.is_root);

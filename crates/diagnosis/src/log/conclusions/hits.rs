@@ -159,10 +159,14 @@ fn quote_messages(hit: &Hit, rule: &Rule) -> String {
             quotes.push(quote);
         }
     }
-    let quotes = quotes.join("; ");
-    match quotes.char_indices().nth(QUOTE) {
-        Some((end, _)) => format!("{}...", &quotes[..end]),
-        None => quotes,
+    cut_quote(&quotes.join("; "))
+}
+
+/// Returns the beginning of a quote, with dots for what is left out.
+pub(super) fn cut_quote(quote: &str) -> String {
+    match quote.char_indices().nth(QUOTE) {
+        Some((end, _)) => format!("{}...", &quote[..end]),
+        None => quote.to_owned(),
     }
 }
 

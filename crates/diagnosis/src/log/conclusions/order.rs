@@ -25,6 +25,7 @@ use super::moment::Moment;
 use crate::finding::{Finding, Severity};
 use crate::knowledge::parts::find_part;
 use crate::log::digest::Example;
+use crate::log::exceptions::HEAD_RULE;
 
 /// Difference of the clocks of two hosts without a meaning for the order, in seconds.
 const CLOCKS_S: f64 = 5.0;
@@ -195,7 +196,7 @@ fn ends_in(each: &Placed, cascade: Option<&Example>) -> bool {
     let is_below = |traceback: &Example, first: &Example| {
         traceback.position.input == first.position.input && traceback.position > first.position
     };
-    each.finding.rule == "python-traceback"
+    each.finding.rule == HEAD_RULE
         && cascade.is_some_and(|cascade| {
             each.examples.iter().any(|example| is_above(example, cascade))
                 || each.examples.iter().all(|example| is_below(example, cascade))
