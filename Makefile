@@ -93,8 +93,8 @@ loom: ## the shared memory segment under a model of weak memory order, with each
 newest: packages-test ## whether NVIDIA's newest wheels have NCCL functions that this repository lacks (asks the package index)
 	$(CARGO) xtask functions
 
-fuzz: ## five minutes of fuzzing for each kind of input over TCP, and for logs (needs a nightly toolchain and cargo-fuzz)
-	for target in wire rendezvous join service log; do \
+fuzz: ## five minutes of fuzzing for each kind of input over TCP, for logs and for result files (needs a nightly toolchain and cargo-fuzz)
+	for target in wire rendezvous join service log result; do \
 		mkdir -p fuzz/target/corpus/$$target; \
 		$(CARGO) +nightly fuzz run $$target fuzz/target/corpus/$$target fuzz/corpus/$$target -- -max_total_time=300; \
 	done

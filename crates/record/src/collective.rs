@@ -7,6 +7,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+/// Name in a record of a collective that its text does not tell.
+pub const UNKNOWN_COLLECTIVE: &str = "unknown";
+
 /// A measurable collective operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Collective {

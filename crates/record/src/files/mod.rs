@@ -1,4 +1,5 @@
-//! Writers and readers of result files: native JSON, JSON Lines, CSV and Markdown.
+//! Writers of result files (native JSON, JSON Lines, CSV and Markdown), and readers of the two kinds of JSON
+//! and of files of other programs.
 //!
 //! docs/results.md describes them. A file is written to a temporary name in its folder and then renamed. So a
 //! full disk or a reader never sees half a file in place of an older one. Only JSON Lines grows during the
@@ -22,8 +23,10 @@ use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+#[cfg(any(test, fuzzing))]
+pub use read::fuzz;
 pub(crate) use read::{NCCL_TESTS, read_each};
-pub use read::{ReadError, ReadProblem, check_names, read_run};
+pub use read::{ReadError, ReadProblem, check_names, read_run, read_runs};
 
 use crate::run::{Measurement, Run};
 use result_file::{FileContent, LINES, ResultFile};

@@ -266,7 +266,7 @@ fn what_is_no_result_is_said() {
     let newer = json.replacen("\"schema_version\": 1", "\"schema_version\": 7", 1);
     for (content, expected) in [
         ("", "it is not a result file"),
-        ("# nccl-bench allreduce\n", "it is not JSON"),
+        ("# nccl-bench allreduce\n", "it is text without such a table"),
         ("{\"a\": 1}", "JSON of another kind"),
         ("[1, 2]", "it is"),
         ("{\"a\": b}", "it is not JSON: expected value"),

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde::Serialize;
-use serde_json::Value;
 
-use super::measured::{Key, Rows, RunRows, describe_unfinished, list_keys};
+use super::circumstances::{devices_text, host_names, run_circumstances};
+use super::key::{Key, list_keys};
+use super::measured::{Rows, RunRows, describe_unfinished};
 use super::repeated::Test;
 use super::{MatchError, Metric, Threshold};
 use crate::run::{Run, RunOutcome};
-use crate::settings::Settings;
 use crate::statistics::geometric_mean;
 
 /// Tolerance that keeps rounding from making a difference of exactly the threshold exceed it.
@@ -283,21 +283,6 @@ pub fn file_letter(index: usize) -> String {
     if index < 26 { letter.to_string() } else { format!("{letter}{}", index / 26) }
 }
 
-/// The names of the machines.
-fn host_names(run: &Run) -> Vec<String> {
-    let hosts: BTreeSet<&str> = run.ranks.iter().map(|rank| rank.host.as_str()).collect();
-    hosts.into_iter().map(str::to_owned).collect()
-}
-
-/// `8 x NVIDIA H200`
-fn devices_text(run: &Run) -> String {
-    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for rank in &run.ranks {
-        *counts.entry(&rank.device_name).or_default() += 1;
-    }
-    counts.iter().map(|(name, count)| format!("{count} x {name}")).collect::<Vec<_>>().join(", ")
-}
-
 impl FileVerdict {
     fn judge_file(file: usize, sources: &[RunRows], comparison: &Comparison) -> Self {
         let Comparison { metric, threshold, partial, require_verified, files, rows, .. } = comparison;
@@ -433,37 +418,4 @@ fn circumstances_of_all(runs: &[Run]) -> BTreeMap<String, String> {
     }
     let joined = |values: BTreeSet<String>| values.into_iter().collect::<Vec<_>>().join("; ");
     all.into_iter().map(|(name, values)| (name, joined(values))).collect()
-}
-
-/// Settings and circumstances that can affect a run's values, by the names of the native format and of
-/// variables.
-fn run_circumstances(run: &Run) -> BTreeMap<String, String> {
-    let mut found: BTreeMap<String, String> = BTreeMap::new();
-    let text = |value: &Value| match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
-    for (part, left_out) in [
-        (serde_json::to_value(&run.settings), Settings::HARMLESS),
-        (serde_json::to_value(&run.provenance), &["environment", "library_path"]),
-    ] {
-        if let Ok(Value::Object(fields)) = part {
-            let fields = fields.iter().filter(|(name, _)| !left_out.contains(&name.as_str()));
-            for (name, value) in fields {
-                match value {
-                    Value::Object(of_pairs) if name == "pairs" => {
-                        found.extend(of_pairs.iter().map(|(name, value)| (name.clone(), text(value))));
-                    }
-                    value => drop(found.insert(name.clone(), text(value))),
-                }
-            }
-        }
-    }
-    found.extend(run.provenance.environment.clone());
-    found.insert("hosts".to_owned(), host_names(run).join(", "));
-    found.insert("ranks".to_owned(), devices_text(run));
-    found.insert("program".to_owned(), run.program.clone());
-    // Facts that another program did not record are not differences.
-    found.retain(|_, value| !value.is_empty());
-    found
 }

@@ -1,97 +1,18 @@
 //! The part of a result file that a comparison keeps: for each row, its values and its count of wrong
 //! elements.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
-
 use super::Metric;
-use crate::collective::Collective;
-use crate::files::{NCCL_TESTS, ReadError, read_each};
-use crate::run::{Measurement, Placement, Provenance, Run, RunOutcome};
+use super::circumstances::count_ranks;
+use super::joined::join_runs;
+use super::key::Key;
+use crate::collective::UNKNOWN_COLLECTIVE;
+use crate::files::{ReadError, ReadProblem, read_each};
+use crate::run::{Provenance, Run, RunOutcome};
 use crate::sides::{self, SelectedSide};
 use crate::statistics::find_median;
-
-/// The identity of a row: measurements with equal keys are compared.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct Key {
-    /// The table that the row belongs to.
-    #[serde(flatten)]
-    pub table: TableKey,
-    /// Placement of the input.
-    pub placement: Placement,
-    /// Size in bytes.
-    pub bytes: u64,
-}
-
-/// The identity of a table: rows that differ in placement and size only.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct TableKey {
-    /// Name of the collective.
-    pub collective: String,
-    /// Name of the element type.
-    pub data_type: String,
-    /// Operator, where the collective reduces.
-    pub op: Option<String>,
-    /// Root rank, where the collective has one.
-    pub root: Option<usize>,
-    /// The group, where there are several.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub group: Option<usize>,
-    /// The ranks of a pair, where pairs were measured.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pair: Option<[usize; 2]>,
-}
-
-impl TableKey {
-    /// The key of a measurement.
-    pub fn from_measurement(measurement: &Measurement) -> Self {
-        Self {
-            collective: measurement.collective.clone(),
-            data_type: measurement.data_type.clone(),
-            // nccl-tests names an operator of sendrecv, too.
-            op: measurement
-                .op
-                .clone()
-                .filter(|_| measurement.collective.parse().map_or(true, Collective::is_reduction)),
-            root: measurement.root,
-            group: measurement.group,
-            pair: measurement.pair,
-        }
-    }
-
-    /// The key in words: `broadcast float root 1`.
-    pub fn table_name(&self) -> String {
-        let op = self.op.as_ref().map(|op| format!(" {op}")).unwrap_or_default();
-        let root = self.root.map(|root| format!(" root {root}")).unwrap_or_default();
-        let group = self.group.map(|group| format!(" group {group}")).unwrap_or_default();
-        let pair = self.pair.map(|[one, other]| format!(" ranks {one} and {other}")).unwrap_or_default();
-        format!("{} {}{op}{root}{group}{pair}", self.collective, self.data_type)
-    }
-}
-
-impl Key {
-    fn from_row(measurement: &Measurement) -> Self {
-        Self {
-            table: TableKey::from_measurement(measurement),
-            placement: measurement.placement,
-            bytes: measurement.bytes,
-        }
-    }
-
-    /// False for rows that no run verifies: without an element, and in place where the collective has no such
-    /// form.
-    fn is_verifiable(&self) -> bool {
-        let has_in_place = || self.table.collective.parse().map_or(true, Collective::has_in_place);
-        self.bytes > 0 && (self.placement == Placement::OutOfPlace || has_in_place())
-    }
-
-    /// The key in words: `allreduce float sum, 8 bytes in-place`.
-    pub fn row_name(&self) -> String {
-        format!("{}, {} bytes {}", self.table.table_name(), self.bytes, self.placement.placement_name())
-    }
-}
 
 /// A result file, or one side of a file that was measured with `--vs`.
 #[derive(Debug)]
@@ -112,19 +33,6 @@ impl RunRows {
         let runs = self.repeated.as_ref().map_or(std::slice::from_ref(&self.run), |repeated| &repeated.runs);
         runs.iter().map(count_ranks).filter(|counts| !counts.is_empty()).collect()
     }
-}
-
-/// Number of ranks of each group of a run, in the order of their numbers. Files of nccl-tests name one device
-/// of each process, and files of this program in its format all.
-fn count_ranks(run: &Run) -> Vec<usize> {
-    let processes: BTreeSet<_> = run.ranks.iter().map(|rank| (&rank.host, rank.pid)).collect();
-    let names_one = run.program == NCCL_TESTS && processes.len() == run.ranks.len();
-    let of_device = if names_one { run.settings.threads * run.settings.gpus } else { 1 };
-    let mut groups = BTreeMap::new();
-    for rank in &run.ranks {
-        *groups.entry(rank.group).or_insert(0) += of_device;
-    }
-    groups.into_values().filter(|&count| count > 0).collect()
 }
 
 /// Runs that were merged into the rows of one side.
@@ -200,6 +108,12 @@ impl Rows {
         self.places.get(key).map_or(&[], |&place| &self.rows[place].values)
     }
 
+    /// True when both have the same rows with the same values.
+    pub(super) fn has_equal_values(&self, other: &Self) -> bool {
+        let is_equal = |(one, other): (&Values, &Values)| one.key == other.key && one.values == other.values;
+        self.rows.len() == other.rows.len() && self.rows.iter().zip(&other.rows).all(is_equal)
+    }
+
     /// Adds the rows of a further run, of which the medians become one value each.
     pub(super) fn merge_run(&mut self, other: &Self) {
         for row in &other.rows {
@@ -237,7 +151,7 @@ pub fn read_rows(
         Metric::Busbw => busbw_gbps,
     };
     let (mut own, mut other) = (Rows::default(), Rows::default());
-    let run = read_each(path, partial, &mut |each| {
+    let run = read_each(path, partial, &join_runs, &mut |each| {
         let key = Key::from_row(&each);
         let mut wrong = each.wrong;
         let is_unstable = each.stable == Some(false);
@@ -257,6 +171,9 @@ pub fn read_rows(
         }
         own.add_measurement(key, value(each.time_us, each.busbw_gbps), wrong, is_unstable);
     })?;
+    if own.keys().any(|key| key.table.collective == UNKNOWN_COLLECTIVE) {
+        return Err(ReadError { path: path.to_owned(), problem: ReadProblem::UnknownCollective });
+    }
     // On whichever side.
     let wrong_left_out = run.left_out.map_or(0, |left_out| left_out.wrong_measurements);
     (own.wrong_left_out, other.wrong_left_out) = (wrong_left_out, wrong_left_out);
@@ -280,19 +197,6 @@ fn side_sources(path: &Path, run: Run, wanted: SelectedSide, own: Rows, other: R
             meant.map(|(provenance, rows, _)| side(provenance, rows)).collect()
         }
     }
-}
-
-/// Keys by their table: `allreduce float sum (62 rows)`.
-pub(super) fn list_keys<'a>(keys: impl Iterator<Item = &'a Key>) -> Vec<String> {
-    let mut tables: Vec<(&TableKey, usize)> = Vec::new();
-    for key in keys {
-        match tables.iter_mut().find(|(table, _)| **table == key.table) {
-            Some((_, count)) => *count += 1,
-            None => tables.push((&key.table, 1)),
-        }
-    }
-    let rows = |count| if count == 1 { "1 row".to_owned() } else { format!("{count} rows") };
-    tables.iter().map(|&(table, count)| format!("{} ({})", table.table_name(), rows(count))).collect()
 }
 
 /// The reason why the run of this name is incomplete; `None` when it is complete.

@@ -2,9 +2,12 @@
 //!
 //! Measurements of the same collective, type, operator, root, placement and size are one row; of several
 //! cycles the median counts. Files are read one measurement at a time, and only the compared value is kept
-//! (`measured`), so that files of any length fit into memory.
+//! (`measured`), so that files of any length fit into memory. The runs of a text are one source (`joined`).
 
+mod circumstances;
 mod comparison;
+mod joined;
+mod key;
 mod measured;
 mod repeated;
 
@@ -19,7 +22,9 @@ use crate::files::ReadError;
 pub use comparison::{
     ComparedFile, ComparedRow, Comparison, Criteria, Difference, FileVerdict, MeanRatio, file_letter,
 };
-pub use measured::{Key, Rows, RunRows, TableKey, read_rows};
+pub use joined::read_joined_run;
+pub use key::{Key, TableKey};
+pub use measured::{Rows, RunRows, read_rows};
 pub use repeated::{MAX_RUNS, Test, check_runs, merge_runs, refuse_repeated};
 
 /// A share of a value: `5%` is 0.05.

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::MatchError;
-use super::measured::{Key, Repeated, Rows, RunRows, describe_unfinished, list_keys};
+use super::key::{Key, list_keys};
+use super::measured::{Repeated, Rows, RunRows, describe_unfinished};
 use crate::rank_test::{LEVEL, least_p, mann_whitney};
 use crate::run::RunOutcome;
 
@@ -71,10 +72,12 @@ pub fn refuse_repeated(runs: &[&RunRows]) -> Result<(), MatchError> {
     Ok(())
 }
 
-/// Tells from the start and the processes, which two runs do not share.
+/// Tells from the start and the processes, which two runs do not share. Text does not have the start; its
+/// values tell instead.
 fn is_same_run(one: &RunRows, other: &RunRows) -> bool {
-    let (one, other) = (&one.run, &other.run);
-    !one.started_at.is_empty() && one.started_at == other.started_at && one.ranks == other.ranks
+    let (run, other_run) = (&one.run, &other.run);
+    let is_alike = run.started_at == other_run.started_at && run.ranks == other_run.ranks;
+    is_alike && (!run.started_at.is_empty() || one.rows.has_equal_values(&other.rows))
 }
 
 /// The file without links and relative parts.

@@ -33,8 +33,8 @@ pub enum ReadProblem {
     Encoded(&'static str),
     /// It is not a result file.
     #[error(
-        "it is not a result file: expected JSON or JSON Lines of nccl-bench (--output), or JSON of \
-         nccl-tests (-J); {0}"
+        "it is not a result file: expected JSON or JSON Lines of nccl-bench (--output), JSON of nccl-tests \
+         (-J), or text with a table of nccl-tests, rccl-tests or the OSU benchmarks; {0}"
     )]
     NotOurs(String),
     /// It ends in the middle.
@@ -54,6 +54,34 @@ pub enum ReadProblem {
     /// It is damaged.
     #[error("{0}")]
     Damaged(String),
+    /// It has several runs, where one is expected.
+    #[error("it has {0} runs, and one is expected: give each a file of its own")]
+    SeveralRuns(usize),
+    /// A row is in two of its runs.
+    #[error(
+        "{row} is in its runs {} and {}: give each run a file of its own, as for --before and --after",
+        runs[0], runs[1]
+    )]
+    RepeatedRow {
+        /// The row.
+        row: String,
+        /// Numbers of the runs, from 1 on.
+        runs: [usize; 2],
+    },
+    /// Its runs were made in different circumstances.
+    #[error("its runs differ in {what} ({}; {}): give each run a file of its own", values[0], values[1])]
+    RunsDiffer {
+        /// Name of the setting or circumstance.
+        what: String,
+        /// The two values.
+        values: [String; 2],
+    },
+    /// The collective of a table is not known.
+    #[error(
+        "its text does not name the collective of a table: write a line with the program above it, as in $ \
+         all_gather_perf"
+    )]
+    UnknownCollective,
     /// It has no measurement.
     #[error("it has no measurement: {0}")]
     NoMeasurement(String),

@@ -1,14 +1,17 @@
-//! Readers of result files: native JSON, JSON Lines, and the JSON of nccl-tests (`-J`).
+//! Readers of result files: native JSON, JSON Lines, the JSON of nccl-tests (`-J`), and tables in text.
 //!
-//! A file is read once from beginning to end, so it can be a pipe. Measurements are read one at a time, so
-//! the caller decides what to keep in memory.
+//! A file is read once from beginning to end, so it can be a pipe. Measurements of JSON are read one at a
+//! time, so the caller decides what to keep in memory.
 
 mod compressed;
 mod error;
 mod field_reader;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod nccl_tests;
 mod non_finite;
 mod source;
+mod text;
 
 use std::io::{self, BufRead, Read as _};
 use std::path::{Path, PathBuf};
@@ -22,7 +25,7 @@ use super::json_lines::{ConnectedLine, EndLine};
 use crate::run::{Measurement, Run, RunOutcome};
 pub use error::{ReadError, ReadProblem};
 use field_reader::{FieldReader, known_version};
-use source::FileReader;
+use source::{FileReader, Source};
 
 /// The program of a run read from a file of nccl-tests.
 pub(crate) const NCCL_TESTS: &str = "nccl-tests";
@@ -47,39 +50,63 @@ pub fn check_names<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Result<(
     }
 }
 
-/// Reads a run from native JSON, JSON Lines or the JSON of nccl-tests, also compressed (gzip, zstd). The
-/// format is detected by the content. The path `-` is standard input.
-///
-/// If JSON Lines end in the middle of a line, the whole lines count, and the outcome is
-/// [`RunOutcome::Running`]. Files of nccl-tests lack parts of a [`Run`]. These are absent or empty, and
-/// `notes` names the source.
+/// Reads the only run of a file, like [`read_runs`].
 ///
 /// # Errors
-/// When the file cannot be read, is none of the three, a newer program wrote it, or has no measurement.
+/// Like [`read_runs`], and when the file has several runs.
 pub fn read_run(path: &Path) -> Result<Run, ReadError> {
-    let run = source::open_source(path).and_then(read_whole).and_then(|run| match run.measurements.len() {
-        0 => Err(no_measurement(&run)),
-        _ => Ok(run),
-    });
+    let run = source::open_source(path).and_then(read_source).and_then(refuse_empty).and_then(only_run);
     run.map_err(|problem| ReadError { path: path.to_owned(), problem })
 }
 
-/// Reads a run like [`read_run`], but passes each measurement to `take` instead of keeping it: the returned
-/// run has none. For JSON of nccl-tests, each row counts as a cycle. With `partial`, JSON may end in the
-/// middle: then the measurements before are read, and the outcome is [`RunOutcome::Running`].
+/// Reads the runs of a file, also compressed (gzip, zstd). The format is detected by the content. The path
+/// `-` is standard input.
+///
+/// - Native JSON, JSON Lines and the JSON of nccl-tests have one run. If JSON Lines end in the middle of a
+///   line, the whole lines count, and the outcome is [`RunOutcome::Running`].
+/// - Text can have any number of runs: tables of nccl-tests, rccl-tests and the OSU Micro-Benchmarks, also
+///   with prefixes of launchers and between other lines. A run without the end of its table has the outcome
+///   [`RunOutcome::Running`]. A run without a row is included if another run has rows.
+///
+/// Files of other programs lack parts of a [`Run`]. These are absent or empty, and `notes` names the source.
+/// A collective that the text does not tell is [`UNKNOWN_COLLECTIVE`](crate::collective::UNKNOWN_COLLECTIVE).
 ///
 /// # Errors
-/// Like [`read_run`]; measurements passed to `take` before the error are not valid results.
+/// When the file cannot be read, has none of these formats, a newer program wrote it, or has no measurement.
+pub fn read_runs(path: &Path) -> Result<Vec<Run>, ReadError> {
+    let runs = source::open_source(path).and_then(read_source).and_then(refuse_empty);
+    runs.map_err(|problem| ReadError { path: path.to_owned(), problem })
+}
+
+/// Reads a run like [`read_run`], but passes each measurement to `take` instead of keeping it: the returned
+/// run has none. `join` makes one run of those of a text. For JSON of nccl-tests, each row counts as a cycle.
+/// With `partial`, JSON may end in the middle: then the measurements before are read, and the outcome is
+/// [`RunOutcome::Running`].
+///
+/// # Errors
+/// Like [`read_runs`], and those of `join`; measurements passed to `take` before the error are not valid
+/// results.
 pub(crate) fn read_each(
     path: &Path,
     partial: bool,
+    join: &dyn Fn(Vec<Run>) -> Result<Run, ReadProblem>,
     take: &mut dyn FnMut(Measurement),
 ) -> Result<Run, ReadError> {
-    let content = source::open_source(path).and_then(|source| read_content(source, partial, take));
-    let run = content.and_then(|ReadContent { run, measurements, .. }| match measurements {
-        0 => Err(no_measurement(&run)),
-        _ => Ok(run),
-    });
+    let read = |source| match source {
+        Source::Json(mut source) => {
+            let content = read_content(&mut source, partial, take)?;
+            match content.measurements {
+                0 => Err(no_measurement(&content.run)),
+                _ => Ok(content.run),
+            }
+        }
+        Source::Text(mut source) => {
+            let mut run = join(refuse_empty(text::read_text(&mut source)?)?)?;
+            std::mem::take(&mut run.measurements).into_iter().for_each(take);
+            Ok(run)
+        }
+    };
+    let run = source::open_source(path).and_then(read);
     run.map_err(|problem| ReadError { path: path.to_owned(), problem })
 }
 
@@ -94,18 +121,36 @@ fn no_measurement(run: &Run) -> ReadProblem {
 
 #[cfg(test)]
 pub(super) fn parse_text(text: &[u8]) -> Result<Run, ReadProblem> {
-    source::decompress_source(text).and_then(read_whole)
+    source::decompress_source(text).and_then(read_source).and_then(only_run)
 }
 
-fn read_whole(source: FileReader<'_>) -> Result<Run, ReadProblem> {
+fn only_run(mut runs: Vec<Run>) -> Result<Run, ReadProblem> {
+    match (runs.pop(), runs.len()) {
+        (Some(run), 0) => Ok(run),
+        (_, others) => Err(ReadProblem::SeveralRuns(others + 1)),
+    }
+}
+
+fn read_source(source: Source<'_>) -> Result<Vec<Run>, ReadProblem> {
+    let mut source = match source {
+        Source::Json(source) => source,
+        Source::Text(mut source) => return text::read_text(&mut source),
+    };
     let mut measurements = Vec::new();
     let ReadContent { mut run, rows, .. } =
-        read_content(source, false, &mut |measurement| measurements.push(measurement))?;
+        read_content(&mut source, false, &mut |measurement| measurements.push(measurement))?;
     if let Some(rows) = rows {
         nccl_tests::number_cycles(&mut measurements, rows, run.settings.cycles);
     }
     run.measurements = measurements;
-    Ok(run)
+    Ok(vec![run])
+}
+
+fn refuse_empty(runs: Vec<Run>) -> Result<Vec<Run>, ReadProblem> {
+    match runs.first() {
+        Some(first) if runs.iter().all(|run| run.measurements.is_empty()) => Err(no_measurement(first)),
+        _ => Ok(runs),
+    }
 }
 
 /// The content of a file, with the number of its measurements in place of the measurements.
@@ -117,16 +162,16 @@ struct ReadContent {
 }
 
 fn read_content(
-    mut source: FileReader<'_>,
+    source: &mut FileReader<'_>,
     partial: bool,
     take: &mut dyn FnMut(Measurement),
 ) -> Result<ReadContent, ReadProblem> {
     let mut document = FieldReader::new(take);
-    let mut deserializer = serde_json::Deserializer::from_reader(&mut source);
+    let mut deserializer = serde_json::Deserializer::from_reader(&mut *source);
     let read = (&mut document).deserialize(&mut deserializer);
     if read.is_ok() && document.fields.get("kind").is_some_and(|kind| kind == "run") {
         drop(deserializer);
-        return read_lines(&mut source, document);
+        return read_lines(source, document);
     }
     match read.and_then(|()| deserializer.end()) {
         Ok(()) => finish_content(&mut document),

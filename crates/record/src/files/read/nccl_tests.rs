@@ -106,8 +106,6 @@ pub(super) fn make_run(fields: Map<String, Value>) -> Result<Run, ReadProblem> {
             "-C: times were computed from the bandwidths, which have few digits for small sizes".to_owned(),
         );
     }
-    let cycles = command.option_number("-N", "--run_cycles").unwrap_or(1);
-    let cycles = usize::try_from(cycles).unwrap_or(0);
     let variables = file.env.iter().filter_map(|variable| variable.split_once('='));
     let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
     Ok(Run {
@@ -128,7 +126,7 @@ pub(super) fn make_run(fields: Map<String, Value>) -> Result<Run, ReadProblem> {
             environment: provenance::choose_variables(variables),
             ..Provenance::default()
         },
-        settings: make_settings(config, &command, cycles),
+        settings: make_settings(config, &file.args),
         ranks: config.devices.iter().map(make_rank).collect(),
         measurements: Vec::new(),
         notes,
@@ -169,8 +167,7 @@ fn half_measurement(row: &Row, placement: Placement, half: &Half, times: Option<
     }
 }
 
-fn make_settings(config: &Config, command: &CommandLine<'_>, cycles: usize) -> Settings {
-    let flag = |short, long| command.option_number(short, long).is_some_and(|value| value != 0);
+fn make_settings(config: &Config, args: &[String]) -> Settings {
     Settings {
         threads: config.nthreads,
         gpus: config.ngpus,
@@ -181,8 +178,22 @@ fn make_settings(config: &Config, command: &CommandLine<'_>, cycles: usize) -> S
         iterations: config.iterations,
         aggregated: config.aggregated_iterations,
         warm_up: config.warmup_iters,
-        cycles,
         checks: config.validation,
+        graph_launches: config.graph,
+        per_iteration: config.per_iter_timing == "true",
+        per_iteration_skip: config.per_iter_skip,
+        parallel_init: config.parallel_init == "true",
+        ..argument_settings(args)
+    }
+}
+
+/// Returns the settings that only the arguments of nccl-tests have. The others have no meaning.
+pub(super) fn argument_settings(args: &[String]) -> Settings {
+    let command = CommandLine(args);
+    let flag = |short, long| command.option_number(short, long).is_some_and(|value| value != 0);
+    let cycles = command.option_number("-N", "--run_cycles").unwrap_or(1);
+    Settings {
+        cycles: usize::try_from(cycles).unwrap_or(0),
         average: match command.option_number("-a", "--average") {
             Some(0) => Average::Rank0,
             Some(2) => Average::Min,
@@ -195,7 +206,6 @@ fn make_settings(config: &Config, command: &CommandLine<'_>, cycles: usize) -> S
             Some(3) => Blocking::Outer,
             _ => Blocking::No,
         },
-        graph_launches: config.graph,
         registration: match command.option_number("-R", "--local_register") {
             None | Some(0) => Registration::None,
             Some(2) => Registration::Symmetric,
@@ -205,9 +215,6 @@ fn make_settings(config: &Config, command: &CommandLine<'_>, cycles: usize) -> S
             .option_number("-u", "--unalign")
             .and_then(|by| usize::try_from(by).ok())
             .unwrap_or(0),
-        per_iteration: config.per_iter_timing == "true",
-        per_iteration_skip: config.per_iter_skip,
-        parallel_init: config.parallel_init == "true",
         cpu_time: flag("-C", "--report_cputime"),
         time_stamps: flag("-S", "--report_timestamps"),
         cta_policy: command.option_number("-x", "--cta_policy").and_then(|policy| u32::try_from(policy).ok()),
@@ -256,7 +263,7 @@ fn convert_time(text: &str) -> String {
 }
 
 /// Converts a version number: `22809` is 2.28.9. Before 2.9 it had one digit less.
-fn library_version(code: u64) -> String {
+pub(super) fn library_version(code: u64) -> String {
     let major = if code < 10_000 { 1000 } else { 10_000 };
     format!("{}.{}.{}", code / major, code % major / 100, code % 100)
 }

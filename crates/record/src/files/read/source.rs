@@ -23,8 +23,16 @@ const PIECE: usize = 1 << 16;
 /// A reader of a result file, at the first character of its text.
 pub(super) type FileReader<'a> = BufReader<Box<dyn Read + 'a>>;
 
+/// A result file, by the first character of its text.
+pub(super) enum Source<'a> {
+    /// JSON or JSON Lines.
+    Json(FileReader<'a>),
+    /// Any other text.
+    Text(FileReader<'a>),
+}
+
 /// Opens a regular file or a pipe; `-` is standard input. Devices are refused: some have no end.
-pub(super) fn open_source(path: &Path) -> Result<FileReader<'static>, ReadProblem> {
+pub(super) fn open_source(path: &Path) -> Result<Source<'static>, ReadProblem> {
     if path == Path::new(STANDARD_INPUT) {
         let input = io::stdin();
         return if input.is_terminal() {
@@ -41,7 +49,7 @@ pub(super) fn open_source(path: &Path) -> Result<FileReader<'static>, ReadProble
 }
 
 /// Decompresses a compressed file, and skips a byte order mark and white space up to the first character.
-pub(super) fn decompress_source<'a>(mut from: impl Read + 'a) -> Result<FileReader<'a>, ReadProblem> {
+pub(super) fn decompress_source<'a>(mut from: impl Read + 'a) -> Result<Source<'a>, ReadProblem> {
     let start = read_start(&mut from)?;
     let Some(compression) = Compression::from_start(&start) else { return text_reader(start, from) };
     let mut decoded = compression.decoder(Cursor::new(start).chain(from));
@@ -59,7 +67,7 @@ fn read_start(from: &mut impl Read) -> io::Result<Vec<u8>> {
 }
 
 /// Returns a reader of a text. `start` is its beginning, and `rest` the remainder.
-fn text_reader<'a>(mut start: Vec<u8>, rest: impl Read + 'a) -> Result<FileReader<'a>, ReadProblem> {
+fn text_reader<'a>(mut start: Vec<u8>, rest: impl Read + 'a) -> Result<Source<'a>, ReadProblem> {
     if is_utf_16(&start) {
         return Err(ReadProblem::Encoded(
             "it is UTF-16, as PowerShell's > writes it: convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)",
@@ -74,14 +82,13 @@ fn text_reader<'a>(mut start: Vec<u8>, rest: impl Read + 'a) -> Result<FileReade
     let mut source = BufReader::with_capacity(PIECE, whole);
     match first_character(&mut source)? {
         None => Err(ReadProblem::NotOurs("it is empty".to_owned())),
-        Some(b'{') => Ok(source),
-        Some(b'[') => Err(ReadProblem::NotOurs("it is JSON of another kind".to_owned())),
-        Some(_) => Err(ReadProblem::NotOurs("it is not JSON".to_owned())),
+        Some(b'{') => Ok(Source::Json(source)),
+        Some(_) => Ok(Source::Text(source)),
     }
 }
 
 fn is_utf_16(start: &[u8]) -> bool {
-    matches!(start, [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [b'{', 0, ..] | [0, b'{', ..])
+    matches!(start, [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [b' '..=b'~', 0, ..] | [0, b' '..=b'~', ..])
 }
 
 /// Skips white space, and returns the next character without consuming it.
