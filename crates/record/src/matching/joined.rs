@@ -37,6 +37,9 @@ pub(super) fn join_runs(runs: Vec<Run>) -> Result<Run, ReadProblem> {
         if joined.ranks.is_empty() {
             joined.ranks = run.ranks;
         }
+        if joined.provenance.library_version.is_empty() {
+            joined.provenance.library_version = run.provenance.library_version;
+        }
         joined.settings.min_bytes = joined.settings.min_bytes.min(run.settings.min_bytes);
         joined.settings.max_bytes = joined.settings.max_bytes.max(run.settings.max_bytes);
         joined.settings.cycles = joined.settings.cycles.max(run.settings.cycles);
@@ -82,4 +85,65 @@ fn refuse_difference(one: &Run, other: &Run) -> Result<(), ReadProblem> {
         return Err(differ("ranks of each group", [ranks, other_ranks].map(|counts| format!("{counts:?}"))));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::Measurement;
+    use crate::sample;
+
+    fn run_of(collective: &str, change: impl Fn(&mut Run)) -> Run {
+        let mut run = sample::full_run();
+        run.measurements.truncate(1);
+        run.measurements[0].collective = collective.to_owned();
+        run.outcome = RunOutcome::Complete;
+        change(&mut run);
+        run
+    }
+
+    #[test]
+    fn a_joined_run_has_all_rows_and_the_worst_outcome() {
+        let ended = |run: &mut Run| {
+            run.outcome = RunOutcome::Running;
+            run.settings.max_bytes = 1 << 40;
+            run.notes = vec!["cut".to_owned()];
+            run.measurements.push(Measurement { bytes: 1, ..run.measurements[0].clone() });
+        };
+        let joined = join_runs(vec![run_of("allreduce", |_| {}), run_of("broadcast", ended)]).unwrap();
+        assert_eq!((joined.measurements.len(), joined.outcome), (3, RunOutcome::Running));
+        assert_eq!(joined.settings.max_bytes, 1 << 40);
+        assert_eq!(joined.notes.last().map(String::as_str), Some("cut"));
+        let alone = run_of("allreduce", |_| {});
+        assert_eq!(join_runs(vec![alone.clone()]).unwrap(), alone);
+    }
+
+    #[test]
+    fn runs_of_one_row_or_of_other_circumstances_are_refused() {
+        let said = |other: Run| join_runs(vec![run_of("allreduce", |_| {}), other]).unwrap_err().to_string();
+        let message = said(run_of("allreduce", |_| {}));
+        assert!(
+            message.starts_with("allreduce float sum, ") && message.contains("runs 1 and 2"),
+            "{message}"
+        );
+        for (change, expected) in [
+            ((|run| run.settings.graph_launches = 9) as fn(&mut Run), "differ in graph_launches (0; 9)"),
+            (|run| run.provenance.library_version = "1.0".to_owned(), "differ in library_version ("),
+            (|run| run.ranks.truncate(1), "differ in ranks ("),
+            (
+                |run| run.ranks.iter_mut().for_each(|rank| rank.group = rank.rank),
+                "differ in ranks of each group",
+            ),
+        ] {
+            let message = said(run_of("broadcast", change));
+            assert!(message.contains(expected), "{message}");
+        }
+        // A fact that one of them does not have is no difference.
+        let unknown = run_of("broadcast", |run| {
+            run.provenance.library_version.clear();
+            run.ranks.clear();
+        });
+        let joined = join_runs(vec![unknown, run_of("allreduce", |_| {})]).unwrap();
+        assert!(!joined.ranks.is_empty() && !joined.provenance.library_version.is_empty());
+    }
 }

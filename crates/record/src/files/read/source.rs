@@ -77,14 +77,21 @@ fn text_reader<'a>(mut start: Vec<u8>, rest: impl Read + 'a) -> Result<Source<'a
         start.drain(..3);
     }
     let words = nccl_tests::is_nccl_tests(&start);
+    let is_binary = start.iter().any(|&byte| is_binary(byte));
     let whole = Cursor::new(start).chain(rest);
     let whole: Box<dyn Read + 'a> = if words { Box::new(FiniteNumbers::new(whole)) } else { Box::new(whole) };
     let mut source = BufReader::with_capacity(PIECE, whole);
     match first_character(&mut source)? {
         None => Err(ReadProblem::NotOurs("it is empty".to_owned())),
         Some(b'{') => Ok(Source::Json(source)),
+        Some(_) if is_binary => Err(ReadProblem::NotOurs("it is neither JSON nor text".to_owned())),
         Some(_) => Ok(Source::Text(source)),
     }
+}
+
+/// Returns true for control characters that a terminal does not use.
+const fn is_binary(byte: u8) -> bool {
+    byte < b' ' && !matches!(byte, b'\t' | b'\n' | b'\r' | 0x07 | 0x08 | 0x0c | 0x1b)
 }
 
 fn is_utf_16(start: &[u8]) -> bool {

@@ -26,12 +26,15 @@ use table::Columns;
 
 /// Longest line that is read, in bytes; a longer one is skipped.
 const LONGEST_LINE: u64 = 1 << 20;
+/// Bytes that are searched for the head of a table.
+const SEARCHED: usize = 1 << 30;
 /// Lines between a command and the head of its table.
 const NEAR: usize = 500;
 /// Longest command in several lines, in bytes.
 const LONGEST_COMMAND: usize = 1 << 16;
 
 const NO_TABLE: &str = "it is text without such a table";
+const NO_TABLE_SO_FAR: &str = "it is text without such a table in its first GiB";
 const NO_HEAD: &str = "it is text without the head of a table: the line with size, count and type, which names the \
                        columns";
 
@@ -39,15 +42,21 @@ const NO_HEAD: &str = "it is text without the head of a table: the line with siz
 pub(super) fn read_text(source: &mut FileReader<'_>) -> Result<Vec<Run>, ReadProblem> {
     let mut reader = TextReader::default();
     let mut line = Vec::new();
+    let mut searched = 0_usize;
     loop {
+        if reader.drafts.is_empty() && searched > SEARCHED {
+            return Err(ReadProblem::NotOurs(NO_TABLE_SO_FAR.to_owned()));
+        }
         line.clear();
         let length = source.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line)?;
         if length == 0 {
             break;
         }
+        searched = searched.saturating_add(length);
         let is_whole = line.ends_with(b"\n");
         if !is_whole && length as u64 == LONGEST_LINE {
-            source.skip_until(b'\n')?;
+            // The rest of an endless line is not waited for.
+            searched = searched.saturating_add(source.by_ref().take(SEARCHED as u64).skip_until(b'\n')?);
             continue;
         }
         // A terminal writes again over what precedes a carriage return.

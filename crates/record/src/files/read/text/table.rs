@@ -110,6 +110,17 @@ impl Columns {
         is_number() && is_number()
     }
 
+    /// Returns true for a line of numbers, which can be the rest of a row.
+    pub(super) fn continues_row(line: &str) -> bool {
+        let is_cell = |word: &str| word == "N/A" || word.parse::<f64>().is_ok();
+        !line.is_empty() && line.split_whitespace().all(is_cell)
+    }
+
+    /// Returns true for a text with fewer words than a row.
+    pub(super) fn is_part(&self, line: &str) -> bool {
+        line.split_whitespace().count() < self.columns.len()
+    }
+
     /// Reads a row; `None` when it does not have the columns of the table.
     pub(super) fn read_row(&self, line: &str, placements: &[Placement]) -> Option<Row> {
         let mut words: Vec<&str> = line.split_whitespace().collect();

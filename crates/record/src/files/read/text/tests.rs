@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::collective::UNKNOWN_COLLECTIVE;
 use crate::files::read::source::{Source, decompress_source};
-use crate::files::read::{parse_text, read_run};
+use crate::files::read::{parse_text, read_run, read_source};
 use crate::run::{Measurement, Placement, RunOutcome};
 use crate::settings::Blocking;
 use programs::OLD;
@@ -137,6 +137,22 @@ fn lines_of_other_programs_are_skipped() {
 }
 
 #[test]
+fn rows_broken_by_messages_of_nccl_are_joined() {
+    let message = "vm:2284:2291 [0] NCCL INFO AllReduce: 16384 Bytes -> Algo RING proto LL";
+    let with_message = format!("     sum      -1{message}\n{message}\n  ");
+    let mut broken = ALL_REDUCE.replace("     sum      -1  ", &with_message);
+    assert!(parse_run(&broken) == parse_run(ALL_REDUCE));
+    broken = broken.replace("       0   ", &format!("       0{message}\n   "));
+    assert!(parse_run(&broken) == parse_run(ALL_REDUCE));
+    assert!(parse_run(&prefix_lines(&broken, "[1,0]<stdout>:")) == parse_run(ALL_REDUCE));
+    // Without the host's name, the end of the row cannot be told from it.
+    let unknown = broken.replace("on         vm device", "on other device");
+    assert!(decompress_source(unknown.as_bytes()).and_then(read_source).is_ok_and(|runs| {
+        matches!(runs[0].outcome, RunOutcome::Failed { .. }) && runs[0].measurements.is_empty()
+    }));
+}
+
+#[test]
 fn tables_of_several_writers_are_runs_of_their_own() {
     let (first, second) =
         (prefix_lines(ALL_REDUCE, "[1,0]<stdout>:"), prefix_lines(ALL_GATHER, "[1,1]<stdout>:"));
@@ -203,8 +219,7 @@ fn missing_and_damaged_rows_are_found() {
     let lost: String = lines.map(|line| format!("{line}\n")).collect();
     let RunOutcome::Failed { message } = parse_run(&lost).outcome else { panic!("it lacks a row") };
     assert!(message.contains("its text lacks rows"), "{message}");
-    let broken =
-        ALL_REDUCE.replacen("1.62       0    17.08", "1.62       0vm:1:1 [0] NCCL INFO x\n    17.08", 1);
+    let broken = ALL_REDUCE.replacen("1.62       0    17.08", "1.62       0 a message\n    17.08", 1);
     let RunOutcome::Failed { message } = parse_run(&broken).outcome else { panic!("it has a broken row") };
     assert!(message.contains("1 of the rows"), "{message}");
     let failed = ALL_REDUCE.replace("values : 0 OK", "values : 2 FAILED");
@@ -336,9 +351,12 @@ fn ranks_are_known_only_when_all_are_listed() {
 
 #[test]
 fn texts_without_a_table_are_refused() {
-    for text in ["hello\n", "[1, 2]", "# nccl-bench allreduce\n", "8 2\n", "\u{0}\u{1}\u{2}", "a,b\n1,2\n"] {
+    for text in ["hello\n", "[1, 2]", "# nccl-bench allreduce\n", "8 2\n", "a,b\n1,2\n"] {
         let said = parse_error(text);
         assert!(said.contains("expected JSON") && said.contains("it is text without"), "{said}");
+    }
+    for binary in ["\u{0}\u{1}\u{2}", "\u{7f}ELF\u{2}\u{1}"] {
+        assert!(parse_error(binary).ends_with("it is neither JSON nor text"), "{}", parse_error(binary));
     }
     let rows = &ALL_REDUCE[ALL_REDUCE.find("  8             2").unwrap()..];
     let said = parse_error(rows);
