@@ -61,6 +61,24 @@ fn the_command_writes_pages_and_drawings() {
 }
 
 #[test]
+fn the_tables_of_a_log_are_one_run() {
+    const ALL_REDUCE: &str = include_str!("../../../crates/record/tests/data/text/all_reduce_mpi.txt");
+    const ALL_GATHER: &str = include_str!("../../../crates/record/tests/data/text/all_gather_mpi.txt");
+    let folder = tempfile::tempdir().unwrap();
+    let read = |path: &Path| Ok(record::matching::read_joined_run(path)?);
+    fs::write(folder.path().join("two.log"), format!("$ ./run.sh\n{ALL_REDUCE}{ALL_GATHER}")).unwrap();
+    let written =
+        plot::plot_files(&arguments(folder.path(), "two.log --output x.svg --split"), read).unwrap();
+    let names: Vec<_> = written.iter().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
+    let expected =
+        ["x-allreduce-busbw.svg", "x-allreduce-time.svg", "x-allgather-busbw.svg", "x-allgather-time.svg"];
+    assert_eq!(names, expected);
+    fs::write(folder.path().join("twice.log"), ALL_REDUCE.repeat(2)).unwrap();
+    let error = plot::plot_files(&arguments(folder.path(), "twice.log"), read).unwrap_err();
+    assert!(format!("{error:#}").contains("is in its runs 1 and 2: give each run a file of its own"));
+}
+
+#[test]
 fn both_sides_of_a_run_are_drawn() {
     let folder = tempfile::tempdir().unwrap();
     let two_sides = |_: &Path| {

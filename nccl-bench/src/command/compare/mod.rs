@@ -72,8 +72,8 @@ fn after_help() -> String {
 /// The arguments of `nccl-bench compare`.
 #[derive(Args, Clone, Debug)]
 pub struct CompareArguments {
-    /// Result files of nccl-bench (.json, .jsonl) or nccl-tests (-J), also compressed (.gz, .zst), or - for
-    /// standard input; the first is what the others are compared with
+    /// Result files of nccl-bench (.json, .jsonl) or nccl-tests (-J), or logs with tables of nccl-tests, also
+    /// compressed (.gz, .zst), or - for standard input; the first is what the others are compared with
     #[arg(value_name = "FILE", required_unless_present_any = ["before", "after"],
           conflicts_with_all = ["before", "after"])]
     pub files: Vec<PathBuf>,

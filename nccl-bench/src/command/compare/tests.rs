@@ -2,6 +2,7 @@
 
 mod output;
 mod sides;
+mod text;
 
 use std::fs;
 use std::path::Path;

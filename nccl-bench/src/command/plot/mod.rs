@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use anyhow::ensure;
 use clap::{ArgMatches, Args as _, FromArgMatches as _};
 use record::sides::SelectedSide;
-use record::{Measurement, Placement, Run, files};
+use record::{Measurement, Placement, Run, matching};
 
 use super::{Command, Context, path_lines};
 use crate::exit::{ExitError, print_text};
@@ -49,7 +49,8 @@ impl Command for Plot {
 
     fn run_command(&self, matches: &ArgMatches, _context: &Context<'_>) -> Result<u8, ExitError> {
         let arguments = PlotArguments::from_arg_matches(matches)?;
-        let read = |path: &Path| files::read_run(path).map_err(|error| anyhow::anyhow!(error.problem));
+        let read =
+            |path: &Path| matching::read_joined_run(path).map_err(|error| anyhow::anyhow!(error.problem));
         let written =
             plot_files(&arguments, read).map_err(|error| ExitError::refused(format!("{error:#}")))?;
         print_text(&path_lines(&written))
@@ -70,7 +71,8 @@ Files are replaced only when an earlier plot made them.";
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct PlotArguments {
-    /// Result files, also compressed (.gz, .zst), or - for standard input; each becomes a run of the charts
+    /// Result files or logs with tables of nccl-tests, also compressed (.gz, .zst), or - for standard input;
+    /// each becomes a run of the charts
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
 
