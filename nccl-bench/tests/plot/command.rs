@@ -62,8 +62,8 @@ fn the_command_writes_pages_and_drawings() {
 
 #[test]
 fn the_tables_of_a_log_are_one_run() {
-    const ALL_REDUCE: &str = include_str!("../../../crates/record/tests/data/text/all_reduce_mpi.txt");
-    const ALL_GATHER: &str = include_str!("../../../crates/record/tests/data/text/all_gather_mpi.txt");
+    const ALL_REDUCE: &str = include_str!("../data/all_reduce_mpi.txt");
+    const ALL_GATHER: &str = include_str!("../data/all_gather_mpi.txt");
     let folder = tempfile::tempdir().unwrap();
     let read = |path: &Path| Ok(record::matching::read_joined_run(path)?);
     fs::write(folder.path().join("two.log"), format!("$ ./run.sh\n{ALL_REDUCE}{ALL_GATHER}")).unwrap();

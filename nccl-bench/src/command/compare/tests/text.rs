@@ -4,9 +4,9 @@ use std::fs;
 
 use super::{ALL_REDUCE, code, files_compared};
 
-const TEXT: &str = include_str!("../../../../../crates/record/tests/data/text/all_reduce_mpi.txt");
-const ALL_GATHER: &str = include_str!("../../../../../crates/record/tests/data/text/all_gather_mpi.txt");
-const THREADS: &str = include_str!("../../../../../crates/record/tests/data/text/all_reduce_t8.txt");
+const TEXT: &str = include_str!("../../../../tests/data/all_reduce_mpi.txt");
+const ALL_GATHER: &str = include_str!("../../../../tests/data/all_gather_mpi.txt");
+const THREADS: &str = include_str!("../../../../tests/data/all_reduce_t8.txt");
 
 /// Compares files with these contents. Returns the exit code, with the output or the error.
 fn compare_texts(contents: &[&str], more: &[&str]) -> (u8, String) {

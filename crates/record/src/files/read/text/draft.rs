@@ -52,6 +52,8 @@ pub(super) struct Draft {
     damaged_rows: usize,
     has_cut_row: bool,
     is_right: Option<bool>,
+    /// True when the text has the end of two tables and the head of one.
+    is_mixed: bool,
     average: Option<f64>,
     is_too_low: bool,
     failure: Option<String>,
@@ -130,6 +132,7 @@ impl Draft {
             HeadLine::Placements(placements) => self.placements = placements,
             HeadLine::Columns(columns) => self.columns = Some(columns),
             HeadLine::OutOfBounds(is_right) => {
+                self.is_mixed |= self.is_right.is_some();
                 (self.is_right, self.part) = (Some(is_right), self.part.max(Part::Foot));
             }
             HeadLine::Average { busbw, is_too_low } => {

@@ -53,9 +53,9 @@ pub(super) fn read_head_line(line: &str) -> Option<HeadLine<'_>> {
     if let Some(version) = line.strip_prefix("rccl-tests: Version ") {
         return Some(HeadLine::ProgramVersion { name: "rccl-tests", version: version.trim() });
     }
-    // The first releases of nccl-tests have no # before their results.
-    let Some(text) = line.strip_prefix('#') else { return read_foot(line) };
-    let text = text.trim();
+    // The first releases of nccl-tests have no # before their results, and a page of Markdown can lack it.
+    let comment = line.strip_prefix('#');
+    let text = comment.unwrap_or(line).trim();
     let after = |start: &str| text.strip_prefix(start).map(str::trim);
     if let Some(name) = after("Collective test starting:") {
         return Some(HeadLine::Start(name));
@@ -74,7 +74,8 @@ pub(super) fn read_head_line(line: &str) -> Option<HeadLine<'_>> {
         return Some(HeadLine::DeviceList);
     }
     if let Some(device) = after("Rank ") {
-        return Some(HeadLine::Device(read_device(device).map(Box::new)));
+        let device = read_device(device).map(Box::new);
+        return (comment.is_some() || device.is_some()).then_some(HeadLine::Device(device));
     }
     if let Some(rest) = after("Reducing maxBytes to ") {
         return first_number(rest).map(HeadLine::ReducedBytes);

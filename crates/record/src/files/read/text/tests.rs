@@ -10,15 +10,15 @@ use crate::run::{Measurement, Placement, RunOutcome};
 use crate::settings::Blocking;
 use programs::OLD;
 
-const ALL_REDUCE: &str = include_str!("../../../../tests/data/text/all_reduce_mpi.txt");
-const ALL_GATHER: &str = include_str!("../../../../tests/data/text/all_gather_mpi.txt");
-const ALL_TO_ALL: &str = include_str!("../../../../tests/data/text/alltoall_mpi.txt");
-const BROADCAST: &str = include_str!("../../../../tests/data/text/broadcast_mpi.txt");
-const GRAPH: &str = include_str!("../../../../tests/data/text/all_reduce_mpi_cudagraph.txt");
-const ONE_THREAD: &str = include_str!("../../../../tests/data/text/all_reduce_g8.txt");
-const REDUCE_SCATTER: &str = include_str!("../../../../tests/data/text/reduce_scatter_mpi.txt");
-const SEND_RECV: &str = include_str!("../../../../tests/data/text/sendrecv_mpi.txt");
-const THREADS: &str = include_str!("../../../../tests/data/text/all_reduce_t8.txt");
+const ALL_REDUCE: &str = include_str!("../../../../../../nccl-bench/tests/data/all_reduce_mpi.txt");
+const ALL_GATHER: &str = include_str!("../../../../../../nccl-bench/tests/data/all_gather_mpi.txt");
+const ALL_TO_ALL: &str = include_str!("../../../../../../nccl-bench/tests/data/alltoall_mpi.txt");
+const BROADCAST: &str = include_str!("../../../../../../nccl-bench/tests/data/broadcast_mpi.txt");
+const GRAPH: &str = include_str!("../../../../../../nccl-bench/tests/data/all_reduce_mpi_cudagraph.txt");
+const ONE_THREAD: &str = include_str!("../../../../../../nccl-bench/tests/data/all_reduce_g8.txt");
+const REDUCE_SCATTER: &str = include_str!("../../../../../../nccl-bench/tests/data/reduce_scatter_mpi.txt");
+const SEND_RECV: &str = include_str!("../../../../../../nccl-bench/tests/data/sendrecv_mpi.txt");
+const THREADS: &str = include_str!("../../../../../../nccl-bench/tests/data/all_reduce_t8.txt");
 
 fn parse_runs(text: &str) -> Vec<Run> {
     match decompress_source(text.as_bytes()).unwrap() {
@@ -175,6 +175,22 @@ fn tables_of_several_writers_are_runs_of_their_own() {
     let runs = parse_runs(&mixed);
     assert_eq!(names(&runs), [60, 62]);
     assert!(runs == [parse_run(ALL_GATHER), parse_run(ALL_REDUCE)]);
+}
+
+#[test]
+fn mixed_tables_without_prefixes_are_not_complete() {
+    let mixed: String = ALL_REDUCE.lines().map(|line| format!("{line}\n{line}\n")).collect();
+    assert!(parse_runs(&mixed).iter().all(|run| run.outcome != RunOutcome::Complete));
+    let last = parse_runs(&mixed).pop().unwrap();
+    assert!(matches!(last.outcome, RunOutcome::Failed { message } if message.contains("are mixed")));
+}
+
+#[test]
+fn a_head_that_a_page_has_without_its_first_sign_is_read() {
+    let page = ALL_REDUCE.replace("# nThread", "nThread").replace("#  Rank  0", "  Rank  0");
+    assert!(parse_run(&page) == parse_run(ALL_REDUCE));
+    let binding = ALL_REDUCE.replacen("#\n# Using", "Rank 0 bound to package[0][core:0]\n#\n# Using", 1);
+    assert!(parse_run(&binding) == parse_run(ALL_REDUCE));
 }
 
 #[test]

@@ -228,6 +228,9 @@ impl Draft {
         if self.is_right == Some(false) {
             return failed("it counts wrong values");
         }
+        if self.is_mixed {
+            return failed("the tables of several writers are mixed in its text");
+        }
         if let Some(message) = &self.failure {
             return failed(message);
         }
