@@ -13,7 +13,8 @@ pub(super) fn list_possible(columns: &Columns, rows: &[Row], ranks: Option<usize
         rows.iter().all(|row| {
             fits_cells(*collective, columns, row)
                 && ranks.is_none_or(|ranks| {
-                    fits_count(*collective, row, ranks)
+                    collective.runs_over(ranks)
+                        && fits_count(*collective, row, ranks)
                         && row.halves.iter().all(|half| fits_factor(*collective, half, ranks))
                 })
         }) && fits_checks(*collective, columns, rows)

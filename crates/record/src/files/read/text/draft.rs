@@ -38,6 +38,7 @@ pub(super) struct Draft {
     start: Option<String>,
     command: Option<Command>,
     settings: Option<Settings>,
+    has_unaligned: bool,
     reduced_bytes: Option<u64>,
     blocking: Option<Blocking>,
     parallel_init: bool,
@@ -75,6 +76,7 @@ impl Draft {
             backend: self.backend.clone(),
             library_version: self.library_version.clone(),
             settings: self.settings.clone(),
+            has_unaligned: self.has_unaligned,
             ranks: self.ranks.clone(),
             has_damaged_device: self.has_damaged_device,
             ..Self::default()
@@ -122,7 +124,9 @@ impl Draft {
                 version.clone_into(&mut self.library_version);
             }
             HeadLine::Start(name) => self.start = Some(name.to_owned()),
-            HeadLine::Settings(settings) => self.settings = Some(*settings),
+            HeadLine::Settings { settings, has_unaligned } => {
+                (self.settings, self.has_unaligned) = (Some(*settings), has_unaligned);
+            }
             HeadLine::Device(Some(rank)) => self.ranks.push(*rank),
             HeadLine::Device(None) => self.has_damaged_device = true,
             HeadLine::ReducedBytes(bytes) => self.reduced_bytes = Some(bytes),
@@ -224,7 +228,7 @@ fn begun_part(line: &HeadLine<'_>) -> Option<Part> {
     match line {
         HeadLine::Program { .. } => Some(Part::Program),
         HeadLine::Start(_) => Some(Part::Start),
-        HeadLine::Settings(_) => Some(Part::Settings),
+        HeadLine::Settings { .. } => Some(Part::Settings),
         HeadLine::DeviceList => Some(Part::Devices),
         HeadLine::Placements(_) => Some(Part::Placements),
         HeadLine::Columns(_) => Some(Part::Columns),

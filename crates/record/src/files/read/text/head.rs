@@ -15,8 +15,8 @@ pub(super) enum HeadLine<'a> {
     Backend { name: &'a str, version: &'a str },
     /// Name of the test program.
     Start(&'a str),
-    /// Settings, as far as the line has them.
-    Settings(Box<Settings>),
+    /// Settings, as far as the line has them, and true if it has the unalignment (since 2.18).
+    Settings { settings: Box<Settings>, has_unaligned: bool },
     /// Beginning of the list of devices.
     DeviceList,
     /// A device; `None` when the line is damaged.
@@ -68,7 +68,8 @@ pub(super) fn read_head_line(line: &str) -> Option<HeadLine<'_>> {
         return Some(HeadLine::Backend { name, version });
     }
     if text.starts_with("nThread") {
-        return read_settings(text).map(|settings| HeadLine::Settings(Box::new(settings)));
+        let settings = Box::new(read_settings(text)?);
+        return Some(HeadLine::Settings { settings, has_unaligned: text.contains(" unalign:") });
     }
     if text == "Using devices" {
         return Some(HeadLine::DeviceList);

@@ -33,7 +33,7 @@ impl Draft {
         self.command = self.command.take().filter(agrees);
         let ranks = self.take_ranks(&head);
         let group = ranks.first().map(|first| ranks.iter().filter(|rank| rank.group == first.group).count());
-        let (collective, mut notes) = self.name_collective(group);
+        let (collective, mut notes) = self.name_collective(group, &ranks);
         notes.extend(
             [
                 Some(ROUNDED),
@@ -110,7 +110,7 @@ impl Draft {
     }
 
     /// Returns the name of the collective, and a note about its source.
-    fn name_collective(&self, ranks: Option<usize>) -> (String, Vec<String>) {
+    fn name_collective(&self, group: Option<usize>, ranks: &[Rank]) -> (String, Vec<String>) {
         if let Some(name) = self.start.as_ref().map(|name| command_collective(std::slice::from_ref(name)))
             && !name.is_empty()
         {
@@ -119,13 +119,28 @@ impl Draft {
         let Some(columns) = self.columns.as_ref().filter(|_| !self.rows.is_empty()) else {
             return (UNKNOWN_COLLECTIVE.to_owned(), Vec::new());
         };
-        let possible = list_possible(columns, &self.rows, ranks);
+        let mut possible = list_possible(columns, &self.rows, group);
+        // nccl-tests has alltoallv since 2.19, and rccl-tests had it before.
+        if self.is_before_2_18(ranks) {
+            possible.retain(|&collective| collective != Collective::AllToAllV);
+        }
         let of_command = self.command.as_ref().map(|command| command.collective);
         match (of_command.filter(|named| possible.contains(named)), &possible[..]) {
             (Some(named), _) => (named.collective_name().to_owned(), Vec::new()),
             (None, [only]) => (only.collective_name().to_owned(), vec![INFERRED.to_owned()]),
             (None, _) => (UNKNOWN_COLLECTIVE.to_owned(), vec![NOT_NAMED.to_owned()]),
         }
+    }
+
+    /// True for the text of nccl-tests before 2.18.
+    fn is_before_2_18(&self, ranks: &[Rank]) -> bool {
+        let is_of_nvidia =
+            |rank: &Rank| ["NVIDIA ", "Tesla "].iter().any(|name| rank.device_name.starts_with(name));
+        self.settings.is_some()
+            && !self.has_unaligned
+            && !self.is_rccl
+            && !ranks.is_empty()
+            && ranks.iter().all(is_of_nvidia)
     }
 
     fn has_cpu_time(&self) -> bool {
