@@ -310,6 +310,10 @@ impl FileVerdict {
         let whole = missing.is_empty() && extra.is_empty() && incomplete.is_empty();
         let right = [0, file].iter().all(|&file| files[file].wrong.is_empty());
         let counts = [0, file].map(|file| sources[file].count_ranks());
+        let unknown = [0, file].into_iter().zip(&counts).filter(|(_, counts)| counts.is_empty());
+        notes.extend(
+            unknown.map(|(file, _)| format!("the number of ranks of {} is not known", files[file].letter)),
+        );
         let differ = counts.iter().flatten().collect::<BTreeSet<_>>().len() > 1;
         let rank_counts = differ.then(|| counts.map(|counts| counts.into_iter().flatten().collect()));
         Self {

@@ -91,6 +91,15 @@ fn a_cut_text_does_not_pass() {
 }
 
 #[test]
+fn an_unknown_number_of_ranks_is_noted() {
+    let without: String =
+        TEXT.lines().filter(|line| !line.starts_with("#  Rank")).map(|line| format!("{line}\n")).collect();
+    let (code, text) = compare_texts(&[TEXT, &without], &[]);
+    assert!(code == 0 && text.contains("Note: the number of ranks of B is not known"), "{text}");
+    assert!(!text.contains("ranks of A is not known"), "{text}");
+}
+
+#[test]
 fn a_text_counts_once_as_a_run_of_a_side() {
     // Only the lines of the run count.
     let copy = format!("a line\n{TEXT}");
