@@ -1,3 +1,15 @@
 //! Judgement of measurements.
 //!
 //! The crate reads no files and starts no processes: it computes conclusions from records and times.
+//!
+//! [`judge_run`] compares a run with the ceiling that follows from its machine's links ([`ceiling`]), with
+//! values that equal machines reached ([`expectation`]), and with itself.
+
+pub mod ceiling;
+pub mod expectation;
+pub mod machine;
+mod size;
+pub mod verdict;
+
+pub use machine::{Machine, Nics, Told};
+pub use verdict::{Grade, Verdict, judge_run};

@@ -1,0 +1,322 @@
+//! The machine of a run, as far as the record tells it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::OnceLock;
+
+use record::{Measurement, Run};
+use serde::{Deserialize, Serialize};
+
+/// The compiled-in file of GPUs.
+const FILE: &str = include_str!("../data/gpus.toml");
+
+/// A kind of GPU and its links.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct GpuKind {
+    /// Name in files of expectations: `H100 PCIe`.
+    pub key: String,
+    /// Words of the names that drivers report.
+    #[serde(skip_serializing)]
+    name: Vec<String>,
+    /// GB/s of all NVLinks in one direction.
+    #[serde(default)]
+    pub nvlink: Option<f64>,
+    /// The NVLinks exist only where a bridge or another board connects them.
+    #[serde(default)]
+    pub optional: bool,
+    /// GB/s of the link to the host in one direction.
+    pub host: f64,
+    /// The NVSwitches of its systems reduce and multicast (NVLink SHARP, NVLS).
+    #[serde(default)]
+    pub nvls: bool,
+    /// NVLink can connect GPUs of several hosts.
+    #[serde(default)]
+    pub multi_host: bool,
+    /// Source of the values.
+    pub source: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GpuFile {
+    gpu: Vec<GpuKind>,
+}
+
+/// The NICs of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Nics {
+    /// Number.
+    pub count: u32,
+    /// Rate of each in Gbit/s.
+    pub gbits: f64,
+}
+
+/// A text that does not describe NICs.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' does not describe NICs: write the number and the rate of each in Gbit/s, as in 8x400")]
+pub struct InvalidNics(String);
+
+impl FromStr for Nics {
+    type Err = InvalidNics;
+
+    fn from_str(text: &str) -> Result<Self, InvalidNics> {
+        let parsed = text.trim().split_once(['x', 'X']).and_then(|(count, rate)| {
+            let count = count.trim().parse::<u32>().ok().filter(|count| (1..=1024).contains(count))?;
+            let rate = rate.trim().trim_end_matches(['G', 'g']);
+            let gbits = rate.parse::<f64>().ok().filter(|rate| (0.1..=100_000.0).contains(rate))?;
+            Some(Self { count, gbits })
+        });
+        parsed.ok_or_else(|| InvalidNics(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Nics {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}x{}", self.count, self.gbits)
+    }
+}
+
+impl Nics {
+    /// Returns GB/s of all NICs together in one direction.
+    pub fn total_gbps(self) -> f64 {
+        f64::from(self.count) * self.gbits / 8.0
+    }
+}
+
+/// Facts that the user tells because the record does not have them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Told {
+    /// NICs of each host.
+    pub nics: Option<Nics>,
+    /// NVLink SHARP is in use, or is not.
+    pub nvls: Option<bool>,
+}
+
+/// A version of NCCL: major, minor, patch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NcclVersion(pub [u32; 3]);
+
+impl NcclVersion {
+    /// Parses `2.28.9`, `2.28`, and versions with a suffix as `2.27.3+cuda12.9`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut numbers = text.trim().split(['.', '+', '-']).map(|number| number.parse().ok());
+        let [major, minor] = [numbers.next()??, numbers.next()??];
+        Some(Self([major, minor, numbers.next().flatten().unwrap_or(0)]))
+    }
+}
+
+impl Serialize for NcclVersion {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl fmt::Display for NcclVersion {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [major, minor, patch] = self.0;
+        write!(formatter, "{major}.{minor}.{patch}")
+    }
+}
+
+/// The machine of a run. Facts that the record does not have are `None`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Machine {
+    /// Number of ranks, at least 1; `None` when the record does not tell it.
+    pub ranks: Option<usize>,
+    /// Number of hosts.
+    pub hosts: Option<usize>,
+    /// Ranks of each host, when all hosts have the same number.
+    pub ranks_per_host: Option<usize>,
+    /// Name of the GPUs when all have the same one.
+    pub gpu_name: Option<String>,
+    /// Kind of the GPUs, when all are of the same known kind.
+    pub gpu: Option<&'static GpuKind>,
+    /// Several ranks share a GPU.
+    pub shares_gpus: bool,
+    /// NVLink SHARP is in use, or is not.
+    pub nvls: Option<bool>,
+    /// The network reduces (CollNet, SHARP), or does not.
+    pub collnet: Option<bool>,
+    /// NICs of each host.
+    pub nics: Option<Nics>,
+    /// Version of NCCL.
+    pub nccl: Option<NcclVersion>,
+}
+
+impl Machine {
+    /// Returns the machine of a run.
+    pub fn from_run(run: &Run, told: Told) -> Self {
+        let names: BTreeSet<&str> = run.ranks.iter().map(|rank| rank.device_name.as_str()).collect();
+        let name = match names.iter().next() {
+            Some(&name) if names.len() == 1 && !name.is_empty() => Some(name.to_owned()),
+            _ => None,
+        };
+        let is_nccl = run.provenance.backend == "nccl";
+        let gpu = name.as_deref().filter(|_| is_nccl).and_then(find_gpu_kind);
+        let mut by_host: BTreeMap<&str, usize> = BTreeMap::new();
+        for rank in &run.ranks {
+            *by_host.entry(rank.host.as_str()).or_default() += 1;
+        }
+        // nccl-tests names only the first GPU of a process in its JSON.
+        let factor = match run.ranks.len() {
+            1 => run.settings.threads.max(1) * run.settings.gpus.max(1),
+            _ => 1,
+        };
+        let known = (!run.ranks.is_empty()).then_some(());
+        let counts: BTreeSet<usize> = by_host.values().copied().collect();
+        Self {
+            ranks: known.map(|()| run.ranks.len() * factor),
+            hosts: known.map(|()| by_host.len()),
+            ranks_per_host: counts.first().filter(|_| counts.len() == 1).map(|count| count * factor),
+            gpu_name: name,
+            gpu,
+            shares_gpus: shares_gpus(run),
+            nvls: told.nvls.or_else(|| detect_nvls(run, gpu)),
+            collnet: detect_collnet(run),
+            nics: told.nics,
+            nccl: NcclVersion::parse(&run.provenance.library_version).filter(|_| is_nccl),
+        }
+    }
+
+    /// Returns true when all ranks are on one host.
+    pub fn is_one_host(&self) -> bool {
+        self.hosts == Some(1)
+    }
+}
+
+/// Returns the kind of GPU with a reported name: `NVIDIA H100 80GB HBM3`. Instances of a divided GPU (MIG)
+/// have none.
+pub fn find_gpu_kind(name: &str) -> Option<&'static GpuKind> {
+    let upper = name.to_ascii_uppercase();
+    let words: Vec<&str> = upper.split(|letter: char| !letter.is_ascii_alphanumeric()).collect();
+    if words.contains(&"MIG") {
+        return None;
+    }
+    let has = |word: &String| words.contains(&word.to_ascii_uppercase().as_str());
+    all_gpu_kinds().iter().find(|kind| kind.name.iter().all(has))
+}
+
+/// Returns all known kinds of GPUs.
+pub fn all_gpu_kinds() -> &'static [GpuKind] {
+    static KINDS: OnceLock<Vec<GpuKind>> = OnceLock::new();
+    // A test fails for a file that cannot be read.
+    KINDS.get_or_init(|| toml::from_str::<GpuFile>(FILE).unwrap_or_default().gpu)
+}
+
+fn shares_gpus(run: &Run) -> bool {
+    let places: Vec<(&str, &str)> =
+        run.ranks.iter().filter_map(|rank| Some((rank.host.as_str(), rank.pci.as_deref()?))).collect();
+    let distinct: BTreeSet<&(&str, &str)> = places.iter().collect();
+    distinct.len() < places.len()
+}
+
+/// Returns whether NVLink SHARP was in use: by NCCL's choices, by its variables, or because the GPUs lack it.
+fn detect_nvls(run: &Run, gpu: Option<&GpuKind>) -> Option<bool> {
+    if gpu.is_some_and(|kind| !kind.nvls) {
+        return Some(false);
+    }
+    let is_large = |measurement: &&Measurement| measurement.bytes >= 64 << 20;
+    let choices = run.measurements.iter().filter(is_large).filter(|each| each.collective == "allreduce");
+    let mut choices = choices.filter_map(|measurement| measurement.algorithm.as_ref()).peekable();
+    if choices.peek().is_some() {
+        return Some(choices.any(|choice| choice.algorithm.to_ascii_lowercase().starts_with("nvls")));
+    }
+    let variables = &run.provenance.environment;
+    let is_off = |name: &str| variables.get(name).is_some_and(|value| value.trim() == "0");
+    let is_forced = variables.get("NCCL_ALGO").is_some_and(|value| {
+        let value = value.to_ascii_lowercase();
+        !value.contains("nvls") && !value.contains('^')
+    });
+    (is_off("NCCL_NVLS_ENABLE") || is_forced).then_some(false)
+}
+
+/// Returns whether the network could reduce. NCCL does not use it unless a variable asks for it, and the
+/// variables are only in records of this program.
+fn detect_collnet(run: &Run) -> Option<bool> {
+    let variables = &run.provenance.environment;
+    match variables.get("NCCL_COLLNET_ENABLE") {
+        Some(value) => Some(value.trim() != "0"),
+        None if variables.is_empty() => None,
+        None => Some(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use record::sample;
+
+    use super::*;
+
+    #[test]
+    fn the_file_of_gpus_is_whole() {
+        let file: GpuFile = toml::from_str(FILE).unwrap();
+        assert!(file.gpu.len() > 30);
+        for kind in &file.gpu {
+            assert!(kind.host > 0.0 && kind.nvlink.is_none_or(|rate| rate > 0.0), "{}", kind.key);
+            assert!(!kind.nvls || kind.nvlink.is_some(), "{}", kind.key);
+            // No earlier kind hides it.
+            let name = kind.name.join(" ");
+            assert_eq!(find_gpu_kind(&name).map(|found| &found.key), Some(&kind.key), "{name}");
+        }
+    }
+
+    #[test]
+    fn names_of_drivers_have_their_kind() {
+        for (name, key) in [
+            ("NVIDIA H100 80GB HBM3", Some("H100")),
+            ("NVIDIA H100 PCIe", Some("H100 PCIe")),
+            ("NVIDIA H100 NVL", Some("H100 NVL")),
+            ("NVIDIA H200", Some("H200")),
+            ("NVIDIA A100-SXM4-80GB", Some("A100")),
+            ("NVIDIA A100 80GB PCIe", Some("A100 PCIe")),
+            ("NVIDIA A100-PCIE-40GB", Some("A100 PCIe")),
+            ("NVIDIA A10G", Some("A10G")),
+            ("NVIDIA A10", Some("A10")),
+            ("Tesla V100-SXM2-32GB", Some("V100")),
+            ("NVIDIA L4", Some("L4")),
+            ("NVIDIA GeForce RTX 4090", Some("RTX 4090")),
+            ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
+            ("NVIDIA GH200 480GB", Some("GH200")),
+            ("AMD Instinct MI300X", Some("MI300X")),
+            ("host memory", None),
+            ("", None),
+        ] {
+            assert_eq!(find_gpu_kind(name).map(|kind| kind.key.as_str()), key, "{name}");
+        }
+    }
+
+    #[test]
+    fn nics_are_a_number_and_a_rate() {
+        assert_eq!("8x400".parse(), Ok(Nics { count: 8, gbits: 400.0 }));
+        assert_eq!("32x100G".parse::<Nics>().unwrap().total_gbps(), 400.0);
+        for text in ["", "8", "x400", "8x", "0x400", "8x-1", "8xNaN", "8xinf", "-1x400"] {
+            assert!(text.parse::<Nics>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn nvls_follows_from_choices_variables_and_gpus() {
+        let mut run = sample::full_run();
+        for rank in &mut run.ranks {
+            rank.device_name = "NVIDIA H200".to_owned();
+        }
+        run.provenance.environment.clear();
+        let nvls = |run: &Run| Machine::from_run(run, Told::default()).nvls;
+        assert_eq!(nvls(&run), None);
+        run.provenance.environment.insert("NCCL_ALGO".to_owned(), "^tree".to_owned());
+        assert_eq!(nvls(&run), None);
+        run.provenance.environment.insert("NCCL_NVLS_ENABLE".to_owned(), "0".to_owned());
+        assert_eq!(nvls(&run), Some(false));
+        run.measurements[0].bytes = 1 << 30;
+        run.measurements[0].algorithm =
+            Some(record::Algorithm { algorithm: "nvls".to_owned(), protocol: None, channels: None });
+        assert_eq!(nvls(&run), Some(true));
+        for rank in &mut run.ranks {
+            rank.device_name = "NVIDIA A100-SXM4-80GB".to_owned();
+        }
+        assert_eq!(nvls(&run), Some(false));
+        assert_eq!(Machine::from_run(&run, Told { nvls: Some(true), nics: None }).nvls, Some(true));
+    }
+}

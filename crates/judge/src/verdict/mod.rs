@@ -1,0 +1,398 @@
+//! The verdict about a run: does the machine reach what it should?
+
+mod checks;
+mod rows;
+#[cfg(test)]
+mod tests;
+
+use record::collective::Collective;
+use record::{Run, RunOutcome};
+use serde::Serialize;
+
+use crate::ceiling::{Ceiling, find_ceiling};
+use crate::expectation::{Expectation, Expected, Trust};
+use crate::machine::{Machine, Told};
+pub use rows::{Row, RowKey};
+
+/// A grade. The greater one counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Grade {
+    /// Nothing is known to compare with.
+    Unknown,
+    /// All that was compared is as expected.
+    Pass,
+    /// Something is unusual.
+    Warn,
+    /// The machine or the measurement is at fault.
+    Fail,
+}
+
+impl Grade {
+    /// Returns the word for reports.
+    pub const fn grade_word(self) -> &'static str {
+        match self {
+            Self::Unknown => "UNKNOWN",
+            Self::Pass => "PASS",
+            Self::Warn => "WARN",
+            Self::Fail => "FAIL",
+        }
+    }
+}
+
+/// The verdict about a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Verdict {
+    /// The worst grade of the run and its collectives; [`Grade::Unknown`] when nothing could be compared.
+    pub grade: Grade,
+    /// The machine.
+    pub machine: Machine,
+    /// Reasons that concern the whole run.
+    pub reasons: Vec<Reason>,
+    /// Variables of the run that lower the bandwidth.
+    pub variables: Vec<Variable>,
+    /// The collectives, in the order of their first measurements.
+    pub collectives: Vec<CollectiveVerdict>,
+}
+
+/// A variable of the environment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Variable {
+    /// Name.
+    pub name: String,
+    /// Value.
+    pub value: String,
+}
+
+/// The verdict about a collective.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CollectiveVerdict {
+    /// Name on the command line: `allreduce`.
+    pub collective: String,
+    /// Its grade.
+    pub grade: Grade,
+    /// The highest bandwidth that the links permit.
+    pub ceiling: Option<Ceiling>,
+    /// The row with the highest bandwidth.
+    pub best: Option<Row>,
+    /// The comparison with an expectation that decided the grade.
+    pub comparison: Option<Comparison>,
+    /// Reasons.
+    pub reasons: Vec<Reason>,
+}
+
+/// A comparison with an expectation.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// The row of the largest compared size.
+    pub row: Row,
+    /// The expectation for that size.
+    pub expected: Expected,
+    /// Number of compared rows.
+    pub rows: usize,
+    /// Number of these below the least bandwidth.
+    pub below: usize,
+    /// State of NVLS that the expectation is for; `None` when both reach the same.
+    pub nvls: Option<bool>,
+    /// Source of the expectation.
+    pub source: String,
+    /// Date of the source.
+    pub date: String,
+    /// Reliability of the source.
+    pub trust: Trust,
+}
+
+/// A reason for a grade.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Reason {
+    /// Measurements have wrong data.
+    WrongData {
+        /// Number of measurements.
+        measurements: usize,
+    },
+    /// The run failed.
+    RunFailed,
+    /// The run was interrupted, or the file ends before the run.
+    NotWhole,
+    /// No data was verified.
+    NotVerified,
+    /// A row is above the ceiling: the measurement is at fault.
+    AboveCeiling {
+        /// The row.
+        row: Row,
+        /// The ceiling in GB/s.
+        ceiling_gbps: f64,
+    },
+    /// Rows are below the least bandwidth of the expectation.
+    BelowExpectation,
+    /// GPUs that are always connected by NVLink are no faster than their links to the host.
+    NotOverNvLink {
+        /// The row.
+        row: Row,
+        /// Rate of the NVLinks of a GPU in GB/s.
+        nvlink_gbps: f64,
+        /// Rate of the link to the host in GB/s.
+        host_gbps: f64,
+    },
+    /// A host sends no more than one of its NICs carries.
+    OneNic {
+        /// The row.
+        row: Row,
+        /// The data sent by a host in Gbit/s.
+        sent_gbits: f64,
+    },
+    /// GPUs connected by NVLink, on hosts that exchange no more than one NIC of 100 Gbit/s carries. The
+    /// machine's NICs are not known.
+    SlowNetwork {
+        /// The row.
+        row: Row,
+        /// The data sent by a host in Gbit/s.
+        sent_gbits: f64,
+    },
+    /// The bandwidth is that of a machine without NVLS, and it is not known if NVLS is used.
+    WithoutNvls {
+        /// The row.
+        row: Row,
+        /// The bandwidth with NVLS in GB/s, where it is known.
+        typical_gbps: Option<f64>,
+    },
+    /// The bandwidth falls with the size.
+    Dip {
+        /// The smaller size.
+        before: Row,
+        /// The larger size.
+        after: Row,
+    },
+    /// In place and out of place differ.
+    PlacementsDiffer {
+        /// Bandwidth in place divided by that out of place, median of the sizes.
+        ratio: f64,
+    },
+    /// Ranks differ in their own times.
+    RanksDiffer {
+        /// The rank with the longest times.
+        rank: usize,
+        /// Its time divided by the shortest one, median of the sizes.
+        ratio: f64,
+    },
+    /// The two directions of a pair of ranks differ.
+    DirectionsDiffer {
+        /// The faster direction.
+        pair: [usize; 2],
+        /// Its bandwidth divided by that of the other direction.
+        ratio: f64,
+    },
+    /// There is nothing to compare with.
+    NotCompared {
+        /// The missing fact.
+        missing: Missing,
+    },
+}
+
+/// A fact without which a collective is not compared with an expectation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Missing {
+    /// The ranks, their hosts or GPUs are not in the record.
+    Ranks,
+    /// The kind of GPU is not known.
+    Gpu,
+    /// The ranks share GPUs.
+    OwnGpus,
+    /// There is one rank only.
+    SecondRank,
+    /// The ranks measured in groups or pairs.
+    AllRanks,
+    /// The NICs of the hosts are not known.
+    Nics,
+    /// No entry fits the machine and the collective.
+    Entry,
+    /// No row is large enough for the entries.
+    Sizes,
+}
+
+impl Reason {
+    /// Returns the grade that follows from the reason. That of [`Reason::BelowExpectation`] depends on the
+    /// comparison.
+    const fn grade(&self) -> Grade {
+        match self {
+            Self::WrongData { .. }
+            | Self::RunFailed
+            | Self::AboveCeiling { .. }
+            | Self::NotOverNvLink { .. }
+            | Self::OneNic { .. }
+            | Self::BelowExpectation => Grade::Fail,
+            Self::NotWhole
+            | Self::NotVerified
+            | Self::SlowNetwork { .. }
+            | Self::WithoutNvls { .. }
+            | Self::Dip { .. }
+            | Self::PlacementsDiffer { .. }
+            | Self::RanksDiffer { .. }
+            | Self::DirectionsDiffer { .. } => Grade::Warn,
+            Self::NotCompared { .. } => Grade::Unknown,
+        }
+    }
+}
+
+/// Judges a run by its machine's links, by `expectations`, and by itself. Of expectations for the same
+/// machine the first ones count: put a site's own before the known ones.
+pub fn judge_run(run: &Run, told: Told, expectations: &[Expectation]) -> Verdict {
+    let machine = Machine::from_run(run, told);
+    let mut reasons = judge_record(run);
+    reasons.extend(checks::check_directions(run));
+    let mut collectives: Vec<CollectiveVerdict> = Vec::new();
+    for measurement in &run.measurements {
+        let name = &measurement.collective;
+        if collectives.iter().all(|verdict| verdict.collective != *name) {
+            collectives.push(judge_collective(run, name, &machine, expectations));
+        }
+    }
+    let of_collectives = collectives.iter().map(|verdict| verdict.grade);
+    let grade = reasons.iter().map(Reason::grade).chain(of_collectives).max().unwrap_or(Grade::Unknown);
+    Verdict { grade, machine, reasons, variables: checks::find_slowing_variables(run), collectives }
+}
+
+/// Returns the reasons that lie in the record, not in bandwidths.
+fn judge_record(run: &Run) -> Vec<Reason> {
+    let mut reasons = Vec::new();
+    let wrong = run.measurements.iter().filter(|measurement| measurement.is_wrong()).count()
+        + run.left_out.map_or(0, |left_out| left_out.wrong_measurements);
+    if wrong > 0 {
+        reasons.push(Reason::WrongData { measurements: wrong });
+    }
+    match run.outcome {
+        RunOutcome::Complete if run.left_out.is_none() => {}
+        RunOutcome::Failed { .. } => reasons.push(Reason::RunFailed),
+        RunOutcome::Complete | RunOutcome::Running | RunOutcome::Interrupted { .. } => {
+            reasons.push(Reason::NotWhole);
+        }
+    }
+    if run.measurements.iter().all(|measurement| measurement.wrong.is_none()) {
+        reasons.push(Reason::NotVerified);
+    }
+    reasons
+}
+
+fn judge_collective(
+    run: &Run,
+    name: &str,
+    machine: &Machine,
+    expectations: &[Expectation],
+) -> CollectiveVerdict {
+    let rows = rows::collect_rows(run, name);
+    let collective = name.parse::<Collective>().ok().filter(|_| run.settings.pairs.is_none());
+    let ceiling = collective.and_then(|collective| find_ceiling(machine, collective));
+    let mut reasons = Vec::new();
+    let mut comparison = None;
+    if let Some(collective) = collective {
+        reasons.extend(checks::check_ceiling(&rows, ceiling.as_ref()));
+        reasons.extend(checks::check_links(&rows, machine, collective));
+        reasons.extend(checks::check_dips(&rows));
+        reasons.extend(checks::check_placements(&rows));
+        reasons.extend(checks::check_ranks(run, collective));
+        match compare_with_expectations(&rows, machine, collective, expectations, run) {
+            Ok((compared, found)) => {
+                comparison = Some(compared);
+                reasons.extend(found);
+            }
+            Err(missing) => reasons.push(Reason::NotCompared { missing }),
+        }
+    } else {
+        reasons.push(Reason::NotCompared { missing: Missing::AllRanks });
+    }
+    let mut grade = reasons.iter().map(Reason::grade).max().unwrap_or(Grade::Unknown);
+    if let Some(compared) = &comparison {
+        let is_only_below = reasons
+            .iter()
+            .all(|reason| reason.grade() != Grade::Fail || matches!(reason, Reason::BelowExpectation));
+        grade = match grade {
+            Grade::Fail if is_only_below && !compared.is_decisive() => Grade::Warn,
+            other => other.max(Grade::Pass),
+        };
+    }
+    let best = rows.iter().max_by(|one, other| one.busbw_gbps.total_cmp(&other.busbw_gbps)).cloned();
+    CollectiveVerdict { collective: name.to_owned(), grade, ceiling, best, comparison, reasons }
+}
+
+/// Compares rows with the expectations that fit.
+///
+/// # Errors
+/// The fact for want of which nothing could be compared.
+fn compare_with_expectations(
+    rows: &[Row],
+    machine: &Machine,
+    collective: Collective,
+    expectations: &[Expectation],
+    run: &Run,
+) -> Result<(Comparison, Option<Reason>), Missing> {
+    refuse_unknown_machine(machine, run)?;
+    let fitting = |nvls: Option<bool>| {
+        let mut fit = expectations.iter().filter(|each| each.fits_machine(machine, collective));
+        fit.find(|each| nvls.is_none() || each.nvls().is_none() || each.nvls() == nvls)
+    };
+    let Some(first) = fitting(machine.nvls.or(Some(true))).or_else(|| fitting(None)) else {
+        let needs_nics = machine.nics.is_none() && !machine.is_one_host();
+        return Err(if needs_nics { Missing::Nics } else { Missing::Entry });
+    };
+    let compared = compare_rows(rows, first).ok_or(Missing::Sizes)?;
+    // GPUs with NVLS, and it is not known if they use it: then less is right, but not the best.
+    let is_unsure = machine.nvls.is_none() && machine.gpu.is_some_and(|kind| kind.nvls);
+    let without_nvls = |row: &Row, typical_gbps| Reason::WithoutNvls { row: row.clone(), typical_gbps };
+    if compared.below == 0 {
+        let reason = (is_unsure && compared.nvls == Some(false)).then(|| without_nvls(&compared.row, None));
+        return Ok((compared, reason));
+    }
+    let without = fitting(Some(false)).filter(|_| is_unsure && compared.nvls == Some(true));
+    if let Some(other) = without.and_then(|without| compare_rows(rows, without))
+        && other.below == 0
+    {
+        let reason = without_nvls(&other.row, Some(compared.expected.typical_gbps));
+        return Ok((other, Some(reason)));
+    }
+    Ok((compared, Some(Reason::BelowExpectation)))
+}
+
+fn refuse_unknown_machine(machine: &Machine, run: &Run) -> Result<(), Missing> {
+    let has_groups = run.measurements.iter().any(|measurement| measurement.group.is_some());
+    let missing = match machine.ranks {
+        None => Missing::Ranks,
+        Some(1) => Missing::SecondRank,
+        Some(_) if has_groups => Missing::AllRanks,
+        Some(_) if machine.shares_gpus => Missing::OwnGpus,
+        Some(_) if machine.gpu.is_none() => Missing::Gpu,
+        Some(_) => return Ok(()),
+    };
+    Err(missing)
+}
+
+/// Compares all rows that the expectation has sizes for; `None` without such a row.
+fn compare_rows(rows: &[Row], expectation: &Expectation) -> Option<Comparison> {
+    let comparable = rows.iter().filter(|row| row.is_comparable());
+    let compared: Vec<(&Row, Expected)> =
+        comparable.filter_map(|row| Some((row, expectation.at_size(row.key.bytes)?))).collect();
+    let below = compared.iter().filter(|(row, expected)| !row.reaches(expected.least_gbps)).count();
+    let largest = compared.iter().map(|(row, _)| row.key.bytes).max()?;
+    let at_largest = compared.iter().filter(|(row, _)| row.key.bytes == largest);
+    let (row, expected) = at_largest.min_by(|one, other| one.0.busbw_gbps.total_cmp(&other.0.busbw_gbps))?;
+    Some(Comparison {
+        row: (*row).clone(),
+        expected: *expected,
+        rows: compared.len(),
+        below,
+        nvls: expectation.nvls(),
+        source: expectation.source.clone(),
+        date: expectation.date.clone(),
+        trust: expectation.trust,
+    })
+}
+
+impl Comparison {
+    /// Returns true when rows below the expectation fail the machine: the largest size or half of the rows,
+    /// by a source that is trusted.
+    fn is_decisive(&self) -> bool {
+        let is_largest = !self.row.reaches(self.expected.least_gbps);
+        self.trust > Trust::Low && (is_largest || 2 * self.below >= self.rows)
+    }
+}

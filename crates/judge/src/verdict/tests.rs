@@ -1,0 +1,213 @@
+use record::{Measurement, Placement, Rank, Run, RunOutcome, sample};
+
+use super::*;
+use crate::expectation::{known_expectations, parse_expectations};
+
+const GIB: u64 = 1 << 30;
+
+/// A run of allreduce over H200 with NVLS off: sizes and bandwidths, in both placements.
+fn run(hosts: usize, per_host: usize, rows: &[(u64, f64)]) -> Run {
+    let mut run = sample::full_run();
+    run.ranks = (0..hosts * per_host)
+        .map(|rank| Rank {
+            rank,
+            host: format!("node{}", rank / per_host),
+            device: Some(rank % per_host),
+            pci: Some(format!("0000:{:02x}:00", rank % per_host)),
+            device_name: "NVIDIA H200".to_owned(),
+            ..Rank::default()
+        })
+        .collect();
+    run.settings = record::Settings::of_collectives();
+    run.provenance.environment = [("NCCL_NVLS_ENABLE".to_owned(), "0".to_owned())].into();
+    run.measurements = rows
+        .iter()
+        .flat_map(|&(bytes, busbw)| {
+            [Placement::OutOfPlace, Placement::InPlace].map(|placement| Measurement {
+                collective: "allreduce".to_owned(),
+                data_type: "float".to_owned(),
+                op: Some("sum".to_owned()),
+                placement,
+                bytes,
+                busbw_gbps: busbw,
+                wrong: Some(0),
+                ..Measurement::default()
+            })
+        })
+        .collect();
+    run
+}
+
+fn judge(run: &Run) -> Verdict {
+    judge_run(run, Told::default(), known_expectations())
+}
+
+/// The kinds of all reasons, in order.
+fn kinds(verdict: &Verdict) -> Vec<String> {
+    let of_collectives = verdict.collectives.iter().flat_map(|each| &each.reasons);
+    let kind = |reason: &Reason| serde_json::to_value(reason).unwrap()["kind"].as_str().unwrap().to_owned();
+    verdict.reasons.iter().chain(of_collectives).map(kind).collect()
+}
+
+const GOOD: [(u64, f64); 4] = [(8, 0.001), (64 << 20, 322.0), (GIB, 359.0), (4 * GIB, 365.0)];
+
+#[test]
+fn a_machine_that_reaches_what_equal_ones_reach_passes() {
+    let verdict = judge(&run(1, 8, &GOOD));
+    assert_eq!((verdict.grade, kinds(&verdict)), (Grade::Pass, vec![]));
+    let compared = verdict.collectives[0].comparison.as_ref().unwrap();
+    assert_eq!((compared.rows, compared.below, compared.row.key.bytes), (6, 0, 4 * GIB));
+    assert_eq!(verdict.collectives[0].ceiling.as_ref().unwrap().busbw_gbps, 450.0);
+}
+
+#[test]
+fn a_slow_machine_fails_and_its_variable_is_named() {
+    let mut slow = run(1, 8, &[(64 << 20, 30.0), (GIB, 35.0), (4 * GIB, 36.0)]);
+    slow.provenance.environment.insert("NCCL_P2P_DISABLE".to_owned(), "1".to_owned());
+    let verdict = judge(&slow);
+    assert_eq!(verdict.grade, Grade::Fail);
+    assert_eq!(kinds(&verdict), ["not_over_nv_link", "below_expectation"]);
+    let names: Vec<&str> = verdict.variables.iter().map(|variable| variable.name.as_str()).collect();
+    assert_eq!(names, ["NCCL_P2P_DISABLE", "NCCL_NVLS_ENABLE"]);
+}
+
+#[test]
+fn wrong_cut_and_unverified_data_never_pass() {
+    let mut wrong = run(1, 8, &GOOD);
+    wrong.measurements[3].wrong = Some(1);
+    assert_eq!((judge(&wrong).grade, kinds(&judge(&wrong))), (Grade::Fail, vec!["wrong_data".to_owned()]));
+    let mut cut = run(1, 8, &GOOD);
+    cut.outcome = RunOutcome::Running;
+    assert_eq!((judge(&cut).grade, kinds(&judge(&cut))), (Grade::Warn, vec!["not_whole".to_owned()]));
+    let mut unverified = run(1, 8, &GOOD);
+    unverified.measurements.iter_mut().for_each(|measurement| measurement.wrong = None);
+    assert_eq!(kinds(&judge(&unverified)), ["not_verified"]);
+    assert_eq!(judge(&unverified).grade, Grade::Warn);
+}
+
+#[test]
+fn a_bandwidth_above_the_links_is_a_fault_of_the_measurement() {
+    let verdict = judge(&run(1, 8, &[(64 << 20, 322.0), (GIB, 455.0)]));
+    assert_eq!((verdict.grade, kinds(&verdict)), (Grade::Fail, vec!["above_ceiling".to_owned()]));
+    assert_eq!(judge(&run(1, 8, &[(64 << 20, 322.0), (GIB, 451.0)])).grade, Grade::Pass);
+}
+
+#[test]
+fn an_unknown_machine_has_no_floor() {
+    for (hosts, per_host, missing) in
+        [(1, 6, Missing::Entry), (2, 8, Missing::Nics), (1, 1, Missing::SecondRank)]
+    {
+        let verdict = judge(&run(hosts, per_host, &[(GIB, 200.0)]));
+        assert_eq!(verdict.grade, Grade::Unknown, "{hosts} x {per_host}");
+        assert_eq!(verdict.collectives[0].reasons, [Reason::NotCompared { missing }]);
+    }
+    let mut other = run(1, 8, &[(GIB, 1.0)]);
+    other.ranks.iter_mut().for_each(|rank| rank.device_name = "Another GPU".to_owned());
+    assert_eq!(judge(&other).grade, Grade::Unknown);
+    let small = judge(&run(1, 8, &[(8, 0.1), (1 << 20, 50.0)]));
+    assert_eq!(small.collectives[0].reasons, [Reason::NotCompared { missing: Missing::Sizes }]);
+}
+
+#[test]
+fn an_unknown_state_of_nvls_never_passes_for_the_better_one() {
+    let mut unsure = run(1, 8, &GOOD);
+    unsure.provenance.environment.clear();
+    assert_eq!(
+        (judge(&unsure).grade, kinds(&judge(&unsure))),
+        (Grade::Warn, vec!["without_nvls".to_owned()])
+    );
+    let told = |nvls| judge_run(&unsure, Told { nvls: Some(nvls), nics: None }, known_expectations()).grade;
+    assert_eq!((told(false), told(true)), (Grade::Pass, Grade::Fail));
+    let fast = Run {
+        provenance: unsure.provenance.clone(),
+        ..run(1, 8, &[(128 << 20, 412.0), (GIB, 468.0), (4 * GIB, 473.0)])
+    };
+    assert_eq!((judge(&fast).grade, kinds(&judge(&fast))), (Grade::Pass, vec![]));
+}
+
+#[test]
+fn hosts_that_use_one_nic_fail() {
+    let slow = run(2, 8, &[(64 << 20, 40.0), (GIB, 48.0)]);
+    let told = |nics: &str| Told { nics: Some(nics.parse().unwrap()), nvls: None };
+    let verdict = judge_run(&slow, told("8x400"), known_expectations());
+    assert_eq!((verdict.grade, kinds(&verdict)[0].as_str()), (Grade::Fail, "one_nic"));
+    let whole = judge_run(&slow, told("1x400"), known_expectations());
+    assert_eq!((whole.grade, kinds(&whole)), (Grade::Unknown, vec!["not_compared".to_owned()]));
+    // Without the NICs only a rate that no machine with NVLink is built for is suspicious.
+    assert_eq!(judge(&slow).grade, Grade::Unknown);
+    let slower = run(2, 8, &[(64 << 20, 2.0), (GIB, 3.0)]);
+    assert_eq!((judge(&slower).grade, kinds(&judge(&slower))[0].as_str()), (Grade::Warn, "slow_network"));
+}
+
+#[test]
+fn values_of_a_run_are_compared_with_each_other() {
+    let dip = run(1, 8, &[(64 << 20, 322.0), (128 << 20, 340.0), (GIB, 359.0), (4 * GIB, 320.0)]);
+    assert!(kinds(&judge(&dip)).contains(&"dip".to_owned()), "{:?}", kinds(&judge(&dip)));
+    let mut placed = run(1, 8, &GOOD);
+    placed.measurements.iter_mut().filter(|each| each.placement == Placement::InPlace).for_each(|each| {
+        each.busbw_gbps *= 1.2;
+    });
+    assert_eq!(kinds(&judge(&placed)), ["placements_differ"]);
+    let mut late = run(1, 2, &[(GIB, 314.0)]);
+    for measurement in &mut late.measurements {
+        measurement.per_rank =
+            [10.0, 13.0].map(|time_us| record::RankTimes { time_us, statistics: None }).to_vec();
+    }
+    assert!(kinds(&judge(&late)).contains(&"ranks_differ".to_owned()), "{:?}", kinds(&judge(&late)));
+}
+
+#[test]
+fn a_single_slow_row_warns_and_the_largest_size_fails() {
+    let middle = judge(&run(
+        1,
+        8,
+        &[(64 << 20, 322.0), (256 << 20, 348.0), (512 << 20, 320.0), (GIB, 359.0), (4 * GIB, 365.0)],
+    ));
+    assert_eq!(middle.grade, Grade::Warn, "{:?}", kinds(&middle));
+    let last = judge(&run(1, 8, &[(64 << 20, 322.0), (256 << 20, 345.0), (GIB, 359.0), (4 * GIB, 330.0)]));
+    assert_eq!(last.grade, Grade::Fail);
+}
+
+#[test]
+fn a_site_has_its_own_values() {
+    let site = r#"
+        [[expectation]]
+        gpu = "H200"
+        gpus_per_host = 6
+        hosts = 1
+        collective = "allreduce"
+        points = [["1G", 300, 290]]
+        source = "acceptance"
+        date = "2026-11"
+        trust = "high"
+    "#;
+    let site = parse_expectations(site).unwrap();
+    let grade = |busbw| judge_run(&run(1, 6, &[(GIB, busbw)]), Told::default(), &site).grade;
+    assert_eq!((grade(295.0), grade(285.0)), (Grade::Pass, Grade::Fail));
+}
+
+#[test]
+fn a_source_of_low_trust_fails_nobody() {
+    let site = r#"
+        [[expectation]]
+        gpu = "H200"
+        gpus_per_host = 6
+        hosts = 1
+        collective = "allreduce"
+        points = [["1G", 300]]
+        source = "a report"
+        date = "2022"
+        trust = "low"
+    "#;
+    let verdict = judge_run(&run(1, 6, &[(GIB, 100.0)]), Told::default(), &parse_expectations(site).unwrap());
+    assert_eq!((verdict.grade, kinds(&verdict)), (Grade::Warn, vec!["below_expectation".to_owned()]));
+}
+
+#[test]
+fn numbers_that_are_none_are_no_rows() {
+    let odd = run(1, 8, &[(GIB, f64::NAN), (GIB, f64::INFINITY), (GIB, -1.0), (GIB, 0.0)]);
+    let verdict = judge(&odd);
+    assert_eq!((verdict.grade, verdict.collectives[0].best.is_none()), (Grade::Unknown, true));
+    let nothing = run(1, 8, &[]);
+    assert_ne!(judge(&nothing).grade, Grade::Pass);
+}
