@@ -202,8 +202,8 @@ fn parse_versions(text: &str) -> Result<[NcclVersion; 2], String> {
 }
 
 impl Expectation {
-    /// Returns true when the machine has the facts of this expectation. An unknown state of NVLS matches
-    /// both; unknown NICs do not match those of an expectation.
+    /// Returns true when the machine has the facts of this expectation. An unknown state of NVLS and unknown
+    /// NICs match all.
     pub fn fits_machine(&self, machine: &Machine, collective: Collective) -> bool {
         self.collective == collective
             && machine.gpu.is_some_and(|kind| kind.key == self.gpu)
@@ -211,7 +211,7 @@ impl Expectation {
             && machine.hosts == Some(self.hosts)
             && !machine.shares_gpus
             && (self.nvls.is_none() || machine.nvls.is_none() || self.nvls == machine.nvls)
-            && (self.nics.is_none() || self.nics == machine.nics)
+            && self.nics.is_none_or(|nics| machine.nics.is_none_or(|other| nics.is_as_fast_as(other)))
             && self
                 .nccl
                 .is_none_or(|[from, to]| machine.nccl.is_some_and(|version| (from..=to).contains(&version)))
@@ -220,6 +220,16 @@ impl Expectation {
     /// Returns true for a machine with NVLS, false for one without it; `None` when both reach the same.
     pub fn nvls(&self) -> Option<bool> {
         self.nvls
+    }
+
+    /// Returns true when the values are for certain NICs.
+    pub fn needs_nics(&self) -> bool {
+        self.nics.is_some()
+    }
+
+    /// Returns the typical bandwidth of the largest size in GB/s.
+    pub fn highest_gbps(&self) -> f64 {
+        self.points.last().map_or(0.0, |point| point.typical)
     }
 
     /// Returns the expectation for a size: between two sizes on a straight line of logarithms, above the

@@ -83,6 +83,11 @@ impl Nics {
     pub fn total_gbps(self) -> f64 {
         f64::from(self.count) * self.gbits / 8.0
     }
+
+    /// Returns true when the sums of both are equal within 1 %: 32x100 and 8x400.
+    pub fn is_as_fast_as(self, other: Self) -> bool {
+        (self.total_gbps() / other.total_gbps() - 1.0).abs() < 0.01
+    }
 }
 
 /// Facts that the user tells because the record does not have them.

@@ -5,6 +5,7 @@ pub mod completions;
 pub mod doctor;
 pub mod fabric;
 pub mod help;
+pub mod judge;
 pub mod man;
 mod markup;
 pub mod measure;
@@ -62,6 +63,7 @@ pub fn all_commands() -> Vec<Box<dyn Command>> {
     }
     commands.push(Box::new(measure::Measure(None)));
     commands.push(Box::new(compare::Compare));
+    commands.push(Box::new(judge::Judge));
     commands.push(Box::new(plot::Plot));
     commands.push(Box::new(fabric::FabricCommand));
     commands.push(Box::new(doctor::Doctor));

@@ -25,8 +25,12 @@ const ALIKE: f64 = 1.1;
 const RANKS_ALIKE: f64 = 1.2;
 /// Share by which a row may exceed a ceiling, for rounding.
 const ROUNDING: f64 = 1.005;
-/// Gbit/s of the fastest NIC whose use by a whole host is suspicious when its GPUs have NVLink.
-const SUSPICIOUS_GBITS: f64 = 100.0;
+/// Gbit/s of the fastest network that is suspicious between hosts whose GPUs have NVLink.
+const SLOW_WITH_NVLINK_GBITS: f64 = 100.0;
+/// Gbit/s of the fastest network that is suspicious between any hosts with GPUs.
+const SLOW_GBITS: f64 = 25.0;
+/// Share of the link to the host below which GPUs without NVLink are suspicious.
+const SLOW_HOST_LINK: f64 = 0.25;
 
 /// Variables that lower the bandwidth, with values that do not.
 const SLOWING: [(&str, &[&str]); 13] = [
@@ -71,24 +75,34 @@ pub(super) fn check_links(rows: &[Row], machine: &Machine, collective: Collectiv
     if machine.shares_gpus || collective == Collective::AllToAllV {
         return None;
     }
-    let nvlink_gbps = kind.nvlink.filter(|_| !kind.optional)?;
+    let nvlink = kind.nvlink.filter(|_| !kind.optional);
     if machine.is_one_host() {
-        let is_slow = row.busbw_gbps <= kind.host;
-        return is_slow.then_some(Reason::NotOverNvLink { row, nvlink_gbps, host_gbps: kind.host });
+        let host_gbps = kind.host;
+        return match nvlink {
+            Some(nvlink_gbps) if row.busbw_gbps <= host_gbps => {
+                Some(Reason::NotOverNvLink { row, nvlink_gbps, host_gbps })
+            }
+            None if row.busbw_gbps < host_gbps * SLOW_HOST_LINK => {
+                Some(Reason::SlowHostLink { row, host_gbps })
+            }
+            _ => None,
+        };
     }
-    // Between hosts a ring carries what busbw counts, over the NICs of each host. Others differ.
+    // Between hosts a ring carries what busbw counts, over the NICs of each host.
     let is_ring =
         matches!(collective, Collective::AllReduce | Collective::AllGather | Collective::ReduceScatter);
     if !is_ring || kind.multi_host {
         return None;
     }
     let sent_gbits = row.busbw_gbps * 8.0;
+    let is_wide = nvlink.is_some() && machine.ranks_per_host.is_some_and(|count| count > 1);
+    let slow_gbits = if is_wide { SLOW_WITH_NVLINK_GBITS } else { SLOW_GBITS };
     match machine.nics {
         Some(nics) if nics.count > 1 => {
             (sent_gbits <= nics.gbits).then_some(Reason::OneNic { row, sent_gbits })
         }
         Some(_) => None,
-        None => (sent_gbits <= SUSPICIOUS_GBITS).then_some(Reason::SlowNetwork { row, sent_gbits }),
+        None => (sent_gbits <= slow_gbits).then_some(Reason::SlowNetwork { row, sent_gbits }),
     }
 }
 
@@ -121,8 +135,12 @@ fn is_smaller_size(row: &Row, other: &Row) -> bool {
         && one.placement == two.placement
 }
 
-/// Returns a reason when large transfers in place and out of place differ.
-pub(super) fn check_placements(rows: &[Row]) -> Option<Reason> {
+/// Returns a reason when large transfers in place and out of place differ. A hypercube copies a rank's own part
+/// only out of place.
+pub(super) fn check_placements(rows: &[Row], collective: Collective) -> Option<Reason> {
+    if collective == Collective::Hypercube {
+        return None;
+    }
     let in_place = rows.iter().filter(|row| row.key.placement == Placement::InPlace);
     let large = in_place.filter(|row| row.key.bytes >= LARGE);
     let ratios: Vec<f64> = large

@@ -142,13 +142,19 @@ pub enum Reason {
         /// The data sent by a host in Gbit/s.
         sent_gbits: f64,
     },
-    /// GPUs connected by NVLink, on hosts that exchange no more than one NIC of 100 Gbit/s carries. The
-    /// machine's NICs are not known.
+    /// Hosts exchange less than is usual for their GPUs. The machine's NICs are not known.
     SlowNetwork {
         /// The row.
         row: Row,
         /// The data sent by a host in Gbit/s.
         sent_gbits: f64,
+    },
+    /// GPUs without NVLink reach less than a quarter of their links to the host.
+    SlowHostLink {
+        /// The row.
+        row: Row,
+        /// Rate of the link to the host in GB/s.
+        host_gbps: f64,
     },
     /// The bandwidth is that of a machine without NVLS, and it is not known if NVLS is used.
     WithoutNvls {
@@ -194,6 +200,8 @@ pub enum Reason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Missing {
+    /// The ranks measured without NCCL.
+    Nccl,
     /// The ranks, their hosts or GPUs are not in the record.
     Ranks,
     /// The kind of GPU is not known.
@@ -226,6 +234,7 @@ impl Reason {
             Self::NotWhole
             | Self::NotVerified
             | Self::SlowNetwork { .. }
+            | Self::SlowHostLink { .. }
             | Self::WithoutNvls { .. }
             | Self::Dip { .. }
             | Self::PlacementsDiffer { .. }
@@ -290,7 +299,7 @@ fn judge_collective(
         reasons.extend(checks::check_ceiling(&rows, ceiling.as_ref()));
         reasons.extend(checks::check_links(&rows, machine, collective));
         reasons.extend(checks::check_dips(&rows));
-        reasons.extend(checks::check_placements(&rows));
+        reasons.extend(checks::check_placements(&rows, collective));
         reasons.extend(checks::check_ranks(run, collective));
         match compare_with_expectations(&rows, machine, collective, expectations, run) {
             Ok((compared, found)) => {
@@ -329,14 +338,26 @@ fn compare_with_expectations(
 ) -> Result<(Comparison, Option<Reason>), Missing> {
     refuse_unknown_machine(machine, run)?;
     let fitting = |nvls: Option<bool>| {
-        let mut fit = expectations.iter().filter(|each| each.fits_machine(machine, collective));
-        fit.find(|each| nvls.is_none() || each.nvls().is_none() || each.nvls() == nvls)
+        let fit = expectations.iter().filter(|each| each.fits_machine(machine, collective));
+        let mut fit = fit.filter(|each| nvls.is_none() || each.nvls().is_none() || each.nvls() == nvls);
+        let first = fit.next()?;
+        // Without knowledge of the NICs, the fastest ones.
+        let others = fit.filter(|each| machine.nics.is_none() && each.needs_nics());
+        Some(others.fold(
+            first,
+            |best, other| {
+                if other.highest_gbps() > best.highest_gbps() { other } else { best }
+            },
+        ))
     };
     let Some(first) = fitting(machine.nvls.or(Some(true))).or_else(|| fitting(None)) else {
         let needs_nics = machine.nics.is_none() && !machine.is_one_host();
         return Err(if needs_nics { Missing::Nics } else { Missing::Entry });
     };
     let compared = compare_rows(rows, first).ok_or(Missing::Sizes)?;
+    if compared.below > 0 && first.needs_nics() && machine.nics.is_none() {
+        return Err(Missing::Nics);
+    }
     // GPUs with NVLS, and it is not known if they use it: then less is right, but not the best.
     let is_unsure = machine.nvls.is_none() && machine.gpu.is_some_and(|kind| kind.nvls);
     let without_nvls = |row: &Row, typical_gbps| Reason::WithoutNvls { row: row.clone(), typical_gbps };
@@ -357,6 +378,7 @@ fn compare_with_expectations(
 fn refuse_unknown_machine(machine: &Machine, run: &Run) -> Result<(), Missing> {
     let has_groups = run.measurements.iter().any(|measurement| measurement.group.is_some());
     let missing = match machine.ranks {
+        _ if run.provenance.backend != "nccl" => Missing::Nccl,
         None => Missing::Ranks,
         Some(1) => Missing::SecondRank,
         Some(_) if has_groups => Missing::AllRanks,

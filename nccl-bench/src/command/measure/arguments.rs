@@ -17,6 +17,7 @@ use super::values::{
     fault, no_device_implementation, ops, output, registration, roots, seconds, segments_in_flight, share,
     step_factor, switch, thread_count,
 };
+use crate::command::judge::JudgeBasis;
 use crate::command::option_name::name_option;
 /// Examples below the short help.
 pub(super) const SHORT_EXAMPLES: &str = "\
@@ -369,6 +370,15 @@ pub struct MeasureArguments {
     #[arg(long = "inject-fault", value_name = "RANK:INDEX", value_parser = fault, hide_short_help = true,
           help_heading = RUNNING)]
     pub(crate) fault: Option<Fault>,
+
+    /// Judge the results at the end, as nccl-bench judge does: a verdict of FAIL is exit code 7; implied by
+    /// the options of the verdict
+    #[arg(long, help_heading = "Verdict", hide_short_help = true)]
+    pub(crate) judge: bool,
+
+    /// Facts and expectations of the verdict.
+    #[command(flatten)]
+    pub(crate) basis: JudgeBasis,
 }
 
 /// Names of the fields of a request and its settings.

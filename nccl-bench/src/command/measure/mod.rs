@@ -15,7 +15,8 @@ use engine::bench::Bench;
 use engine::collective::{Collective, on_fabric};
 use engine::process::Process;
 use engine::request::{Request, Variables};
-use engine::supervision::{REFUSED, Signal, Stop, Verdict, print_message};
+use engine::supervision::{REFUSED, Signal, Stop, Verdict, WRONG_DATA, print_message};
+use judge::Grade;
 
 use super::{Command, Context, take_over_signals};
 use crate::exit::{ExitError, SUCCESS, parser_refusal, print_text};
@@ -106,10 +107,13 @@ impl Command for Measure {
 /// Joins the job, measures, and reports.
 fn measure_collectives(measurement: ParsedMeasurement, context: &Context<'_>) -> Result<u8, ExitError> {
     let ParsedMeasurement { arguments, request } = measurement;
+    let judges = arguments.judge || arguments.basis.is_given();
+    let basis = judges.then(|| arguments.basis.load_basis()).transpose()?;
     let join_request = JoinRequest::from(&request);
     (context.program.hand_over)(&join_request)?;
-    let recorder = Recorder::new(&arguments, &request);
+    let recorder = Recorder::new(&arguments, &request, basis);
     let begun = recorder.begun_flag();
+    let grade = recorder.grade_cell();
     let process = Process::start_for(&request).map_err(Stop::from)?;
     let process = process.join_world((context.program.join)(&join_request)?);
     let world = process.job_world();
@@ -125,7 +129,10 @@ fn measure_collectives(measurement: ParsedMeasurement, context: &Context<'_>) ->
             {
                 print_message(format_args!("nccl-bench: ended by {signal}"));
             }
-            Ok(verdict.verdict_code())
+            Ok(match verdict {
+                Verdict::Good if grade.get() == Some(&Grade::Fail) => WRONG_DATA,
+                other => other.verdict_code(),
+            })
         }
         // All processes are refused with the same message; one of them prints it.
         Err(stop) if stop.refusal_text().is_some() && world.rank() != 0 && !has_terminal_of_its_own() => {

@@ -6,7 +6,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,12 +19,14 @@ use engine::data::traffic::{Pattern, Traffic};
 use engine::request::Request;
 use engine::supervision::{Stop, print_message};
 use engine::sweep::{SweepEvent, SweepStep};
+use judge::Grade;
 use record::files::{Files, Output, nccl_tests as nccl_tests_json};
 use record::nccl_tests::too_slow;
 use record::provenance::now_utc;
 use record::{Measurement, Run, RunOutcome};
 
 use super::MeasureArguments;
+use crate::command::judge::{LoadedBasis, comment_lines};
 use crate::report::Report;
 use crate::report::pairs::PairTable;
 use crate::report::progress::SweepProgress;
@@ -55,6 +57,9 @@ pub(in crate::command) struct Recorder {
     /// The pattern of an alltoallv, where a summary of its traffic is printed.
     summary: Option<Pattern>,
     begun: Arc<AtomicBool>,
+    /// The basis of a verdict, if one is asked for.
+    basis: Option<LoadedBasis>,
+    grade: Arc<OnceLock<Grade>>,
     state: Mutex<RecorderState>,
     text: Mutex<Text>,
 }
@@ -78,6 +83,14 @@ enum RecorderState {
     Recording(Box<Reports>, Box<Run>),
 }
 
+/// The end of a run.
+struct Written {
+    /// The end of its files.
+    result: anyhow::Result<()>,
+    /// The verdict in lines.
+    verdict: Option<String>,
+}
+
 #[derive(Debug)]
 struct Reports {
     files: Files,
@@ -95,7 +108,7 @@ impl Drop for Reports {
 }
 
 impl Recorder {
-    pub(super) fn new(arguments: &MeasureArguments, request: &Request) -> Self {
+    pub(super) fn new(arguments: &MeasureArguments, request: &Request, basis: Option<LoadedBasis>) -> Self {
         let variables = &request.variables;
         Self {
             outputs: arguments.output.clone(),
@@ -105,6 +118,7 @@ impl Recorder {
             algorithm: arguments.log_choices,
             brief: arguments.brief,
             summary: variables.traffic_summary.then(|| variables.pattern.clone()),
+            basis,
             ..Self::default()
         }
     }
@@ -149,7 +163,7 @@ impl Recorder {
 
     /// Writes all files; `None` when they have been written, or nothing ran. A second caller waits until they
     /// are written: it may end the process.
-    fn write_files(&self, outcome: RunOutcome) -> Option<anyhow::Result<()>> {
+    fn write_files(&self, outcome: RunOutcome) -> Option<Written> {
         let mut state = self.lock_state();
         let RecorderState::Recording(mut reports, mut run) = std::mem::take(&mut *state) else {
             return None;
@@ -157,7 +171,16 @@ impl Recorder {
         run.ended_at = Some(now_utc());
         run.outcome = outcome;
         run.notes.extend(too_slow(&run));
-        Some(std::mem::take(&mut reports.files).finish_run(&run).map_err(Into::into))
+        let written = std::mem::take(&mut reports.files).finish_run(&run).map_err(Into::into);
+        Some(Written { result: written, verdict: self.judge_measured(&run) })
+    }
+
+    /// Returns the verdict in lines, if one is asked for, and keeps its grade.
+    fn judge_measured(&self, run: &Run) -> Option<String> {
+        let verdict = self.basis.as_ref()?.judge_run(run);
+        // The run is finished once.
+        let _first = self.grade.set(verdict.grade);
+        Some(comment_lines(&verdict).join("\n"))
     }
 
     fn with_record(
@@ -185,6 +208,11 @@ impl Recorder {
             *report = None;
         }
         Ok(())
+    }
+
+    /// The grade of the verdict, after the end of a run in this process that was to be judged.
+    pub(super) fn grade_cell(&self) -> Arc<OnceLock<Grade>> {
+        Arc::clone(&self.grade)
     }
 
     fn lock_state(&self) -> MutexGuard<'_, RecorderState> {
@@ -293,9 +321,9 @@ impl Observer for Recorder {
     fn finish_run(&self, outcome: RunOutcome) -> anyhow::Result<()> {
         let why = not_whole(&outcome);
         let Some(written) = self.write_files(outcome) else { return Ok(()) };
-        let unwritten = written.as_ref().err().map(|error| format!("{error:#}"));
-        self.lock_text().end_text(why.or(unwritten));
-        written
+        let unwritten = written.result.as_ref().err().map(|error| format!("{error:#}"));
+        self.lock_text().end_text(written.verdict, why.or(unwritten));
+        written.result
     }
 
     /// The same, but skips the text when it cannot be printed soon.
@@ -305,13 +333,15 @@ impl Observer for Recorder {
         let by = Instant::now() + PRINTING;
         loop {
             match self.text.try_lock() {
-                Ok(mut text) => break text.end_text(why),
-                Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner().end_text(why),
+                Ok(mut text) => break text.end_text(written.verdict, why),
+                Err(TryLockError::Poisoned(poisoned)) => {
+                    break poisoned.into_inner().end_text(written.verdict, why);
+                }
                 Err(TryLockError::WouldBlock) if Instant::now() >= by => break,
                 Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(5)),
             }
         }
-        if let Err(error) = written {
+        if let Err(error) = written.result {
             print_message(format_args!("error: {error:#}"));
         }
     }
@@ -338,11 +368,14 @@ fn named_once(json: Option<&PathBuf>, files: &Files) -> Result<(), Stop> {
 }
 
 impl Text {
-    /// Prints the last lines.
-    fn end_text(&mut self, why: Option<String>) {
+    /// Prints the last lines. The files have all results, so that nothing is lost when they cannot be printed.
+    fn end_text(&mut self, verdict: Option<String>, why: Option<String>) {
         self.progress.remove_bar();
-        if let (Some(mut report), Some(why)) = (self.report.take(), why) {
-            // The files have all results.
+        let Some(mut report) = self.report.take() else { return };
+        if let Some(verdict) = verdict {
+            let _printed = report.write_comment(&verdict);
+        }
+        if let Some(why) = why {
             let _printed = report.stop_report(&why);
         }
     }

@@ -13,7 +13,7 @@ use record::{Algorithm, Measurement, Run, Versus};
 const ABSENT: &str = "N/A";
 
 /// A size in the largest binary unit that divides it: `64K`, `1536K`, `4G`.
-fn binary_size(bytes: u64) -> String {
+pub(crate) fn binary_size(bytes: u64) -> String {
     let units = [("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)];
     let unit = units.into_iter().find(|&(_, factor)| bytes > 0 && bytes.is_multiple_of(factor));
     unit.map_or_else(|| bytes.to_string(), |(letter, factor)| format!("{}{letter}", bytes / factor))

@@ -11,6 +11,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 pub use columns::Columns;
+pub(crate) use columns::binary_size;
 pub use foot::{Foot, alltoallv_summary, failure_line};
 pub use number::format_significant;
 
