@@ -48,9 +48,10 @@ and busbw is algbw times what each rank's link must carry at least, both in
 GB/s = 1e9 bytes per second (nccl-bench help busbw).
 
 Exit codes: 0 all verified; 1 failed while running; 2 bad arguments, or
-something is missing; 4 timeout (-T); 7 wrong data, or NCCL_TESTS_MIN_BW not
-reached; 128 and the signal's number when one ended the run: 130 Ctrl-C, 143
-SIGTERM, 129 SIGHUP, 138 SIGUSR1, 141 when nobody reads the output any more.";
+something is missing; 4 timeout (-T); 7 wrong data, NCCL_TESTS_MIN_BW not
+reached, or FAIL of --judge; 128 and the signal's number when one ended the run:
+130 Ctrl-C, 143 SIGTERM, 129 SIGHUP, 138 SIGUSR1, 141 when nobody reads the
+output any more.";
 
 const MEASURING: &str = "What to measure";
 const REPORTING: &str = "What to report";
