@@ -66,12 +66,13 @@ pub fn find_ceiling(machine: &Machine, collective: Collective) -> Option<Ceiling
 /// its host, and their kind.
 fn gpu_link(machine: &Machine) -> Option<(f64, Link)> {
     let kind = machine.gpu?;
+    let host = machine.host_gbps?;
     let is_alone = machine.ranks_per_host == Some(1) && !machine.is_one_host() && !kind.multi_host;
     let is_one_host = machine.is_one_host();
-    Some(match kind.nvlink {
-        Some(nvlink) if !is_alone && is_one_host && nvlink > kind.host => (nvlink, Link::NvLink),
-        Some(nvlink) if !is_alone && !is_one_host => (nvlink + kind.host, Link::NvLinkAndHost),
-        _ => (kind.host, Link::HostLink),
+    Some(match machine.nvlink_gbps {
+        Some(nvlink) if !is_alone && is_one_host && nvlink > host => (nvlink, Link::NvLink),
+        Some(nvlink) if !is_alone && !is_one_host => (nvlink + host, Link::NvLinkAndHost),
+        _ => (host, Link::HostLink),
     })
 }
 
@@ -134,6 +135,8 @@ mod tests {
             nvls: None,
             collnet: Some(false),
             nics: None,
+            nvlink_gbps: find_gpu_kind(gpu).and_then(|kind| kind.nvlink),
+            host_gbps: find_gpu_kind(gpu).map(|kind| kind.host),
             nccl: None,
         }
     }

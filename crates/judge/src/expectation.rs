@@ -211,7 +211,7 @@ impl Expectation {
             && machine.hosts == Some(self.hosts)
             && !machine.shares_gpus
             && (self.nvls.is_none() || machine.nvls.is_none() || self.nvls == machine.nvls)
-            && self.nics.is_none_or(|nics| machine.nics.is_none_or(|other| nics.is_as_fast_as(other)))
+            && self.nics.is_none_or(|nics| machine.nics.is_none_or(|other| nics.are_among(other)))
             && self
                 .nccl
                 .is_none_or(|[from, to]| machine.nccl.is_some_and(|version| (from..=to).contains(&version)))

@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
-use record::{Measurement, Run};
+use record::{HostLinks, Measurement, Run};
 use serde::{Deserialize, Serialize};
 
 /// The compiled-in file of GPUs.
@@ -23,6 +23,9 @@ pub struct GpuKind {
     /// GB/s of all NVLinks in one direction.
     #[serde(default)]
     pub nvlink: Option<f64>,
+    /// Number of these NVLinks.
+    #[serde(default)]
+    links: Option<u32>,
     /// The NVLinks exist only where a bridge or another board connects them.
     #[serde(default)]
     pub optional: bool,
@@ -84,9 +87,10 @@ impl Nics {
         f64::from(self.count) * self.gbits / 8.0
     }
 
-    /// Returns true when the sums of both are equal within 1 %: 32x100 and 8x400.
-    pub fn is_as_fast_as(self, other: Self) -> bool {
-        (self.total_gbps() / other.total_gbps() - 1.0).abs() < 0.01
+    /// Returns true when `found` NICs carry as much as these, and at most a third more: a host may have NICs
+    /// for storage beside them.
+    pub fn are_among(self, found: Self) -> bool {
+        (0.99..1.34).contains(&(found.total_gbps() / self.total_gbps()))
     }
 }
 
@@ -146,6 +150,11 @@ pub struct Machine {
     pub collnet: Option<bool>,
     /// NICs of each host.
     pub nics: Option<Nics>,
+    /// GB/s of the NVLinks of a GPU in one direction: of the active ones where the record has their number.
+    pub nvlink_gbps: Option<f64>,
+    /// GB/s of the link of a GPU to its host in one direction, as the record has it, or as GPUs of the kind
+    /// have it.
+    pub host_gbps: Option<f64>,
     /// Version of NCCL.
     pub nccl: Option<NcclVersion>,
 }
@@ -180,7 +189,9 @@ impl Machine {
             shares_gpus: shares_gpus(run),
             nvls: told.nvls.or_else(|| detect_nvls(run, gpu)),
             collnet: detect_collnet(run),
-            nics: told.nics,
+            nics: told.nics.or_else(|| count_nics(run.provenance.links.as_ref()?)),
+            nvlink_gbps: gpu.and_then(|kind| active_nvlink_gbps(kind, run)),
+            host_gbps: gpu.map(|kind| slowest_host_link(run).unwrap_or(kind.host)),
             nccl: NcclVersion::parse(&run.provenance.library_version).filter(|_| is_nccl),
         }
     }
@@ -215,6 +226,34 @@ fn shares_gpus(run: &Run) -> bool {
         run.ranks.iter().filter_map(|rank| Some((rank.host.as_str(), rank.pci.as_deref()?))).collect();
     let distinct: BTreeSet<&(&str, &str)> = places.iter().collect();
     distinct.len() < places.len()
+}
+
+/// Returns the NICs that NCCL uses: those for RDMA that are up, or network interfaces where there are none.
+fn count_nics(links: &HostLinks) -> Option<Nics> {
+    let up = |rdma: bool| links.nics.iter().filter(move |nic| nic.rdma == rdma && nic.up != Some(false));
+    let used = if up(true).next().is_some() { up(true) } else { up(false) };
+    let rates = used.map(|nic| nic.gbits.filter(|rate| rate.is_finite() && *rate > 0.0));
+    // An unknown rate makes the sum unknown.
+    let rates = rates.collect::<Option<Vec<f64>>>()?;
+    let count = u32::try_from(rates.len()).ok().filter(|&count| count > 0)?;
+    Some(Nics { count, gbits: rates.iter().sum::<f64>() / f64::from(count) })
+}
+
+/// Returns the bandwidth of a GPU's NVLinks, of the GPU with the fewest active ones.
+fn active_nvlink_gbps(kind: &GpuKind, run: &Run) -> Option<f64> {
+    let whole = kind.nvlink?;
+    let gpus = run.provenance.links.iter().flat_map(|links| &links.gpus);
+    let fewest = gpus.filter_map(|gpu| gpu.nvlinks).min();
+    match (fewest, kind.links) {
+        (Some(fewest), Some(all)) => Some(whole * f64::from(fewest.min(all)) / f64::from(all)),
+        _ => Some(whole),
+    }
+    .filter(|rate| *rate > 0.0)
+}
+
+fn slowest_host_link(run: &Run) -> Option<f64> {
+    let gpus = run.provenance.links.iter().flat_map(|links| &links.gpus);
+    gpus.filter_map(|gpu| gpu.pcie_gbps).filter(|rate| rate.is_finite() && *rate > 0.0).min_by(f64::total_cmp)
 }
 
 /// Returns whether NVLink SHARP was in use: by NCCL's choices, by its variables, or because the GPUs lack it.
@@ -299,6 +338,34 @@ mod tests {
         for text in ["", "8", "x400", "8x", "0x400", "8x-1", "8xNaN", "8xinf", "-1x400"] {
             assert!(text.parse::<Nics>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn links_follow_from_the_record() {
+        let mut run = sample::full_run();
+        for rank in &mut run.ranks {
+            rank.device_name = "NVIDIA H200".to_owned();
+        }
+        let machine = |run: &Run| Machine::from_run(run, Told::default());
+        let whole = machine(&run);
+        assert_eq!((whole.nvlink_gbps, whole.host_gbps), (Some(450.0), Some(63.0)));
+        assert_eq!(whole.nics, Some(Nics { count: 1, gbits: 400.0 }));
+        let links = run.provenance.links.as_mut().unwrap();
+        links.gpus.push(record::GpuLinks {
+            nvlinks: Some(9),
+            pcie_gbps: Some(31.5),
+            ..links.gpus[0].clone()
+        });
+        links.nics.push(record::NicLink { rdma: false, gbits: Some(100.0), ..links.nics[0].clone() });
+        links.nics.push(record::NicLink { up: Some(false), ..links.nics[0].clone() });
+        let part = machine(&run);
+        assert_eq!((part.nvlink_gbps, part.host_gbps), (Some(225.0), Some(31.5)));
+        assert_eq!(part.nics, Some(Nics { count: 1, gbits: 400.0 }));
+        run.provenance.links.as_mut().unwrap().nics[0].gbits = None;
+        assert_eq!(machine(&run).nics, None);
+        let none = run.provenance.links.as_mut().unwrap();
+        none.gpus[0].nvlinks = Some(0);
+        assert_eq!(machine(&run).nvlink_gbps, None);
     }
 
     #[test]

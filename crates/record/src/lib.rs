@@ -2,6 +2,7 @@
 
 pub mod collective;
 pub mod files;
+mod links;
 pub mod matching;
 pub mod nccl_tests;
 mod number;
@@ -16,6 +17,7 @@ mod settings;
 pub mod sides;
 pub mod statistics;
 
+pub use links::*;
 pub use pairs::*;
 pub use run::*;
 pub use settings::*;

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::links::HostLinks;
 use crate::number;
 use crate::settings::Settings;
 use crate::statistics::Statistics;
@@ -100,6 +101,9 @@ pub struct Provenance {
     pub world: String,
     /// System of rank 0's host: `Linux 6.8.0 x86_64`.
     pub system: String,
+    /// Links of the devices of rank 0's host; absent without GPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub links: Option<HostLinks>,
     /// Variables of rank 0's process that affect the measurement: those of NCCL, CUDA, libfabric, UCX and
     /// MPI.
     pub environment: BTreeMap<String, String>,

@@ -5,6 +5,7 @@
 /// Records of text reports.
 pub mod row;
 
+use crate::links::{GpuLinks, HostLinks, NicLink};
 use crate::pairs::{Completion, Messages, PairSettings, Until};
 use crate::run::{
     Algorithm, BackendLibrary, Measurement, PerIteration, Placement, Provenance, Rank, RankMismatch,
@@ -46,6 +47,10 @@ fn sample_provenance() -> Provenance {
         transport: Some("nvlink".to_owned()),
         world: "mpirun (Open MPI), 2 processes".to_owned(),
         system: "Linux 6.8.0 x86_64".to_owned(),
+        links: Some(HostLinks {
+            gpus: vec![GpuLinks { pci: "0000:18:00.0".to_owned(), nvlinks: Some(18), pcie_gbps: Some(63.0) }],
+            nics: vec![NicLink { name: "mlx5_0".to_owned(), gbits: Some(400.0), rdma: true, up: Some(true) }],
+        }),
         environment: [("NCCL_ALGO".to_owned(), "ring".to_owned())].into(),
     }
 }

@@ -62,6 +62,7 @@
 //! ```
 
 mod checks;
+mod links;
 mod observer;
 mod pairs;
 mod placement;

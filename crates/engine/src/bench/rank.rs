@@ -7,6 +7,7 @@ use collectives::world::{self, Part, Reason, World};
 use record::{Algorithm, Rank, RunOutcome, nccl_tests};
 
 use super::checks::{check_elements, check_fault};
+use super::links::read_links;
 use super::placement::place_rank;
 use super::start::{describe_processes, start_of_record};
 use super::{RunContext, Start};
@@ -58,6 +59,7 @@ pub(super) fn run_rank(
     if leads {
         let processes = describe_processes(&**context.process.job_world(), &**world);
         let mut run = start_of_record(request, node, processes, ranks, max_bytes);
+        run.provenance.links = (run.provenance.backend == "nccl").then(read_links);
         run.notes.extend(context.process.recorded_choices().note.clone());
         context.observer.start_run(Start { run, plan: Some(&plan), groups, reduced_to })?;
     }

@@ -12,7 +12,7 @@ use crate::machine::Machine;
 
 /// Smallest size in bytes whose bandwidth is that of links, not of latency.
 const LARGE: u64 = 64 << 20;
-/// Smallest size in bytes at which every collective uses the whole link: NCCL sends parts of up to 64 MiB over
+/// Smallest size in bytes at which every collective uses the whole link: NCCL sends up to 64 MiB to a peer over
 /// few channels.
 const WHOLE_LINK: u64 = 128 << 20;
 /// Smallest size in bytes from which bandwidth must not fall. Below, protocols change with the size.
@@ -75,9 +75,9 @@ pub(super) fn check_links(rows: &[Row], machine: &Machine, collective: Collectiv
     if machine.shares_gpus || collective == Collective::AllToAllV {
         return None;
     }
-    let nvlink = kind.nvlink.filter(|_| !kind.optional);
+    let nvlink = machine.nvlink_gbps.filter(|_| !kind.optional);
     if machine.is_one_host() {
-        let host_gbps = kind.host;
+        let host_gbps = machine.host_gbps?;
         return match nvlink {
             Some(nvlink_gbps) if row.busbw_gbps <= host_gbps => {
                 Some(Reason::NotOverNvLink { row, nvlink_gbps, host_gbps })
@@ -135,8 +135,8 @@ fn is_smaller_size(row: &Row, other: &Row) -> bool {
         && one.placement == two.placement
 }
 
-/// Returns a reason when large transfers in place and out of place differ. A hypercube copies a rank's own part
-/// only out of place.
+/// Returns a reason when large transfers in place and out of place differ. A hypercube copies a rank's own
+/// part only out of place.
 pub(super) fn check_placements(rows: &[Row], collective: Collective) -> Option<Reason> {
     if collective == Collective::Hypercube {
         return None;

@@ -19,6 +19,7 @@ fn run(hosts: usize, per_host: usize, rows: &[(u64, f64)]) -> Run {
         })
         .collect();
     run.settings = record::Settings::of_collectives();
+    run.provenance.links = None;
     run.provenance.environment = [("NCCL_NVLS_ENABLE".to_owned(), "0".to_owned())].into();
     run.measurements = rows
         .iter()

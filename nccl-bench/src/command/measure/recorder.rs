@@ -368,7 +368,7 @@ fn named_once(json: Option<&PathBuf>, files: &Files) -> Result<(), Stop> {
 }
 
 impl Text {
-    /// Prints the last lines. The files have all results, so that nothing is lost when they cannot be printed.
+    /// Prints the last lines. The files have all results, so nothing is lost when they cannot be printed.
     fn end_text(&mut self, verdict: Option<String>, why: Option<String>) {
         self.progress.remove_bar();
         let Some(mut report) = self.report.take() else { return };
