@@ -39,6 +39,9 @@ pub struct Run {
     pub settings: Settings,
     /// All ranks, in order.
     pub ranks: Vec<Rank>,
+    /// Times of the start, in order; empty until the ranks have connected, and for pairs of ranks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub start_phases: Vec<StartPhase>,
     /// Measurements, in order.
     pub measurements: Vec<Measurement>,
     /// Changes and omissions, for readers.
@@ -47,6 +50,21 @@ pub struct Run {
     /// Measurements that the file has not, for want of space on the disk; absent when it has all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_out: Option<LeftOut>,
+}
+
+/// The time of a phase of the start.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StartPhase {
+    /// `device`: opening the devices; `connection`: connecting the ranks.
+    pub phase: String,
+    /// Median of the ranks, in seconds.
+    #[serde(deserialize_with = "number::or_nan")]
+    pub median_s: f64,
+    /// Time of the slowest rank, in seconds.
+    #[serde(deserialize_with = "number::or_nan")]
+    pub longest_s: f64,
+    /// The slowest rank, by its number among the ranks of the run.
+    pub slowest_rank: usize,
 }
 
 /// Measurements that were taken and are not in a file.

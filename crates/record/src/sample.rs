@@ -9,7 +9,7 @@ use crate::links::{GpuLinks, HostLinks, NicLink};
 use crate::pairs::{Completion, Messages, PairSettings, Until};
 use crate::run::{
     Algorithm, BackendLibrary, Measurement, PerIteration, Placement, Provenance, Rank, RankMismatch,
-    RankTimes, Run, RunOutcome, SCHEMA_VERSION, Versus,
+    RankTimes, Run, RunOutcome, SCHEMA_VERSION, StartPhase, Versus,
 };
 use crate::settings::Settings;
 use crate::statistics::Statistics;
@@ -27,6 +27,12 @@ pub fn full_run() -> Run {
         provenance: sample_provenance(),
         settings: sample_settings(),
         ranks: (0..2).map(sample_rank).collect(),
+        start_phases: vec![StartPhase {
+            phase: "connection".to_owned(),
+            median_s: 1.25,
+            longest_s: 1.5,
+            slowest_rank: 1,
+        }],
         measurements: sample_measurements(),
         notes: vec!["the largest size was 2M: reduced to what memory allows".to_owned()],
         left_out: None,

@@ -126,6 +126,7 @@ pub(crate) fn run(settings: Settings) -> Run {
         },
         settings,
         ranks: Vec::new(),
+        start_phases: Vec::new(),
         measurements: Vec::new(),
         notes: Vec::new(),
         left_out: None,

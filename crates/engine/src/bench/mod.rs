@@ -62,6 +62,7 @@
 //! ```
 
 mod checks;
+mod clock;
 mod links;
 mod observer;
 mod pairs;

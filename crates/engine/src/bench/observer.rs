@@ -1,6 +1,6 @@
 //! The receiver of the events of a run.
 
-use record::{Run, RunOutcome};
+use record::{Run, RunOutcome, StartPhase};
 
 use crate::groups::Groups;
 use crate::supervision::Stop;
@@ -38,6 +38,11 @@ pub trait Observer: Send + Sync + 'static {
 
     /// Called when the ranks are connected, with the transport, if it is known, and notes for the record.
     fn note_connection(&self, _transport: Option<String>, _notes: Vec<String>) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    /// Called after [`Observer::note_connection`] with the times of the start.
+    fn note_start(&self, _phases: Vec<StartPhase>) -> anyhow::Result<()> {
         Ok(())
     }
 

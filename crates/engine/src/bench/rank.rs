@@ -7,6 +7,7 @@ use collectives::world::{self, Part, Reason, World};
 use record::{Algorithm, Rank, RunOutcome, nccl_tests};
 
 use super::checks::{check_elements, check_fault};
+use super::clock::{StartClock, summarize_start};
 use super::links::read_links;
 use super::placement::place_rank;
 use super::start::{describe_processes, start_of_record};
@@ -36,7 +37,9 @@ pub(super) fn run_rank(
     let groups = &node.groups;
     let position = groups.rank_position(world.rank());
     progress.begin_step("opening its device");
+    let mut clock = StartClock::start();
     let opened = position.map(|_| (node.open)(index)).transpose();
+    clock.end_phase();
     let device = context.at_failure.exchange_failures(&**world, opened)?;
     if let Some(device) = &device {
         progress.set_device(device.memory.as_str());
@@ -66,6 +69,7 @@ pub(super) fn run_rank(
     let mut reporter = Reporter::new(context, leads, progress);
     let mut stopped = None;
     progress.begin_step("connecting to the other ranks");
+    clock.restart();
     connect_group(
         node,
         device,
@@ -73,14 +77,19 @@ pub(super) fn run_rank(
         world,
         context.at_failure,
         &mut |backend: &mut dyn Backend| {
+            clock.end_phase();
             // Rank 0 need not be one of the ranks that measure.
             let first = groups.measured_ranks().next();
             let described =
                 (first == Some(world.rank())).then(|| (backend.transport_name(), backend.list_notes()));
-            let described = gather_json(&**world, &described)?.into_iter().flatten().next();
+            let all = gather_json(&**world, &(described, position.map(|_| clock.phases_s())))?;
             if leads {
-                let (transport, notes) = described.unwrap_or_default();
+                let (described, times): (Vec<_>, Vec<_>) = all.into_iter().unzip();
+                let (transport, notes) = described.into_iter().flatten().next().unwrap_or_default();
                 context.observer.note_connection(transport, notes)?;
+                context
+                    .observer
+                    .note_start(summarize_start(&times.into_iter().flatten().collect::<Vec<_>>()))?;
             }
             stopped = sweep::run_sweep(&plan, &**world, groups, backend, &mut reporter)?;
             progress.begin_step("closing its device");

@@ -65,6 +65,7 @@ pub(super) fn describe_run(
         provenance: Provenance { system: provenance::describe_system(), environment, ..provenance },
         settings,
         ranks,
+        start_phases: Vec::new(),
         measurements: Vec::new(),
         notes,
         left_out: None,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::replacement::REPLACED;
 use super::reserve::{is_no_space, shorten_run};
-use crate::run::{LeftOut, Measurement, Provenance, Rank, Run, RunOutcome};
+use crate::run::{LeftOut, Measurement, Provenance, Rank, Run, RunOutcome, StartPhase};
 use crate::settings::Settings;
 
 /// The first line: the run without its measurements.
@@ -26,6 +26,8 @@ struct Header<'a> {
     provenance: &'a Provenance,
     settings: &'a Settings,
     ranks: &'a [Rank],
+    #[serde(skip_serializing_if = "<[StartPhase]>::is_empty")]
+    start_phases: &'a [StartPhase],
     notes: &'a [String],
 }
 
@@ -42,6 +44,8 @@ pub(super) struct ConnectedLine {
     kind: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) transport: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) start_phases: Vec<StartPhase>,
     #[serde(default)]
     pub(super) notes: Vec<String>,
 }
@@ -98,6 +102,7 @@ pub(super) fn header_line(run: &Run) -> io::Result<Vec<u8>> {
         provenance: &run.provenance,
         settings: &run.settings,
         ranks: &run.ranks,
+        start_phases: &run.start_phases,
         notes: &run.notes,
     })
 }
@@ -139,6 +144,8 @@ pub(super) struct JsonLines {
     starts: Vec<u64>,
     /// The transport in the lines written.
     transport: Option<String>,
+    /// The times of the start in the lines written.
+    start_phases: Vec<StartPhase>,
     /// True when another process has changed the file's length.
     damaged: bool,
 }
@@ -146,24 +153,35 @@ pub(super) struct JsonLines {
 impl JsonLines {
     /// Continues after the header of `run`, of `length` bytes.
     pub(super) fn after_header(out: File, length: u64, run: &Run) -> Self {
-        Self { out, length, starts: Vec::new(), transport: run.provenance.transport.clone(), damaged: false }
+        let Run { start_phases, provenance, .. } = run;
+        let transport = provenance.transport.clone();
+        Self {
+            out,
+            length,
+            starts: Vec::new(),
+            transport,
+            start_phases: start_phases.clone(),
+            damaged: false,
+        }
     }
 
-    /// Adds the transport, unless the lines have it, with the notes so far.
+    /// Adds the transport and the times of the start, unless the lines have them, with the notes so far.
     ///
     /// # Errors
     /// See [`add_measurement`](Self::add_measurement).
     pub(super) fn add_connected(&mut self, run: &Run) -> io::Result<()> {
         let transport = run.provenance.transport.clone();
-        if self.transport != transport {
-            let kind = "connected".to_owned();
-            self.add_line(&serialize_line(&ConnectedLine {
-                kind,
-                transport: transport.clone(),
-                notes: run.notes.clone(),
-            })?)?;
-            self.transport = transport;
+        if self.transport == transport && self.start_phases == run.start_phases {
+            return Ok(());
         }
+        self.add_line(&serialize_line(&ConnectedLine {
+            kind: "connected".to_owned(),
+            transport: transport.clone(),
+            start_phases: run.start_phases.clone(),
+            notes: run.notes.clone(),
+        })?)?;
+        self.transport = transport;
+        self.start_phases.clone_from(&run.start_phases);
         Ok(())
     }
 

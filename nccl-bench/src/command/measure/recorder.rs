@@ -23,7 +23,7 @@ use judge::Grade;
 use record::files::{Files, Output, nccl_tests as nccl_tests_json};
 use record::nccl_tests::too_slow;
 use record::provenance::now_utc;
-use record::{Measurement, Run, RunOutcome};
+use record::{Measurement, Run, RunOutcome, StartPhase};
 
 use super::MeasureArguments;
 use crate::command::judge::{LoadedBasis, comment_lines};
@@ -287,6 +287,13 @@ impl Observer for Recorder {
         self.print_report(
             |text| if lines.is_empty() { Ok(()) } else { text.write_comment(&lines.join("\n")) },
         )
+    }
+
+    fn note_start(&self, phases: Vec<StartPhase>) -> anyhow::Result<()> {
+        self.with_record(|reports, run| {
+            run.start_phases = phases;
+            Ok(reports.files.add_connected(run)?)
+        })
     }
 
     fn receive_event(&self, event: SweepEvent<'_>) -> anyhow::Result<()> {

@@ -13,7 +13,7 @@ use crate::run::{Measurement, SCHEMA_VERSION};
 
 /// Fields of native files and of nccl-tests' files to be kept unchanged. Other fields are skipped, except for
 /// the two lists of measurements.
-const KEPT: [&str; 21] = [
+const KEPT: [&str; 22] = [
     "kind",
     "schema_version",
     "program",
@@ -25,6 +25,7 @@ const KEPT: [&str; 21] = [
     "settings",
     "ranks",
     "notes",
+    "start_phases",
     "left_out", // native
     "version",
     "start_time",

@@ -290,6 +290,7 @@ fn read_lines(
                     let found: ConnectedLine =
                         serde_json::from_slice(&line).map_err(|error| damaged(&error))?;
                     (run.provenance.transport, run.notes) = (found.transport, found.notes);
+                    run.start_phases = found.start_phases;
                 }
                 Some("end") => {
                     let end: EndLine = serde_json::from_slice(&line).map_err(|error| damaged(&error))?;

@@ -128,6 +128,7 @@ pub(super) fn make_run(fields: Map<String, Value>) -> Result<Run, ReadProblem> {
         },
         settings: make_settings(config, &file.args),
         ranks: config.devices.iter().map(make_rank).collect(),
+        start_phases: Vec::new(),
         measurements: Vec::new(),
         notes,
         left_out: None,
