@@ -222,9 +222,9 @@ impl Expectation {
         self.nvls
     }
 
-    /// Returns true when the values are for certain NICs.
-    pub fn needs_nics(&self) -> bool {
-        self.nics.is_some()
+    /// Returns the NICs that the values are for; `None` when they do not depend on them.
+    pub fn nics(&self) -> Option<Nics> {
+        self.nics
     }
 
     /// Returns the typical bandwidth of the largest size in GB/s.

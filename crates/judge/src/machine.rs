@@ -167,7 +167,7 @@ impl Machine {
             Some(&name) if names.len() == 1 && !name.is_empty() => Some(name.to_owned()),
             _ => None,
         };
-        let is_nccl = run.provenance.backend == "nccl";
+        let is_nccl = is_of_nccl(run);
         let gpu = name.as_deref().filter(|_| is_nccl).and_then(find_gpu_kind);
         let mut by_host: BTreeMap<&str, usize> = BTreeMap::new();
         for rank in &run.ranks {
@@ -200,6 +200,11 @@ impl Machine {
     pub fn is_one_host(&self) -> bool {
         self.hosts == Some(1)
     }
+}
+
+/// Returns true for a run over NCCL, or over RCCL, which has its functions.
+pub(crate) fn is_of_nccl(run: &Run) -> bool {
+    ["nccl", "rccl"].contains(&run.provenance.backend.as_str())
 }
 
 /// Returns the kind of GPU with a reported name: `NVIDIA H100 80GB HBM3`. Instances of a divided GPU (MIG)

@@ -137,8 +137,8 @@ fn is_smaller_size(row: &Row, other: &Row) -> bool {
 
 /// Returns a reason when large transfers in place and out of place differ. A hypercube copies a rank's own
 /// part only out of place.
-pub(super) fn check_placements(rows: &[Row], collective: Collective) -> Option<Reason> {
-    if collective == Collective::Hypercube {
+pub(super) fn check_placements(rows: &[Row], collective: Option<Collective>) -> Option<Reason> {
+    if collective == Some(Collective::Hypercube) {
         return None;
     }
     let in_place = rows.iter().filter(|row| row.key.placement == Placement::InPlace);

@@ -11,8 +11,11 @@ use serde::Serialize;
 
 use crate::ceiling::{Ceiling, find_ceiling};
 use crate::expectation::{Expectation, Expected, Trust};
-use crate::machine::{Machine, Told};
+use crate::machine::{Machine, Nics, Told, is_of_nccl};
 pub use rows::{Row, RowKey};
+
+/// Share of the fastest known machine below which unknown NICs are no explanation.
+const FAR_BELOW: f64 = 0.5;
 
 /// A grade. The greater one counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -149,6 +152,15 @@ pub enum Reason {
         /// The data sent by a host in Gbit/s.
         sent_gbits: f64,
     },
+    /// The NICs are not known, and the fastest known machine reaches more than twice as much.
+    FarBelowFastest {
+        /// The row.
+        row: Row,
+        /// The bandwidth of the fastest machine in GB/s.
+        typical_gbps: f64,
+        /// Its NICs.
+        nics: Nics,
+    },
     /// GPUs without NVLink reach less than a quarter of their links to the host.
     SlowHostLink {
         /// The row.
@@ -231,17 +243,22 @@ impl Reason {
             | Self::NotOverNvLink { .. }
             | Self::OneNic { .. }
             | Self::BelowExpectation => Grade::Fail,
-            Self::NotWhole
-            | Self::NotVerified
-            | Self::SlowNetwork { .. }
+            Self::SlowNetwork { .. }
+            | Self::FarBelowFastest { .. }
+            | Self::NotCompared { missing: Missing::OwnGpus }
             | Self::SlowHostLink { .. }
             | Self::WithoutNvls { .. }
             | Self::Dip { .. }
             | Self::PlacementsDiffer { .. }
             | Self::RanksDiffer { .. }
             | Self::DirectionsDiffer { .. } => Grade::Warn,
-            Self::NotCompared { .. } => Grade::Unknown,
+            Self::NotWhole | Self::NotVerified | Self::NotCompared { .. } => Grade::Unknown,
         }
+    }
+
+    /// Returns true for a reason that makes a PASS a WARN.
+    const fn forbids_pass(&self) -> bool {
+        matches!(self, Self::NotWhole | Self::NotVerified)
     }
 }
 
@@ -259,7 +276,11 @@ pub fn judge_run(run: &Run, told: Told, expectations: &[Expectation]) -> Verdict
         }
     }
     let of_collectives = collectives.iter().map(|verdict| verdict.grade);
-    let grade = reasons.iter().map(Reason::grade).chain(of_collectives).max().unwrap_or(Grade::Unknown);
+    let grade = match reasons.iter().map(Reason::grade).chain(of_collectives).max() {
+        // Nothing passes that is not whole or not verified.
+        Some(Grade::Pass) if reasons.iter().any(Reason::forbids_pass) => Grade::Warn,
+        other => other.unwrap_or(Grade::Unknown),
+    };
     Verdict { grade, machine, reasons, variables: checks::find_slowing_variables(run), collectives }
 }
 
@@ -290,27 +311,31 @@ fn judge_collective(
     machine: &Machine,
     expectations: &[Expectation],
 ) -> CollectiveVerdict {
-    let rows = rows::collect_rows(run, name);
+    // A single rank has no bus bandwidth.
+    let rows = if machine.ranks == Some(1) { Vec::new() } else { rows::collect_rows(run, name) };
     let collective = name.parse::<Collective>().ok().filter(|_| run.settings.pairs.is_none());
     let ceiling = collective.and_then(|collective| find_ceiling(machine, collective));
     let mut reasons = Vec::new();
+    reasons.extend(checks::check_dips(&rows));
+    reasons.extend(checks::check_placements(&rows, collective));
     let mut comparison = None;
+    let mut missing = Some(Missing::AllRanks);
     if let Some(collective) = collective {
         reasons.extend(checks::check_ceiling(&rows, ceiling.as_ref()));
         reasons.extend(checks::check_links(&rows, machine, collective));
-        reasons.extend(checks::check_dips(&rows));
-        reasons.extend(checks::check_placements(&rows, collective));
         reasons.extend(checks::check_ranks(run, collective));
-        match compare_with_expectations(&rows, machine, collective, expectations, run) {
+        (comparison, missing) = match compare_with_expectations(&rows, machine, collective, expectations, run)
+        {
             Ok((compared, found)) => {
-                comparison = Some(compared);
                 reasons.extend(found);
+                (compared, None)
             }
-            Err(missing) => reasons.push(Reason::NotCompared { missing }),
-        }
-    } else {
-        reasons.push(Reason::NotCompared { missing: Missing::AllRanks });
+            Err(missing) => (None, Some(missing)),
+        };
+        let is_unsure = missing.is_none() && comparison.is_none();
+        missing = missing.or(is_unsure.then_some(Missing::Nics));
     }
+    reasons.extend(missing.map(|missing| Reason::NotCompared { missing }));
     let mut grade = reasons.iter().map(Reason::grade).max().unwrap_or(Grade::Unknown);
     if let Some(compared) = &comparison {
         let is_only_below = reasons
@@ -325,7 +350,7 @@ fn judge_collective(
     CollectiveVerdict { collective: name.to_owned(), grade, ceiling, best, comparison, reasons }
 }
 
-/// Compares rows with the expectations that fit.
+/// Compares rows with the expectations that fit. The comparison is `None` for want of the NICs.
 ///
 /// # Errors
 /// The fact for want of which nothing could be compared.
@@ -335,14 +360,14 @@ fn compare_with_expectations(
     collective: Collective,
     expectations: &[Expectation],
     run: &Run,
-) -> Result<(Comparison, Option<Reason>), Missing> {
+) -> Result<(Option<Comparison>, Option<Reason>), Missing> {
     refuse_unknown_machine(machine, run)?;
     let fitting = |nvls: Option<bool>| {
         let fit = expectations.iter().filter(|each| each.fits_machine(machine, collective));
         let mut fit = fit.filter(|each| nvls.is_none() || each.nvls().is_none() || each.nvls() == nvls);
         let first = fit.next()?;
         // Without knowledge of the NICs, the fastest ones.
-        let others = fit.filter(|each| machine.nics.is_none() && each.needs_nics());
+        let others = fit.filter(|each| machine.nics.is_none() && each.nics().is_some());
         Some(others.fold(
             first,
             |best, other| {
@@ -355,30 +380,38 @@ fn compare_with_expectations(
         return Err(if needs_nics { Missing::Nics } else { Missing::Entry });
     };
     let compared = compare_rows(rows, first).ok_or(Missing::Sizes)?;
-    if compared.below > 0 && first.needs_nics() && machine.nics.is_none() {
-        return Err(Missing::Nics);
+    if compared.below > 0
+        && machine.nics.is_none()
+        && let Some(nics) = first.nics()
+    {
+        let typical_gbps = compared.expected.typical_gbps;
+        let is_far = compared.row.busbw_gbps < typical_gbps * FAR_BELOW;
+        return Ok((
+            None,
+            is_far.then_some(Reason::FarBelowFastest { row: compared.row, typical_gbps, nics }),
+        ));
     }
     // GPUs with NVLS, and it is not known if they use it: then less is right, but not the best.
     let is_unsure = machine.nvls.is_none() && machine.gpu.is_some_and(|kind| kind.nvls);
     let without_nvls = |row: &Row, typical_gbps| Reason::WithoutNvls { row: row.clone(), typical_gbps };
     if compared.below == 0 {
         let reason = (is_unsure && compared.nvls == Some(false)).then(|| without_nvls(&compared.row, None));
-        return Ok((compared, reason));
+        return Ok((Some(compared), reason));
     }
     let without = fitting(Some(false)).filter(|_| is_unsure && compared.nvls == Some(true));
     if let Some(other) = without.and_then(|without| compare_rows(rows, without))
         && other.below == 0
     {
         let reason = without_nvls(&other.row, Some(compared.expected.typical_gbps));
-        return Ok((other, Some(reason)));
+        return Ok((Some(other), Some(reason)));
     }
-    Ok((compared, Some(Reason::BelowExpectation)))
+    Ok((Some(compared), Some(Reason::BelowExpectation)))
 }
 
 fn refuse_unknown_machine(machine: &Machine, run: &Run) -> Result<(), Missing> {
     let has_groups = run.measurements.iter().any(|measurement| measurement.group.is_some());
     let missing = match machine.ranks {
-        _ if run.provenance.backend != "nccl" => Missing::Nccl,
+        _ if !is_of_nccl(run) => Missing::Nccl,
         None => Missing::Ranks,
         Some(1) => Missing::SecondRank,
         Some(_) if has_groups => Missing::AllRanks,

@@ -141,6 +141,40 @@ fn hosts_that_use_one_nic_fail() {
 }
 
 #[test]
+fn unknown_nics_are_no_excuse_for_less_than_half() {
+    let h100 = |busbw| {
+        let mut run = run(2, 8, &[(GIB, busbw), (16 * GIB, busbw)]);
+        run.ranks.iter_mut().for_each(|rank| rank.device_name = "NVIDIA H100 80GB HBM3".to_owned());
+        run.provenance.environment.clear();
+        let verdict = judge(&run);
+        (verdict.grade, kinds(&verdict))
+    };
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    assert_eq!(h100(470.0), (Grade::Pass, vec![]));
+    assert_eq!(h100(339.0), (Grade::Unknown, words(&["not_compared"])));
+    assert_eq!(h100(196.0), (Grade::Warn, words(&["far_below_fastest", "not_compared"])));
+}
+
+#[test]
+fn ranks_that_share_gpus_and_single_ranks_say_nothing_about_links() {
+    let mut shared = run(1, 2, &GOOD);
+    shared.ranks.iter_mut().for_each(|rank| rank.pci = Some("0000:18:00".to_owned()));
+    let verdict = judge(&shared);
+    assert_eq!(verdict.collectives[0].reasons, [Reason::NotCompared { missing: Missing::OwnGpus }]);
+    assert_eq!((verdict.grade, &verdict.collectives[0].ceiling), (Grade::Warn, &None));
+    // In place, a single rank does nothing, at any bandwidth.
+    let alone = judge(&run(1, 1, &[(GIB, 5e6)]));
+    assert_eq!((alone.grade, alone.collectives[0].best.is_none()), (Grade::Unknown, true));
+}
+
+#[test]
+fn results_that_are_not_whole_stay_unknown_when_nothing_is_known() {
+    let mut cut = run(1, 6, &[(GIB, 200.0)]);
+    cut.outcome = RunOutcome::Running;
+    assert_eq!(judge(&cut).grade, Grade::Unknown);
+}
+
+#[test]
 fn values_of_a_run_are_compared_with_each_other() {
     let dip = run(1, 8, &[(64 << 20, 322.0), (128 << 20, 340.0), (GIB, 359.0), (4 * GIB, 320.0)]);
     assert!(kinds(&judge(&dip)).contains(&"dip".to_owned()), "{:?}", kinds(&judge(&dip)));

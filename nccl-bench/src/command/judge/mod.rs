@@ -3,13 +3,12 @@
 mod text;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{ArgMatches, Args as _, FromArgMatches as _, ValueEnum};
 use judge::expectation::{Expectation, known_expectations, parse_expectations};
 use judge::{Grade, Nics, Told, Verdict, judge_run};
-use record::Run;
-use record::files::{self, ReadError};
+use record::{Run, files};
 use serde::Serialize;
 
 use super::{Command, Context};
@@ -38,7 +37,8 @@ read; 3 UNKNOWN. Of several runs the worst counts, and UNKNOWN before PASS.";
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct JudgeArguments {
-    /// Result files of nccl-bench or nccl-tests, also compressed (.gz, .zst), or - for standard input
+    /// Results of nccl-bench, nccl-tests or rccl-tests: files, also compressed (.gz, .zst), text of the
+    /// terminal, or - for standard input
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
 
@@ -105,7 +105,7 @@ impl Command for Judge {
         files::check_names(&arguments.files).map_err(|error| ExitError::refused(error.to_string()))?;
         let mut verdicts = Vec::new();
         for file in &arguments.files {
-            let runs = read_file(file).map_err(|error| ExitError::refused(error.to_string()))?;
+            let runs = files::read_runs(file).map_err(|error| ExitError::refused(error.to_string()))?;
             for run in runs {
                 verdicts.push(FileVerdict { file: file.clone(), verdict: basis.judge_run(&run) });
             }
@@ -117,11 +117,6 @@ impl Command for Judge {
         let grades = verdicts.iter().map(|each| each.verdict.grade);
         Ok(exit_code(&grades.collect::<Vec<_>>()))
     }
-}
-
-/// Reads all runs of a file.
-fn read_file(path: &Path) -> Result<Vec<Run>, ReadError> {
-    Ok(vec![files::read_run(path)?])
 }
 
 fn render_verdicts(verdicts: &[FileVerdict]) -> String {

@@ -139,6 +139,13 @@ fn describe_reason(reason: &Reason, comparison: Option<&Comparison>) -> String {
              NIC of several. Tell the NICs (--nics), and see nccl-bench doctor",
             at_size(row)
         ),
+        Reason::FarBelowFastest { row, typical_gbps, nics } => format!(
+            "{}: less than half of the {typical_gbps:.0} GB/s of equal hosts with {} NICs of {} Gbit/s. Tell the \
+             NICs (--nics)",
+            at_size(row),
+            nics.count,
+            nics.gbits
+        ),
         Reason::SlowHostLink { row, host_gbps } => format!(
             "{}: less than a quarter of what the link of a GPU to its host carries ({host_gbps} GB/s); the data \
              may pass through host memory, or the link be narrow: see nccl-bench doctor",

@@ -178,6 +178,7 @@ impl OsuDraft {
             ranks: Vec::new(),
             measurements: measurements.collect(),
             notes: notes.into_iter().flatten().map(str::to_owned).collect(),
+            start_phases: Vec::new(),
             left_out: None,
         }
     }

@@ -89,6 +89,7 @@ impl Draft {
             ranks,
             measurements,
             notes,
+            start_phases: Vec::new(),
             left_out: None,
             command,
         }
