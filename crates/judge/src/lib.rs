@@ -3,11 +3,13 @@
 //! The crate reads no files and starts no processes: it computes conclusions from records and times.
 //!
 //! [`judge_run`] compares a run with the ceiling that follows from its machine's links ([`ceiling`]), with
-//! values that equal machines reached ([`expectation`]), and with itself.
+//! values that equal machines reached ([`expectation`]), and with itself. [`pairs`] names the slow nodes or
+//! edges of a cluster.
 
 pub mod ceiling;
 pub mod expectation;
 pub mod machine;
+pub mod pairs;
 mod size;
 pub mod verdict;
 

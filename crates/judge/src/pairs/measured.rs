@@ -1,0 +1,114 @@
+//! Measured pairs, and their values relative to other pairs of the round.
+
+use std::collections::BTreeMap;
+
+use record::statistics::find_median;
+
+use super::{Pair, PairResult, Purpose};
+
+/// Ratio of the standard deviation of a normal distribution to its median absolute deviation.
+pub(super) const DEVIATION_OF_MAD: f64 = 1.4826;
+/// Ratio of the standard error of the median of a normal sample to the standard error of its mean.
+pub(super) const ERROR_OF_MEDIAN: f64 = 1.2533;
+/// Minimum number of pairs for the reference of a round of the survey: one slow node must not be the median.
+const SURVEY_REFERENCE: usize = 4;
+/// Minimum number of good pairs for the reference of a round of confirmation.
+const CONFIRMATION_REFERENCE: usize = 3;
+
+/// A pair of a round with its bandwidth.
+#[derive(Clone, Debug)]
+pub(super) struct MeasuredPair {
+    pub(super) pair: Pair,
+    pub(super) round: usize,
+    pub(super) purpose: Purpose,
+    /// True for a pair of two good nodes in a round of confirmation, and for every pair of the survey.
+    pub(super) is_reference: bool,
+    /// Median of the repeats.
+    bandwidth: f64,
+    /// Repeats relative to their median.
+    repeats: Vec<f64>,
+}
+
+impl MeasuredPair {
+    /// Returns `None` when no repeat is usable.
+    pub(super) fn new(
+        result: &PairResult,
+        round: usize,
+        purpose: Purpose,
+        is_reference: bool,
+    ) -> Option<Self> {
+        let is_usable = |bandwidth: &f64| bandwidth.is_finite() && *bandwidth > 0.0;
+        let usable: Vec<f64> = result.bandwidths.iter().copied().filter(is_usable).collect();
+        let bandwidth = find_median(&usable)?;
+        let repeats = usable.iter().map(|repeat| repeat / bandwidth).collect();
+        Some(Self { pair: result.pair, round, purpose, is_reference, bandwidth, repeats })
+    }
+}
+
+/// A pair with its bandwidth relative to other pairs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RelativePair {
+    pub(super) pair: Pair,
+    pub(super) purpose: Purpose,
+    pub(super) value: f64,
+}
+
+/// Divides each bandwidth by a reference: the upper median of the round's reference pairs, which removes what
+/// slows a whole round; in rounds with few pairs, the upper median of the survey. Pairs inside a host are
+/// compared with such pairs only; `hosts` has the host of each node.
+pub(super) fn find_relative_values(measured: &[MeasuredPair], hosts: &[usize]) -> Vec<RelativePair> {
+    let is_inside = |pair: Pair| hosts.get(pair[0]).is_some() && hosts.get(pair[0]) == hosts.get(pair[1]);
+    let mut of_round: BTreeMap<(usize, bool), (Purpose, Vec<f64>)> = BTreeMap::new();
+    let mut of_survey: BTreeMap<bool, Vec<f64>> = BTreeMap::new();
+    for each in measured.iter().filter(|each| each.is_reference) {
+        let inside = is_inside(each.pair);
+        let of_round = of_round.entry((each.round, inside)).or_insert_with(|| (each.purpose, Vec::new()));
+        of_round.1.push(each.bandwidth);
+        if each.purpose == Purpose::Survey {
+            of_survey.entry(inside).or_default().push(each.bandwidth);
+        }
+    }
+    let of_round: BTreeMap<(usize, bool), f64> = of_round
+        .into_iter()
+        .filter(|(_, (purpose, bandwidths))| match purpose {
+            Purpose::Survey => bandwidths.len() >= SURVEY_REFERENCE,
+            Purpose::Confirmation => bandwidths.len() >= CONFIRMATION_REFERENCE,
+        })
+        .filter_map(|(key, (_, bandwidths))| Some((key, find_upper_median(&bandwidths)?)))
+        .collect();
+    let of_survey: BTreeMap<bool, f64> = of_survey
+        .into_iter()
+        .filter_map(|(key, bandwidths)| Some((key, find_upper_median(&bandwidths)?)))
+        .collect();
+    let relative = |each: &MeasuredPair| {
+        let inside = is_inside(each.pair);
+        let reference = of_round.get(&(each.round, inside)).or_else(|| of_survey.get(&inside))?;
+        Some(RelativePair { pair: each.pair, purpose: each.purpose, value: each.bandwidth / reference })
+    };
+    measured.iter().filter_map(relative).collect()
+}
+
+/// Standard error of a pair's median that the scatter of the repeats explains; 0 without repeats.
+pub(super) fn find_repeat_error(measured: &[MeasuredPair]) -> f64 {
+    let several = || measured.iter().filter(|each| each.repeats.len() > 1);
+    let distances: Vec<f64> =
+        several().flat_map(|each| each.repeats.iter().map(|repeat| (repeat - 1.0).abs())).collect();
+    let counts: Vec<f64> = several().map(|each| each.repeats.len() as f64).collect();
+    let (Some(distance), Some(count)) = (find_median(&distances), find_median(&counts)) else { return 0.0 };
+    // The median of few repeats is nearer to them than the true value is.
+    let deviation = DEVIATION_OF_MAD * distance * (count / (count - 1.0)).sqrt();
+    ERROR_OF_MEDIAN * deviation / count.sqrt()
+}
+
+/// Median; of an even number of values, the larger one in the middle.
+pub(super) fn find_upper_median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied()
+}
+
+/// Standard deviation from the median absolute deviation from `center`, for a normal distribution.
+pub(super) fn find_robust_deviation(values: &[f64], center: f64) -> f64 {
+    let distances: Vec<f64> = values.iter().map(|value| (value - center).abs()).collect();
+    DEVIATION_OF_MAD * find_median(&distances).unwrap_or(0.0)
+}
