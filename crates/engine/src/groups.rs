@@ -50,11 +50,11 @@ impl Groups {
     /// [`Stop::Refused`] if the request names ranks that the job does not have.
     pub fn new(request: &Request, processes: usize, per_process: usize) -> Result<Self, Stop> {
         let ranks = processes * per_process;
-        let Some(chosen) = &request.ranks else {
+        let Some(chosen) = &request.groups else {
             let color = |process| request.variables.split.map_or(0, |split| split.group_color(process));
             return Ok(Self::from_colors((0..ranks).map(|rank| (color(rank / per_process), rank))));
         };
-        Self::of_chosen(chosen, ranks)
+        Self::of_lists(chosen, ranks)
     }
 
     /// The chosen ones of a job's `ranks` ranks, in ascending order, as one group.
@@ -62,12 +62,21 @@ impl Groups {
     /// # Errors
     /// [`Stop::Refused`] if they are ranks that the job does not have.
     pub(crate) fn of_chosen(chosen: &[usize], ranks: usize) -> Result<Self, Stop> {
-        if let Some(rank) = chosen.iter().find(|&&rank| rank >= ranks) {
+        Self::of_lists(&[chosen], ranks)
+    }
+
+    /// The groups of these lists of a job's `ranks` ranks, each in ascending order. The number of a group is
+    /// its place among the lists.
+    fn of_lists<T: AsRef<[usize]>>(lists: &[T], ranks: usize) -> Result<Self, Stop> {
+        let colored = |(color, list): (u64, &T)| list.as_ref().iter().map(|&rank| (color, rank)).collect();
+        let mut all: Vec<(u64, usize)> = (0..).zip(lists).flat_map::<Vec<_>, _>(colored).collect();
+        if let Some((_, rank)) = all.iter().find(|&&(_, rank)| rank >= ranks) {
             return Err(Stop::Refused(format!(
                 "rank {rank} is to measure, but there are {ranks} ranks, counted from 0"
             )));
         }
-        Ok(Self::from_colors(chosen.iter().map(|&rank| (0, rank))))
+        all.sort_unstable_by_key(|&(_, rank)| rank);
+        Ok(Self::from_colors(all.into_iter()))
     }
 
     /// Groups of ranks with the same color. The ranks are in ascending order.
@@ -159,9 +168,9 @@ mod tests {
     use crate::collective::Collective;
     use crate::request::{GroupSplit, Variables};
 
-    fn request(ranks: Option<Vec<usize>>, split: Option<GroupSplit>) -> Request {
+    fn request(groups: Option<Vec<Vec<usize>>>, split: Option<GroupSplit>) -> Request {
         let variables = Variables { split, ..Variables::default() };
-        Request { ranks, variables, ..Request::new(vec![Collective::AllReduce]) }
+        Request { groups, variables, ..Request::new(vec![Collective::AllReduce]) }
     }
 
     fn members(groups: &Groups) -> Vec<&[usize]> {
@@ -182,15 +191,25 @@ mod tests {
     }
 
     #[test]
+    fn lists_of_ranks_are_groups_with_the_numbers_of_the_lists() {
+        let lists = vec![vec![4, 5], vec![0, 3], vec![2]];
+        let groups = Groups::new(&request(Some(lists), None), 6, 1).unwrap();
+        assert_eq!(members(&groups), [&[0, 3][..], &[2], &[4, 5]]);
+        assert_eq!(groups.rank_position(5), Some(GroupPosition { rank: 1, ranks: 2, color: 0 }));
+        assert_eq!(groups.rank_position(3), Some(GroupPosition { rank: 1, ranks: 2, color: 1 }));
+        assert_eq!((groups.rank_position(1), groups.measured_number(5)), (None, Some(4)));
+    }
+
+    #[test]
     fn ranks_that_are_not_chosen_have_no_position() {
-        let groups = Groups::new(&request(Some(vec![1, 3]), None), 2, 2).unwrap();
+        let groups = Groups::new(&request(Some(vec![vec![1, 3]]), None), 2, 2).unwrap();
         assert_eq!([0, 1, 2, 3].map(|rank| groups.measured_number(rank)), [None, Some(0), None, Some(1)]);
         assert_eq!(groups.rank_position(3), Some(GroupPosition { rank: 1, ranks: 2, color: 0 }));
         assert_eq!(
             (groups.rank_position(2), groups.group_members(2), groups.group_members(1)),
             (None, vec![2], vec![1, 3])
         );
-        let outside = Groups::new(&request(Some(vec![1, 4]), None), 2, 2).unwrap_err();
+        let outside = Groups::new(&request(Some(vec![vec![1, 4]]), None), 2, 2).unwrap_err();
         assert!(outside.refusal_text().unwrap().starts_with("rank 4 is to measure, but there are 4 ranks"));
     }
 }

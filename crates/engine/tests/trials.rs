@@ -122,7 +122,7 @@ fn request(trial: usize, threads: usize) -> Request {
     };
     let on_gpus = env::var_os(GPUS).is_some();
     Request {
-        ranks: Some(ranks_of(trial)),
+        groups: Some(vec![ranks_of(trial)]),
         backend: if on_gpus { BackendChoice::Nccl } else { BackendChoice::Fabric },
         threads: Some(threads),
         gpus: on_gpus.then_some(1),

@@ -11,6 +11,7 @@ mod markup;
 pub mod measure;
 mod option_name;
 mod output_file;
+pub mod pairs;
 pub mod plot;
 pub mod topo;
 
@@ -62,6 +63,7 @@ pub fn all_commands() -> Vec<Box<dyn Command>> {
         commands.push(Box::new(measure::Measure(Some(collective))));
     }
     commands.push(Box::new(measure::Measure(None)));
+    commands.push(Box::new(pairs::Pairs));
     commands.push(Box::new(compare::Compare));
     commands.push(Box::new(judge::Judge));
     commands.push(Box::new(plot::Plot));

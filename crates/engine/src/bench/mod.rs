@@ -54,7 +54,7 @@
 //!     let process = process.join_world(world::single());
 //!     let mut bench = Bench::open(&process, None);
 //!     for pair in [[0, 1], [0, 2], [0, 3]] {
-//!         let request = Request { ranks: Some(pair.to_vec()), ..request.clone() };
+//!         let request = Request { groups: Some(vec![pair.to_vec()]), ..request.clone() };
 //!         println!("{:?}", bench.run(&request, Arc::new(Print)));
 //!     }
 //!     Ok(())

@@ -53,9 +53,9 @@ pub struct Request {
     /// follow from the fields below.
     #[serde(flatten)]
     pub settings: Settings,
-    /// Ranks of the job that measure, in ascending order, each once; `None`: all. The other ranks wait. Not
-    /// together with [`Variables::split`].
-    pub ranks: Option<Vec<usize>>,
+    /// Groups of ranks of the job that measure at the same time, each in ascending order, and each rank in one
+    /// group at most; `None`: all as one group. The other ranks wait. Not together with [`Variables::split`].
+    pub groups: Option<Vec<Vec<usize>>>,
     /// Largest size in bytes, at least the smallest; `None`: the backend's default.
     pub max_bytes: Option<u64>,
     /// Element types to loop over.
@@ -71,6 +71,8 @@ pub struct Request {
     pub roots: Roots,
     /// The baseline, which is measured in turn with the backend.
     pub versus: Option<Versus>,
+    /// Measure out of place only.
+    pub out_of_place: bool,
     /// Report the memory used.
     pub memory_report: bool,
     /// Measure statistics of single operations, in a second pass unless `per_iteration` times them.
@@ -161,13 +163,9 @@ impl Request {
         let settings = &self.settings;
         let problem = if self.collectives.is_empty() || self.data_types.is_empty() || self.ops.is_empty() {
             "a list of collectives, types or operators is empty"
-        } else if self
-            .ranks
-            .as_ref()
-            .is_some_and(|ranks| ranks.is_empty() || !ranks.is_sorted_by(|a, b| a < b))
-        {
-            "the list of ranks that measure is empty, or not in ascending order"
-        } else if self.ranks.is_some() && self.variables.split.is_some() {
+        } else if self.groups.as_ref().is_some_and(|groups| !are_disjoint(groups)) {
+            "a list of ranks that measure is empty or not in ascending order, or a rank is in two lists"
+        } else if self.groups.is_some() && self.variables.split.is_some() {
             "a list of ranks that measure and NCCL_TESTS_SPLIT cannot be combined"
         } else if settings.min_bytes == 0 || self.max_bytes.is_some_and(|max| max < settings.min_bytes) {
             "the smallest size is 0, or above the largest"
@@ -198,6 +196,15 @@ impl Request {
         }
         Ok(fields)
     }
+}
+
+/// Returns true for at least one group, all with ranks in ascending order, and no rank in two of them.
+fn are_disjoint(groups: &[Vec<usize>]) -> bool {
+    let mut all: Vec<usize> = groups.iter().flatten().copied().collect();
+    all.sort_unstable();
+    !groups.is_empty()
+        && groups.iter().all(|group| !group.is_empty() && group.is_sorted_by(|a, b| a < b))
+        && all.is_sorted_by(|a, b| a < b)
 }
 
 /// Serialises a value as its debug output.
@@ -239,6 +246,17 @@ mod tests {
         assert_eq!(differing(|request| request.variables.pattern = spread), ["NCCL_TESTS_ALLTOALLV_SPREAD"]);
         let split = Some(GroupSplit::Modulo(2));
         assert_eq!(differing(|request| request.variables.split = split), ["NCCL_TESTS_SPLIT"]);
+    }
+
+    #[test]
+    fn groups_of_ranks_are_disjoint() {
+        let check = |groups: &[&[usize]]| {
+            let groups = Some(groups.iter().map(|group| group.to_vec()).collect());
+            Request { groups, ..Request::new(vec![Collective::AllReduce]) }.check_values().is_ok()
+        };
+        assert!(check(&[&[0]]) && check(&[&[2, 5], &[0, 3]]));
+        assert!(!check(&[]) && !check(&[&[]]) && !check(&[&[0, 1], &[]]));
+        assert!(!check(&[&[1, 0]]) && !check(&[&[1, 1]]) && !check(&[&[0, 1], &[1, 2]]));
     }
 
     #[test]

@@ -58,7 +58,8 @@ impl SweepPlan {
     /// Placements of a collective, in order.
     pub fn list_placements(&self, collective: Collective) -> &'static [Placement] {
         let both = &[Placement::OutOfPlace, Placement::InPlace];
-        if self.out_of_place_only.contains(&collective) { &both[..1] } else { both }
+        let is_single = self.request.out_of_place || self.out_of_place_only.contains(&collective);
+        if is_single { &both[..1] } else { both }
     }
 }
 

@@ -4,7 +4,7 @@ use super::Pair;
 
 /// Number of rounds in which each of `nodes` nodes meets each other node once.
 pub(super) fn count_all_rounds(nodes: usize) -> usize {
-    if nodes % 2 == 0 { nodes.saturating_sub(1) } else { nodes }
+    if nodes.is_multiple_of(2) { nodes.saturating_sub(1) } else { nodes }
 }
 
 /// Rounds of the circle method, at most `rounds` of them, spread evenly over all. With an odd number of nodes,
@@ -20,7 +20,7 @@ pub(super) fn make_survey(nodes: usize, rounds: usize) -> Vec<Vec<Pair>> {
 fn make_circle_round(nodes: usize, round: usize) -> Vec<Pair> {
     let circle = count_all_rounds(nodes);
     let mut pairs = Vec::with_capacity(nodes / 2);
-    if nodes % 2 == 0 {
+    if nodes.is_multiple_of(2) {
         pairs.push(ordered(round, nodes - 1));
     }
     for distance in 1..=(circle - 1) / 2 {
@@ -69,7 +69,7 @@ mod tests {
                 pairs.extend(round.iter().copied());
             }
             assert_eq!(pairs.len(), nodes * (nodes - 1) / 2);
-            assert_eq!(rounds.len(), if nodes % 2 == 0 { nodes - 1 } else { nodes });
+            assert_eq!(rounds.len(), if nodes.is_multiple_of(2) { nodes - 1 } else { nodes });
         }
     }
 

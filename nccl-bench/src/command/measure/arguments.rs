@@ -445,7 +445,13 @@ mod tests {
         // Variables have their own names, and the statistics follow from what is compared in their place.
         let known = |name: &str| name.starts_with('-') || name.starts_with("NCCL_");
         let others: Vec<_> = names.filter(|(_, name)| !known(name)).collect();
-        let expected = [("collectives", "the collectives"), ("statistics", "statistics")];
+        // The groups and placements are those of `pairs`, where rank 0 chooses them for all processes.
+        let expected = [
+            ("collectives", "the collectives"),
+            ("groups", "groups"),
+            ("out_of_place", "out_of_place"),
+            ("statistics", "statistics"),
+        ];
         assert_eq!(others, expected.map(|(field, name)| (field, name.to_owned())));
         assert_eq!(
             ["iterations", "stream_checks", "versus", "output"].map(|field| NAMES.field_name(field)),

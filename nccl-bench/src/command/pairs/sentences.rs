@@ -1,0 +1,167 @@
+//! The conclusion in sentences.
+
+use judge::pairs::{Conclusion, Doubt, Pair, Part, Suspect, Verdict};
+use record::RunOutcome;
+
+use super::Unit;
+use super::session::State;
+use super::units::Units;
+
+/// Pairs that a sentence lists.
+const LISTED: usize = 4;
+
+/// The conclusion in sentences, the most important first.
+pub(super) fn list_sentences(
+    state: &State,
+    units: &Units,
+    conclusion: &Conclusion,
+    outcome: &RunOutcome,
+) -> Vec<String> {
+    let mut sentences = list_wrong_pairs(state, units);
+    match outcome {
+        RunOutcome::Interrupted { signal } => {
+            sentences.push(format!("interrupted by {signal}: no conclusion"))
+        }
+        RunOutcome::Failed { message } => sentences.push(format!("no conclusion: {message}")),
+        RunOutcome::Running | RunOutcome::Complete => {}
+    }
+    sentences.extend(describe_slow_hosts(units, &conclusion.slow));
+    sentences.extend(conclusion.slow.iter().map(|suspect| describe_slow(units, suspect)));
+    sentences.extend(conclusion.seen_once.iter().map(|suspect| describe_seen_once(units, suspect)));
+    sentences.extend(conclusion.doubts.iter().map(|doubt| describe_doubt(units, doubt)));
+    if *outcome == RunOutcome::Complete && matches!(conclusion.verdict, Verdict::Alike | Verdict::SeenOnce) {
+        sentences.push(describe_alike(units, conclusion));
+    }
+    if conclusion.pairs_measured < conclusion.pairs_possible {
+        sentences.push(format!(
+            "measured {} of {} connections; more: --rounds",
+            conclusion.pairs_measured, conclusion.pairs_possible
+        ));
+    }
+    sentences
+}
+
+/// Name of a unit in a sentence.
+fn name_unit(units: &Units, number: usize) -> String {
+    let Some(unit) = units.units.get(number) else { return number.to_string() };
+    match units.unit {
+        Unit::Host => format!("host {}", unit.label),
+        Unit::Rank => format!("rank {} on {}", unit.label, unit.host),
+    }
+}
+
+fn name_pair(units: &Units, [one, other]: Pair) -> String {
+    format!("{} and {}", name_unit(units, one), name_unit(units, other))
+}
+
+fn name_part(units: &Units, part: Part) -> String {
+    match part {
+        Part::Node(node) => name_unit(units, node),
+        Part::Edge(edge) => format!("the connection of {}", name_pair(units, edge)),
+    }
+}
+
+fn describe_slow(units: &Units, suspect: &Suspect) -> String {
+    let (name, percent) = (name_part(units, suspect.part), suspect.shortfall * 100.0);
+    let again = suspect
+        .confirmation
+        .as_ref()
+        .map_or_else(String::new, |again| format!(", confirmed by {} of {}", again.slow_pairs, again.pairs));
+    let ambiguous =
+        if suspect.is_ambiguous { "; with three, both of its connections can be the cause" } else { "" };
+    match suspect.part {
+        Part::Node(_) => format!(
+            "{name} is slow: {percent:.1} % below the others in {} of {} pairs{again}{ambiguous}",
+            suspect.slow_pairs, suspect.pairs
+        ),
+        Part::Edge(_) => format!("{name} is slow: {percent:.1} % below their other pairs{again}"),
+    }
+}
+
+/// Sentences about hosts all of whose ranks are slow.
+fn describe_slow_hosts(units: &Units, slow: &[Suspect]) -> Vec<String> {
+    let is_slow = |number: usize| slow.iter().any(|suspect| suspect.part == Part::Node(number));
+    let mut hosts: Vec<usize> = units.units.iter().map(|unit| unit.host_number).collect();
+    hosts.dedup();
+    let of_host = |host: usize| -> Vec<usize> {
+        (0..units.units.len()).filter(|&number| units.units[number].host_number == host).collect()
+    };
+    let is_slow_host = |&host: &usize| {
+        let ranks = of_host(host);
+        units.unit == Unit::Rank && ranks.len() > 1 && ranks.iter().all(|&rank| is_slow(rank))
+    };
+    let describe = |host: usize| {
+        let ranks = of_host(host);
+        format!("all {} ranks of host {} are slow", ranks.len(), units.units[ranks[0]].host)
+    };
+    hosts.into_iter().filter(is_slow_host).map(describe).collect()
+}
+
+fn describe_seen_once(units: &Units, suspect: &Suspect) -> String {
+    let (name, percent) = (name_part(units, suspect.part), suspect.shortfall * 100.0);
+    let again = match &suspect.confirmation {
+        Some(again) => format!("and {:.1} % when it was measured again", again.shortfall.max(0.0) * 100.0),
+        None => "and could not be measured again".to_owned(),
+    };
+    format!("warning: {name} was {percent:.1} % slow once, {again}: not named")
+}
+
+fn describe_doubt(units: &Units, doubt: &Doubt) -> String {
+    let things = match units.unit {
+        Unit::Host => "hosts",
+        Unit::Rank => "ranks",
+    };
+    match doubt {
+        Doubt::OnePair => format!("cannot tell: two {things} have one pair, and nothing to compare it with"),
+        Doubt::Unfinished { surveyed, planned } => {
+            format!("cannot tell: the search ended early, after {surveyed} of {planned} rounds")
+        }
+        Doubt::Unmeasured { pairs } => {
+            format!("cannot tell: {} pairs have no result: {}", pairs.len(), list_pairs(units, pairs))
+        }
+        Doubt::TooManySuspects { nodes, edges } => format!(
+            "cannot tell: {nodes} {things} and {edges} connections differ from the rest, which are too many to \
+             say what is normal"
+        ),
+        Doubt::FastPairs { pairs } => format!(
+            "cannot tell: {} pairs are faster than most, so that more than half of the {things} may be slow: {}",
+            pairs.len(),
+            list_pairs(units, pairs)
+        ),
+    }
+}
+
+fn list_pairs(units: &Units, pairs: &[Pair]) -> String {
+    let names: Vec<String> = pairs.iter().take(LISTED).map(|&pair| name_pair(units, pair)).collect();
+    let more = pairs.len().saturating_sub(LISTED);
+    names.join("; ") + &if more > 0 { format!("; and {more} more") } else { String::new() }
+}
+
+fn describe_alike(units: &Units, conclusion: &Conclusion) -> String {
+    let (count, things) = match units.unit {
+        Unit::Host => (units.units.len(), "hosts"),
+        Unit::Rank => (units.units.len(), "ranks"),
+    };
+    let detectable = conclusion.detectable.unwrap_or(f64::NAN) * 100.0;
+    let other = if conclusion.verdict == Verdict::SeenOnce { "no other" } else { "none" };
+    format!("{count} {things}: {other} is slower than most by {detectable:.1} % or more")
+}
+
+fn list_wrong_pairs(state: &State, units: &Units) -> Vec<String> {
+    let mut wrong: Vec<Pair> = state
+        .rounds
+        .iter()
+        .flat_map(|round| &round.pairs)
+        .filter(|measured| measured.wrong > 0)
+        .map(|measured| measured.pair)
+        .collect();
+    wrong.sort_unstable();
+    wrong.dedup();
+    let mut sentences = Vec::new();
+    if !wrong.is_empty() {
+        sentences.push(format!("WRONG DATA between {}", list_pairs(units, &wrong)));
+    } else if state.has_wrong_start {
+        sentences.push("WRONG DATA in the exchange among all ranks before the first round".to_owned());
+    }
+    sentences
+}
