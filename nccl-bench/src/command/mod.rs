@@ -6,6 +6,7 @@ pub mod doctor;
 pub mod fabric;
 pub mod help;
 pub mod judge;
+pub mod ladder;
 pub mod man;
 mod markup;
 pub mod measure;
@@ -64,6 +65,7 @@ pub fn all_commands() -> Vec<Box<dyn Command>> {
     }
     commands.push(Box::new(measure::Measure(None)));
     commands.push(Box::new(pairs::Pairs));
+    commands.push(Box::new(ladder::Ladder));
     commands.push(Box::new(compare::Compare));
     commands.push(Box::new(judge::Judge));
     commands.push(Box::new(plot::Plot));

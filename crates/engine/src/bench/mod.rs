@@ -129,6 +129,11 @@ impl<'a> Bench<'a> {
         Self { process, mpi, ranks: Vec::new(), connections: Connections::default() }
     }
 
+    /// Number of ranks of the job; 0 before the first run.
+    pub fn rank_count(&self) -> usize {
+        self.ranks.first().map_or(0, |rank| rank.size())
+    }
+
     /// Carries out a request. Every process calls it with an equal request ([`Request`], [`PairRequest`]) and
     /// gets the same result, once all ranks have closed their devices. `observer` is called in the process of
     /// rank 0, whichever ranks measure, and in processes with [`PairRequest::reports`].

@@ -28,6 +28,8 @@ use super::{Command, Context};
 use crate::exit::ExitError;
 use crate::mpi_exec::JoinRequest;
 use session::Session;
+pub(super) use steps::gather;
+pub(super) use units::{ProcessHost, Units};
 
 /// Exit code when slow parts are named.
 const SLOW: u8 = 1;
@@ -99,7 +101,7 @@ pub struct PairsArguments {
     pub(crate) limit: f64,
 
     /// NCCL between GPUs, or libfabric between buffers in host memory
-    #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = backend)]
+    #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = parse_backend)]
     pub(crate) backend: BackendChoice,
 
     /// libfabric provider: auto (shm inside a host, tcp between), shm, tcp, or its name
@@ -205,7 +207,7 @@ fn share(text: &str) -> Result<f64, String> {
 }
 
 /// Reads the name of a backend that measures parts of the ranks.
-fn backend(name: &str) -> Result<BackendChoice, String> {
+pub(super) fn parse_backend(name: &str) -> Result<BackendChoice, String> {
     match name {
         "auto" => Ok(BackendChoice::Auto),
         "nccl" => Ok(BackendChoice::Nccl),

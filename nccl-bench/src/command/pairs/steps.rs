@@ -93,7 +93,7 @@ fn make_first_request(request: &Request) -> Request {
 }
 
 /// Gathers a value of every process. A process that cannot ends the job.
-fn gather<T: Serialize + DeserializeOwned>(process: &Joined, own: &T) -> Vec<T> {
+pub(in crate::command) fn gather<T: Serialize + DeserializeOwned>(process: &Joined, own: &T) -> Vec<T> {
     let all = || -> anyhow::Result<Vec<T>> {
         let gathered = process.job_world().all_gather(&serde_json::to_vec(own)?)?;
         Ok(gathered.iter().map(|each| serde_json::from_slice(each)).collect::<Result<_, _>>()?)

@@ -9,31 +9,31 @@ use super::Unit;
 
 /// A host of the job, by process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct ProcessHost {
-    pub(super) name: String,
-    pub(super) id: String,
+pub(in crate::command) struct ProcessHost {
+    pub(in crate::command) name: String,
+    pub(in crate::command) id: String,
 }
 
 /// The hosts or ranks that are compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Units {
-    pub(super) unit: Unit,
+pub(in crate::command) struct Units {
+    pub(in crate::command) unit: Unit,
     /// In the order of their first ranks.
-    pub(super) units: Vec<NamedUnit>,
+    pub(in crate::command) units: Vec<NamedUnit>,
 }
 
 /// A host or rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct NamedUnit {
+pub(in crate::command) struct NamedUnit {
     /// Name in the matrix: `node7`, `13`.
-    pub(super) label: String,
+    pub(in crate::command) label: String,
     /// Name of the host.
-    pub(super) host: String,
+    pub(in crate::command) host: String,
     /// Number of the host.
     #[serde(skip)]
-    pub(super) host_number: usize,
+    pub(in crate::command) host_number: usize,
     /// Its ranks, in order.
-    pub(super) ranks: Vec<usize>,
+    pub(in crate::command) ranks: Vec<usize>,
 }
 
 impl Units {
@@ -41,9 +41,13 @@ impl Units {
     ///
     /// # Errors
     /// A message for units that cannot be compared.
-    pub(super) fn new(asked: Option<Unit>, processes: &[ProcessHost], ranks: usize) -> Result<Self, String> {
+    pub(in crate::command) fn new(
+        asked: Option<Unit>,
+        processes: &[ProcessHost],
+        ranks: usize,
+    ) -> Result<Self, String> {
         if ranks < 2 {
-            return Err("pairs need at least 2 ranks, and there is 1: start more (mpirun -np 2), or make \
+            return Err("at least 2 ranks are needed, and there is 1: start more (mpirun -np 2), or make \
                         several in this process (-t 2)"
                 .to_owned());
         }
@@ -79,7 +83,7 @@ impl Units {
     }
 
     /// The groups of ranks of a round: of each pair of units, the first ranks, the second ranks, and so on.
-    pub(super) fn list_groups(&self, pairs: &[Pair]) -> Vec<Vec<usize>> {
+    pub(in crate::command) fn list_groups(&self, pairs: &[Pair]) -> Vec<Vec<usize>> {
         let of_pair = |&[one, other]: &Pair| {
             let ranks = self.units[one].ranks.iter().zip(&self.units[other].ranks);
             ranks.map(|(&one, &other)| vec![one.min(other), one.max(other)])
@@ -88,12 +92,12 @@ impl Units {
     }
 
     /// Number of groups of a pair.
-    pub(super) fn groups_per_pair(&self) -> usize {
+    pub(in crate::command) fn groups_per_pair(&self) -> usize {
         self.units.first().map_or(1, |unit| unit.ranks.len())
     }
 
     /// The host of each unit, where units share hosts; otherwise empty.
-    pub(super) fn shared_hosts(&self) -> Vec<usize> {
+    pub(in crate::command) fn shared_hosts(&self) -> Vec<usize> {
         let hosts: Vec<usize> = self.units.iter().map(|unit| unit.host_number).collect();
         let first = hosts.first().copied();
         let is_shared = self.unit == Unit::Rank && hosts.iter().any(|&host| Some(host) != first);
