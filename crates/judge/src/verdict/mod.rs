@@ -6,7 +6,7 @@ mod rows;
 mod tests;
 
 use record::collective::Collective;
-use record::{Run, RunOutcome};
+use record::{Registration, Run, RunOutcome};
 use serde::Serialize;
 
 use crate::ceiling::{Ceiling, find_ceiling};
@@ -95,6 +95,8 @@ pub struct Comparison {
     pub rows: usize,
     /// Number of these below the least bandwidth.
     pub below: usize,
+    /// The row that is farthest below, with the expectation for its size.
+    pub farthest: Option<(Row, Expected)>,
     /// State of NVLS that the expectation is for; `None` when both reach the same.
     pub nvls: Option<bool>,
     /// Source of the expectation.
@@ -218,6 +220,8 @@ pub enum Missing {
     Ranks,
     /// The kind of GPU is not known.
     Gpu,
+    /// The buffers were in symmetric memory, for which NCCL has other kernels.
+    PlainMemory,
     /// The ranks share GPUs.
     OwnGpus,
     /// There is one rank only.
@@ -417,6 +421,7 @@ fn refuse_unknown_machine(machine: &Machine, run: &Run) -> Result<(), Missing> {
         Some(_) if has_groups => Missing::AllRanks,
         Some(_) if machine.shares_gpus => Missing::OwnGpus,
         Some(_) if machine.gpu.is_none() => Missing::Gpu,
+        Some(_) if run.settings.registration == Registration::Symmetric => Missing::PlainMemory,
         Some(_) => return Ok(()),
     };
     Err(missing)
@@ -427,7 +432,9 @@ fn compare_rows(rows: &[Row], expectation: &Expectation) -> Option<Comparison> {
     let comparable = rows.iter().filter(|row| row.is_comparable());
     let compared: Vec<(&Row, Expected)> =
         comparable.filter_map(|row| Some((row, expectation.at_size(row.key.bytes)?))).collect();
-    let below = compared.iter().filter(|(row, expected)| !row.reaches(expected.least_gbps)).count();
+    let share = |(row, expected): &(&Row, Expected)| row.busbw_gbps / expected.least_gbps;
+    let below = compared.iter().filter(|(row, expected)| !row.reaches(expected.least_gbps));
+    let farthest = below.clone().min_by(|one, other| share(one).total_cmp(&share(other)));
     let largest = compared.iter().map(|(row, _)| row.key.bytes).max()?;
     let at_largest = compared.iter().filter(|(row, _)| row.key.bytes == largest);
     let (row, expected) = at_largest.min_by(|one, other| one.0.busbw_gbps.total_cmp(&other.0.busbw_gbps))?;
@@ -435,7 +442,8 @@ fn compare_rows(rows: &[Row], expectation: &Expectation) -> Option<Comparison> {
         row: (*row).clone(),
         expected: *expected,
         rows: compared.len(),
-        below,
+        below: below.count(),
+        farthest: farthest.map(|(row, expected)| ((*row).clone(), *expected)),
         nvls: expectation.nvls(),
         source: expectation.source.clone(),
         date: expectation.date.clone(),

@@ -105,6 +105,9 @@ fn an_unknown_machine_has_no_floor() {
     let mut other = run(1, 8, &[(GIB, 1.0)]);
     other.ranks.iter_mut().for_each(|rank| rank.device_name = "Another GPU".to_owned());
     assert_eq!(judge(&other).grade, Grade::Unknown);
+    let mut symmetric = run(1, 8, &GOOD);
+    symmetric.settings.registration = record::Registration::Symmetric;
+    assert_eq!(judge(&symmetric).grade, Grade::Unknown);
     let small = judge(&run(1, 8, &[(8, 0.1), (1 << 20, 50.0)]));
     assert_eq!(small.collectives[0].reasons, [Reason::NotCompared { missing: Missing::Sizes }]);
 }

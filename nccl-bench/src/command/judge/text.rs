@@ -177,18 +177,19 @@ fn describe_reason(reason: &Reason, comparison: Option<&Comparison>) -> String {
 }
 
 fn describe_shortfall(comparison: Option<&Comparison>) -> String {
-    let Some(compared) = comparison else { return "the bandwidth is below the expected one".to_owned() };
-    let low_trust = match compared.trust {
-        Trust::Low => "; its source is a single report, so this is no failure",
-        Trust::Medium | Trust::High => "",
+    let Some((row, expected)) = comparison.and_then(|compared| compared.farthest.as_ref()) else {
+        return "the bandwidth is below the expected one".to_owned();
+    };
+    let (below, rows) = comparison.map_or((0, 0), |compared| (compared.below, compared.rows));
+    let low_trust = match comparison.map(|compared| compared.trust) {
+        Some(Trust::Low) => ". The source is a single report, so this is no failure",
+        _ => "",
     };
     format!(
-        "{} of {} sizes from 64M on are below the least expected bandwidth ({} instead of {:.1} GB/s or \
-         more){low_trust}",
-        compared.below,
-        compared.rows,
-        at_size(&compared.row),
-        compared.expected.least_gbps
+        "{} instead of at least {:.1} GB/s; {below} of {rows} rows from 64M on are below the least expected \
+         bandwidth{low_trust}",
+        at_size(row),
+        expected.least_gbps
     )
 }
 
@@ -197,6 +198,7 @@ const fn describe_missing(missing: Missing) -> &'static str {
         Missing::Nccl => "not compared: values are known for NCCL only",
         Missing::Ranks => "not compared: the results do not list the ranks",
         Missing::Gpu => "not compared: the GPUs differ, or are of no known kind",
+        Missing::PlainMemory => "not compared: values are known for plain memory, not for symmetric windows",
         Missing::OwnGpus => "not compared: ranks share GPUs",
         Missing::SecondRank => "not compared: a single rank has no bus bandwidth",
         Missing::AllRanks => {
