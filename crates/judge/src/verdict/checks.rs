@@ -30,7 +30,7 @@ const SLOW_WITH_NVLINK_GBITS: f64 = 100.0;
 /// Gbit/s of the fastest network that is suspicious between any hosts with GPUs.
 const SLOW_GBITS: f64 = 25.0;
 /// Share of the link to the host below which GPUs without NVLink are suspicious.
-const SLOW_HOST_LINK: f64 = 0.25;
+const SLOW_HOST_LINK: f64 = 0.3;
 
 /// Variables that lower the bandwidth, with values that do not.
 const SLOWING: [(&str, &[&str]); 13] = [
@@ -69,33 +69,37 @@ pub(super) fn check_ceiling(rows: &[Row], ceiling: Option<&Ceiling>) -> Option<R
 
 /// Returns a reason when large transfers are no faster than a slower link would make them.
 pub(super) fn check_links(rows: &[Row], machine: &Machine, collective: Collective) -> Option<Reason> {
-    let kind = machine.gpu?;
     let largest = rows.iter().map(|row| row.key.bytes).max().filter(|&bytes| bytes >= WHOLE_LINK)?;
     let row = find_fastest(rows.iter().filter(|row| row.key.bytes == largest))?.clone();
-    if machine.shares_gpus || collective == Collective::AllToAllV {
-        return None;
+    match machine.hosts? {
+        _ if machine.shares_gpus || collective == Collective::AllToAllV => None,
+        1 => check_host(row, machine),
+        _ => check_network(row, machine, collective),
     }
-    let nvlink = machine.nvlink_gbps.filter(|_| !kind.optional);
-    if machine.is_one_host() {
-        let host_gbps = machine.host_gbps?;
-        return match nvlink {
-            Some(nvlink_gbps) if row.busbw_gbps <= host_gbps => {
-                Some(Reason::NotOverNvLink { row, nvlink_gbps, host_gbps })
-            }
-            None if row.busbw_gbps < host_gbps * SLOW_HOST_LINK => {
-                Some(Reason::SlowHostLink { row, host_gbps })
-            }
-            _ => None,
-        };
+}
+
+fn check_host(row: Row, machine: &Machine) -> Option<Reason> {
+    let host_gbps = machine.host_gbps?;
+    match machine.nvlink_gbps.filter(|_| machine.gpu.is_some_and(|kind| !kind.optional)) {
+        Some(nvlink_gbps) if row.busbw_gbps <= host_gbps => {
+            Some(Reason::NotOverNvLink { row, nvlink_gbps, host_gbps })
+        }
+        None if row.busbw_gbps < host_gbps * SLOW_HOST_LINK => Some(Reason::SlowHostLink { row, host_gbps }),
+        _ => None,
     }
-    // Between hosts a ring carries what busbw counts, over the NICs of each host.
+}
+
+/// Checks the data that hosts exchange. Between hosts a ring carries what the bus bandwidth counts, over the
+/// NICs of each host.
+fn check_network(row: Row, machine: &Machine, collective: Collective) -> Option<Reason> {
     let is_ring =
         matches!(collective, Collective::AllReduce | Collective::AllGather | Collective::ReduceScatter);
-    if !is_ring || kind.multi_host {
+    if !is_ring || machine.gpu.is_some_and(|kind| kind.multi_host) {
         return None;
     }
     let sent_gbits = row.busbw_gbps * 8.0;
-    let is_wide = nvlink.is_some() && machine.ranks_per_host.is_some_and(|count| count > 1);
+    let has_nvlink = machine.gpu.is_some_and(|kind| kind.nvlink.is_some() && !kind.optional);
+    let is_wide = has_nvlink && machine.ranks_per_host.is_some_and(|count| count > 1);
     let slow_gbits = if is_wide { SLOW_WITH_NVLINK_GBITS } else { SLOW_GBITS };
     match machine.nics {
         Some(nics) if nics.count > 1 => {

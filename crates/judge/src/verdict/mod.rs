@@ -163,7 +163,7 @@ pub enum Reason {
         /// Its NICs.
         nics: Nics,
     },
-    /// GPUs without NVLink reach less than a quarter of their links to the host.
+    /// GPUs without NVLink reach less than 30 % of their links to the host.
     SlowHostLink {
         /// The row.
         row: Row,

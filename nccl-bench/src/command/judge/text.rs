@@ -147,7 +147,7 @@ fn describe_reason(reason: &Reason, comparison: Option<&Comparison>) -> String {
             nics.gbits
         ),
         Reason::SlowHostLink { row, host_gbps } => format!(
-            "{}: less than a quarter of what the link of a GPU to its host carries ({host_gbps} GB/s); the data \
+            "{}: less than 30 % of what the link of a GPU to its host carries ({host_gbps} GB/s); the data \
              may pass through host memory, or the link be narrow: see nccl-bench doctor",
             at_size(row)
         ),
