@@ -71,6 +71,12 @@ const TOPICS: &[HelpTopic] = &[
         others: "result output files json jsonl csv markdown comparing plots",
     },
     HelpTopic {
+        name: "judging",
+        summary: "Whether a bandwidth is good, and how it scales",
+        text: include_str!("guide/judging.txt"),
+        others: "judge judgement expectation ceiling floor ladder",
+    },
+    HelpTopic {
         name: "algorithm",
         summary: "Which algorithm, protocol and channels NCCL chose",
         text: include_str!("guide/algorithm.txt"),

@@ -62,8 +62,15 @@ pub struct JudgeBasis {
     #[arg(long, value_name = "NxRATE", help_heading = "Verdict", hide_short_help = true)]
     pub nics: Option<Nics>,
 
-    /// State of NVLink SHARP, where the results do not tell it
-    #[arg(long, value_name = "STATE", value_enum, help_heading = "Verdict", hide_short_help = true)]
+    /// NVLink SHARP is in use (on) or not (off), where the results do not tell it
+    #[arg(
+        long,
+        value_name = "STATE",
+        value_enum,
+        hide_possible_values = true,
+        help_heading = "Verdict",
+        hide_short_help = true
+    )]
     pub nvls: Option<NvlsState>,
 }
 
