@@ -147,9 +147,11 @@ fn rows_broken_by_messages_of_nccl_are_joined() {
     assert!(parse_run(&prefix_lines(&broken, "[1,0]<stdout>:")) == parse_run(ALL_REDUCE));
     // Without the host's name, the end of the row cannot be told from it.
     let unknown = broken.replace("on         vm device", "on other device");
-    assert!(decompress_source(unknown.as_bytes()).and_then(read_source).is_ok_and(|runs| {
-        matches!(runs[0].outcome, RunOutcome::Failed { .. }) && runs[0].measurements.is_empty()
-    }));
+    assert!(
+        decompress_source(unknown.as_bytes())
+            .and_then(read_source)
+            .is_ok_and(|runs| { runs[0].outcome == RunOutcome::Running && runs[0].measurements.is_empty() })
+    );
 }
 
 #[test]
@@ -182,7 +184,7 @@ fn mixed_tables_without_prefixes_are_not_complete() {
     let mixed: String = ALL_REDUCE.lines().map(|line| format!("{line}\n{line}\n")).collect();
     assert!(parse_runs(&mixed).iter().all(|run| run.outcome != RunOutcome::Complete));
     let last = parse_runs(&mixed).pop().unwrap();
-    assert!(matches!(last.outcome, RunOutcome::Failed { message } if message.contains("are mixed")));
+    assert!(last.notes.iter().any(|note| note.contains("are mixed")), "{:?}", last.notes);
 }
 
 #[test]
@@ -233,11 +235,13 @@ fn missing_and_damaged_rows_are_found() {
     assert_eq!(without.matches('\n').count(), ALL_REDUCE.matches('\n').count());
     let lines = ALL_REDUCE.lines().filter(|line| !line.starts_with("     8388608 "));
     let lost: String = lines.map(|line| format!("{line}\n")).collect();
-    let RunOutcome::Failed { message } = parse_run(&lost).outcome else { panic!("it lacks a row") };
-    assert!(message.contains("its text lacks rows"), "{message}");
+    let is_incomplete = |text: &str, gap: &str| {
+        let run = parse_run(text);
+        run.outcome == RunOutcome::Running && run.notes.iter().any(|note| note.contains(gap))
+    };
+    assert!(is_incomplete(&lost, "its text lacks rows"));
     let broken = ALL_REDUCE.replacen("1.62       0    17.08", "1.62       0 a message\n    17.08", 1);
-    let RunOutcome::Failed { message } = parse_run(&broken).outcome else { panic!("it has a broken row") };
-    assert!(message.contains("1 of the rows"), "{message}");
+    assert!(is_incomplete(&broken, "1 of the rows"));
     let failed = ALL_REDUCE.replace("values : 0 OK", "values : 2 FAILED");
     assert!(matches!(parse_run(&failed).outcome, RunOutcome::Failed { .. }));
     let rows_end = ALL_REDUCE.find("# Out of bounds").unwrap();
@@ -254,7 +258,7 @@ fn wrong_elements_are_counted() {
     assert_eq!(parse_run(&wrong).measurements[0].wrong, Some(12_345_700));
     for not_a_number in ["nan", "-1"] {
         let wrong = ALL_REDUCE.replacen("0.00    0.00       0", &format!("0.00    0.00  {not_a_number}"), 1);
-        assert!(matches!(parse_run(&wrong).outcome, RunOutcome::Failed { .. }), "{not_a_number}");
+        assert_eq!(parse_run(&wrong).outcome, RunOutcome::Running, "{not_a_number}");
     }
 }
 

@@ -47,6 +47,7 @@ impl Draft {
             .flatten()
             .map(str::to_owned),
         );
+        notes.extend(self.describe_gap(&head));
         let cycles = self.number_cycles(&head);
         let measurements = self.make_measurements(&collective, group, &cycles, &head);
         let program = self.program.unwrap_or(if self.is_rccl { "rccl-tests" } else { NCCL_TESTS });
@@ -239,27 +240,33 @@ impl Draft {
         }
     }
 
+    /// Returns the outcome that the text tells. A text that is not whole tells of no end.
     fn find_outcome(&self, head: &Settings) -> RunOutcome {
         let failed = |message: &str| RunOutcome::Failed { message: message.to_owned() };
         if self.is_right == Some(false) {
             return failed("it counts wrong values");
         }
-        if self.is_mixed {
-            return failed("the tables of several writers are mixed in its text");
-        }
         if let Some(message) = &self.failure {
             return failed(message);
         }
-        let (Some(_), Some(average)) = (self.is_right, self.average) else { return RunOutcome::Running };
+        let is_ended = self.is_right.is_some() && self.average.is_some();
+        if is_ended && self.describe_gap(head).is_none() { RunOutcome::Complete } else { RunOutcome::Running }
+    }
+
+    /// Returns the gap of a text that has an end.
+    fn describe_gap(&self, head: &Settings) -> Option<String> {
+        if self.is_mixed {
+            return Some("the tables of several writers are mixed in its text".to_owned());
+        }
+        let (Some(_), Some(average)) = (self.is_right, self.average) else { return None };
         if self.damaged_rows > 0 {
-            return failed(&format!("{} of the rows of its text cannot be read", self.damaged_rows));
+            return Some(format!("{} of the rows of its text cannot be read", self.damaged_rows));
         }
         // Older releases average the times of all threads, and print those of one.
         let is_comparable = head.threads <= 1 || self.part == Part::End;
-        if is_comparable && !self.has_average(average) {
-            return failed("its text lacks rows: they do not have the mean bus bandwidth at its end");
-        }
-        RunOutcome::Complete
+        let lacks_rows = is_comparable && !self.has_average(average);
+        lacks_rows
+            .then(|| "its text lacks rows: they do not have the mean bus bandwidth at its end".to_owned())
     }
 
     /// Returns false when the rows have another mean than the program has printed.
