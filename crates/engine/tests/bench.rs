@@ -6,13 +6,13 @@
 use std::sync::{Arc, Mutex};
 
 use collectives::world;
-use engine::bench::{Bench, Observer, Start};
+use engine::bench::{Bench, Connection, Observer, Start};
 use engine::collective::Collective;
 use engine::process::Process;
 use engine::request::{BackendChoice, Request};
 use engine::supervision::{Stop, Verdict};
 use engine::sweep::{SweepEvent, SweepStep};
-use record::{Measurement, Placement, Run, RunOutcome, Settings};
+use record::{Measurement, Phase, Placement, Run, RunOutcome, Settings};
 
 /// Collects everything that a run reports.
 #[derive(Default)]
@@ -41,8 +41,10 @@ impl Observer for Collected {
         Ok(())
     }
 
-    fn note_connection(&self, transport: Option<String>, _notes: Vec<String>) -> anyhow::Result<()> {
-        assert!(transport.is_some_and(|transport| !transport.is_empty()));
+    fn note_connection(&self, connection: Connection) -> anyhow::Result<()> {
+        let phases: Vec<_> = connection.phases.iter().map(|one| (one.phase, one.longest_s > 0.0)).collect();
+        assert_eq!(phases, [(Phase::Device, true), (Phase::Connection, true)]);
+        assert!(connection.transport.is_some_and(|transport| !transport.is_empty()));
         self.add("connected");
         Ok(())
     }

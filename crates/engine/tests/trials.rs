@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use collectives::world;
-use engine::bench::{Bench, Observer, RunFailure, Start};
+use engine::bench::{Bench, Connection, Observer, RunFailure, Start};
 use engine::collective::Collective;
 use engine::process::Process;
 use engine::request::{BackendChoice, Fault, Request};
@@ -73,7 +73,7 @@ impl Observer for Collected {
         Ok(())
     }
 
-    fn note_connection(&self, _transport: Option<String>, _notes: Vec<String>) -> anyhow::Result<()> {
+    fn note_connection(&self, _connection: Connection) -> anyhow::Result<()> {
         *self.connected.lock().unwrap() = Some(Instant::now());
         Ok(())
     }

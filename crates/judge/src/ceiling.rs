@@ -30,6 +30,8 @@ pub struct Bound {
     pub factor: f64,
     /// The link.
     pub link: Link,
+    /// Switches (NVLS) or the network (SHARP) may reduce, so that less data crosses the link.
+    pub may_reduce: bool,
 }
 
 /// A link that bounds the bus bandwidth.
@@ -38,16 +40,12 @@ pub struct Bound {
 pub enum Link {
     /// NVLinks of a GPU.
     NvLink,
-    /// NVLinks of a GPU to switches that may reduce (NVLS).
-    NvLinkWithReduction,
     /// NVLinks of a GPU, and its link to the host.
     NvLinkAndHost,
     /// The link of a GPU to its host, by PCIe or NVLink-C2C.
     HostLink,
     /// All NICs of a host.
     Network,
-    /// All NICs of a host, in a network that may reduce (SHARP).
-    NetworkWithReduction,
 }
 
 /// Returns the ceiling of a collective; `None` when no bound is known.
@@ -62,9 +60,8 @@ pub fn find_ceiling(machine: &Machine, collective: Collective) -> Option<Ceiling
     Some(Ceiling { busbw_gbps: bounds.first()?.busbw_gbps, bounds })
 }
 
-/// Returns the rate of the links of a GPU in GB/s in one direction, over which it reaches the other GPUs of
-/// its host, and their kind.
-fn gpu_link(machine: &Machine) -> Option<(f64, Link)> {
+/// Finds the link over which a GPU reaches the other ones, with its rate in GB/s in one direction.
+fn find_gpu_link(machine: &Machine) -> Option<(f64, Link)> {
     let kind = machine.gpu?;
     let host = machine.host_gbps?;
     let is_alone = machine.ranks_per_host == Some(1) && !machine.is_one_host() && !kind.multi_host;
@@ -80,18 +77,19 @@ fn bound_by_gpu(machine: &Machine, collective: Collective, ranks: usize) -> Opti
     if machine.shares_gpus {
         return None;
     }
-    let (link_gbps, link) = gpu_link(machine)?;
+    let (link_gbps, link) = find_gpu_link(machine)?;
     let n = ranks as f64;
-    let may_reduce = machine.nvls != Some(false) && link != Link::HostLink;
-    let (factor, link) = match collective {
-        Collective::AllReduce if may_reduce => (2.0 * (n - 1.0) / n, Link::NvLinkWithReduction),
+    let may_reduce =
+        collective == Collective::AllReduce && machine.nvls != Some(false) && link != Link::HostLink;
+    let factor = match collective {
+        Collective::AllReduce if may_reduce => 2.0 * (n - 1.0) / n,
         // A rank receives all but its own part, and the bandwidth counts all of it.
-        Collective::Hypercube => (n / (n - 1.0), link),
+        Collective::Hypercube => n / (n - 1.0),
         // The parts have different lengths.
         Collective::AllToAllV => return None,
-        _ => (1.0, link),
+        _ => 1.0,
     };
-    Some(Bound { busbw_gbps: link_gbps * factor, link_gbps, factor, link })
+    Some(Bound { busbw_gbps: link_gbps * factor, link_gbps, factor, link, may_reduce })
 }
 
 fn bound_by_network(machine: &Machine, collective: Collective, ranks: usize) -> Option<Bound> {
@@ -103,26 +101,23 @@ fn bound_by_network(machine: &Machine, collective: Collective, ranks: usize) -> 
     let (n, hosts) = (ranks as f64, hosts as f64);
     let per_host = machine.ranks_per_host.map(|count| count as f64);
     let shared = (n - 1.0) / n * hosts / (hosts - 1.0);
-    let (factor, link) = match collective {
-        Collective::AllReduce if machine.collnet != Some(false) => {
-            (shared.max(2.0 * (n - 1.0) / n), Link::NetworkWithReduction)
-        }
-        Collective::AllReduce | Collective::AllGather | Collective::ReduceScatter => (shared, Link::Network),
-        Collective::Broadcast | Collective::Reduce | Collective::SendRecv => (1.0, Link::Network),
-        Collective::AllToAll => {
-            let per_host = per_host?;
-            ((n - 1.0) / (n - per_host) / per_host, Link::Network)
-        }
-        Collective::Gather | Collective::Scatter => ((n - 1.0) / (n - per_host?), Link::Network),
+    let may_reduce = collective == Collective::AllReduce && machine.collnet != Some(false);
+    let factor = match collective {
+        Collective::AllReduce if may_reduce => shared.max(2.0 * (n - 1.0) / n),
+        Collective::AllReduce | Collective::AllGather | Collective::ReduceScatter => shared,
+        Collective::Broadcast | Collective::Reduce | Collective::SendRecv => 1.0,
+        Collective::AllToAll => (n - 1.0) / (n - per_host?) / per_host?,
+        Collective::Gather | Collective::Scatter => (n - 1.0) / (n - per_host?),
         Collective::AllToAllV | Collective::Hypercube => return None,
     };
-    Some(Bound { busbw_gbps: link_gbps * factor, link_gbps, factor, link })
+    Some(Bound { busbw_gbps: link_gbps * factor, link_gbps, factor, link: Link::Network, may_reduce })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::{Nics, find_gpu_kind};
+    use crate::gpu::find_gpu_kind;
+    use crate::machine::Nics;
 
     fn machine(gpu: &str, hosts: usize, per_host: usize) -> Machine {
         Machine {
@@ -135,8 +130,8 @@ mod tests {
             nvls: None,
             collnet: Some(false),
             nics: None,
-            nvlink_gbps: find_gpu_kind(gpu).and_then(|kind| kind.nvlink),
-            host_gbps: find_gpu_kind(gpu).map(|kind| kind.host),
+            nvlink_gbps: find_gpu_kind(gpu).and_then(|kind| kind.nvlink_gbps),
+            host_gbps: find_gpu_kind(gpu).map(|kind| kind.host_gbps),
             nccl: None,
         }
     }

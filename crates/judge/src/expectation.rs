@@ -5,7 +5,8 @@ use std::sync::OnceLock;
 use record::collective::Collective;
 use serde::{Deserialize, Serialize};
 
-use crate::machine::{Machine, NcclVersion, Nics, all_gpu_kinds};
+use crate::gpu::all_gpu_kinds;
+use crate::machine::{Machine, NcclVersion, Nics};
 use crate::size::parse_size;
 
 /// The compiled-in file.
@@ -211,7 +212,7 @@ impl Expectation {
             && machine.hosts == Some(self.hosts)
             && !machine.shares_gpus
             && (self.nvls.is_none() || machine.nvls.is_none() || self.nvls == machine.nvls)
-            && self.nics.is_none_or(|nics| machine.nics.is_none_or(|other| nics.are_among(other)))
+            && self.nics.is_none_or(|nics| machine.nics.is_none_or(|other| nics.match_sum(other)))
             && self
                 .nccl
                 .is_none_or(|[from, to]| machine.nccl.is_some_and(|version| (from..=to).contains(&version)))
@@ -222,19 +223,44 @@ impl Expectation {
         self.nvls
     }
 
+    /// Returns the collective.
+    pub fn collective(&self) -> Collective {
+        self.collective
+    }
+
+    /// Returns the machine that the values are for.
+    #[cfg(test)]
+    pub(crate) fn describe_machine(&self) -> Machine {
+        let gpu = all_gpu_kinds().iter().find(|kind| kind.key == self.gpu);
+        Machine {
+            ranks: Some(self.hosts * self.ranks_per_host),
+            hosts: Some(self.hosts),
+            ranks_per_host: Some(self.ranks_per_host),
+            gpu_name: Some(self.gpu.clone()),
+            gpu,
+            shares_gpus: false,
+            nvls: self.nvls,
+            collnet: Some(false),
+            nics: self.nics,
+            nvlink_gbps: gpu.and_then(|kind| kind.nvlink_gbps),
+            host_gbps: gpu.map(|kind| kind.host_gbps),
+            nccl: self.nccl.map(|[from, _]| from),
+        }
+    }
+
     /// Returns the NICs that the values are for; `None` when they do not depend on them.
     pub fn nics(&self) -> Option<Nics> {
         self.nics
     }
 
     /// Returns the typical bandwidth of the largest size in GB/s.
-    pub fn highest_gbps(&self) -> f64 {
+    pub fn largest_size_gbps(&self) -> f64 {
         self.points.last().map_or(0.0, |point| point.typical)
     }
 
     /// Returns the expectation for a size: between two sizes on a straight line of logarithms, above the
     /// largest one its values. `None` below the smallest one.
-    pub fn at_size(&self, bytes: u64) -> Option<Expected> {
+    pub fn find_expected(&self, bytes: u64) -> Option<Expected> {
         let above = self.points.iter().position(|point| point.bytes >= bytes);
         let expected = |typical_gbps, least_gbps| Some(Expected { typical_gbps, least_gbps });
         match above {
@@ -284,13 +310,13 @@ mod tests {
     #[test]
     fn a_size_between_two_lies_between_their_values() {
         let parsed = parse_expectations(ENTRY).unwrap();
-        let at = |bytes: u64| parsed[0].at_size(bytes).map(|expected| expected.typical_gbps);
+        let at = |bytes: u64| parsed[0].find_expected(bytes).map(|expected| expected.typical_gbps);
         assert_eq!(at((64 << 20) - 1), None);
         assert_eq!(at(64 << 20), Some(100.0));
         assert!((at(128 << 20).unwrap() - 200.0).abs() < 1e-9);
         assert_eq!(at(1 << 40), Some(400.0));
-        assert_eq!(parsed[0].at_size(64 << 20).unwrap().least_gbps, 92.0);
-        assert_eq!(parsed[0].at_size(256 << 20).unwrap().least_gbps, 300.0);
+        assert_eq!(parsed[0].find_expected(64 << 20).unwrap().least_gbps, 92.0);
+        assert_eq!(parsed[0].find_expected(256 << 20).unwrap().least_gbps, 300.0);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 
 pub mod ceiling;
 pub mod expectation;
+pub mod gpu;
 pub mod machine;
 pub mod pairs;
 mod size;

@@ -3,49 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
-use std::sync::OnceLock;
 
-use record::{HostLinks, Measurement, Run};
-use serde::{Deserialize, Serialize};
+use record::{GpuLinks, HostLinks, Measurement, Run};
+use serde::Serialize;
 
-/// The compiled-in file of GPUs.
-const FILE: &str = include_str!("../data/gpus.toml");
+use crate::gpu::{GpuKind, find_gpu_kind};
 
-/// A kind of GPU and its links.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct GpuKind {
-    /// Name in files of expectations: `H100 PCIe`.
-    pub key: String,
-    /// Words of the names that drivers report.
-    #[serde(skip_serializing)]
-    name: Vec<String>,
-    /// GB/s of all NVLinks in one direction.
-    #[serde(default)]
-    pub nvlink: Option<f64>,
-    /// Number of these NVLinks.
-    #[serde(default)]
-    links: Option<u32>,
-    /// The NVLinks exist only where a bridge or another board connects them.
-    #[serde(default)]
-    pub optional: bool,
-    /// GB/s of the link to the host in one direction.
-    pub host: f64,
-    /// The NVSwitches of its systems reduce and multicast (NVLink SHARP, NVLS).
-    #[serde(default)]
-    pub nvls: bool,
-    /// NVLink can connect GPUs of several hosts.
-    #[serde(default)]
-    pub multi_host: bool,
-    /// Source of the values.
-    pub source: String,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct GpuFile {
-    gpu: Vec<GpuKind>,
-}
+/// GB/s of a PCIe 6.0 link with 16 lanes in one direction. Faster links to the host are NVLink-C2C.
+const FASTEST_PCIE_GBPS: f64 = 126.0;
+/// Sums of the rates of NICs, relative to those of an expectation, that count as equal: rates are rounded, and a
+/// host may have some NICs for storage.
+const SAME_NICS: std::ops::Range<f64> = 0.99..1.34;
 
 /// The NICs of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -87,10 +55,9 @@ impl Nics {
         f64::from(self.count) * self.gbits / 8.0
     }
 
-    /// Returns true when `found` NICs carry as much as these, and at most a third more: a host may have NICs
-    /// for storage beside them.
-    pub fn are_among(self, found: Self) -> bool {
-        (0.99..1.34).contains(&(found.total_gbps() / self.total_gbps()))
+    /// Returns true when the sum of `found` counts as equal to the sum of these.
+    pub fn match_sum(self, found: Self) -> bool {
+        SAME_NICS.contains(&(found.total_gbps() / self.total_gbps()))
     }
 }
 
@@ -169,29 +136,19 @@ impl Machine {
         };
         let is_nccl = is_of_nccl(run);
         let gpu = name.as_deref().filter(|_| is_nccl).and_then(find_gpu_kind);
-        let mut by_host: BTreeMap<&str, usize> = BTreeMap::new();
-        for rank in &run.ranks {
-            *by_host.entry(rank.host.as_str()).or_default() += 1;
-        }
-        // nccl-tests names only the first GPU of a process in its JSON.
-        let factor = match run.ranks.len() {
-            1 => run.settings.threads.max(1) * run.settings.gpus.max(1),
-            _ => 1,
-        };
-        let known = (!run.ranks.is_empty()).then_some(());
-        let counts: BTreeSet<usize> = by_host.values().copied().collect();
+        let places = count_places(run);
         Self {
-            ranks: known.map(|()| run.ranks.len() * factor),
-            hosts: known.map(|()| by_host.len()),
-            ranks_per_host: counts.first().filter(|_| counts.len() == 1).map(|count| count * factor),
+            ranks: places.ranks,
+            hosts: places.hosts,
+            ranks_per_host: places.ranks_per_host,
             gpu_name: name,
             gpu,
             shares_gpus: shares_gpus(run),
             nvls: told.nvls.or_else(|| detect_nvls(run, gpu)),
             collnet: detect_collnet(run),
             nics: told.nics.or_else(|| count_nics(run.provenance.links.as_ref()?)),
-            nvlink_gbps: gpu.and_then(|kind| active_nvlink_gbps(kind, run)),
-            host_gbps: gpu.map(|kind| slowest_host_link(run).unwrap_or(kind.host)),
+            nvlink_gbps: gpu.and_then(|kind| scale_nvlink_gbps(kind, run)),
+            host_gbps: gpu.map(|kind| find_host_gbps(kind, run)),
             nccl: NcclVersion::parse(&run.provenance.library_version).filter(|_| is_nccl),
         }
     }
@@ -207,23 +164,32 @@ pub(crate) fn is_of_nccl(run: &Run) -> bool {
     ["nccl", "rccl"].contains(&run.provenance.backend.as_str())
 }
 
-/// Returns the kind of GPU with a reported name: `NVIDIA H100 80GB HBM3`. Instances of a divided GPU (MIG)
-/// have none.
-pub fn find_gpu_kind(name: &str) -> Option<&'static GpuKind> {
-    let upper = name.to_ascii_uppercase();
-    let words: Vec<&str> = upper.split(|letter: char| !letter.is_ascii_alphanumeric()).collect();
-    if words.contains(&"MIG") {
-        return None;
-    }
-    let has = |word: &String| words.contains(&word.to_ascii_uppercase().as_str());
-    all_gpu_kinds().iter().find(|kind| kind.name.iter().all(has))
+/// Numbers of ranks and hosts.
+#[derive(Default)]
+struct Places {
+    ranks: Option<usize>,
+    hosts: Option<usize>,
+    ranks_per_host: Option<usize>,
 }
 
-/// Returns all known kinds of GPUs.
-pub fn all_gpu_kinds() -> &'static [GpuKind] {
-    static KINDS: OnceLock<Vec<GpuKind>> = OnceLock::new();
-    // A test fails for a file that cannot be read.
-    KINDS.get_or_init(|| toml::from_str::<GpuFile>(FILE).unwrap_or_default().gpu)
+/// Counts ranks and hosts. The JSON of nccl-tests lists only the first GPU of each process.
+fn count_places(run: &Run) -> Places {
+    let mut by_host: BTreeMap<&str, usize> = BTreeMap::new();
+    for rank in &run.ranks {
+        *by_host.entry(rank.host.as_str()).or_default() += 1;
+    }
+    if by_host.is_empty() {
+        return Places::default();
+    }
+    let per_process = run.settings.threads.max(1) * run.settings.gpus.max(1);
+    let lists_processes = by_host.values().any(|count| !count.is_multiple_of(per_process));
+    let factor = if lists_processes { per_process } else { 1 };
+    let counts: BTreeSet<usize> = by_host.values().copied().collect();
+    Places {
+        ranks: Some(run.ranks.len() * factor),
+        hosts: Some(by_host.len()),
+        ranks_per_host: counts.first().filter(|_| counts.len() == 1).map(|count| count * factor),
+    }
 }
 
 fn shares_gpus(run: &Run) -> bool {
@@ -244,24 +210,40 @@ fn count_nics(links: &HostLinks) -> Option<Nics> {
     Some(Nics { count, gbits: rates.iter().sum::<f64>() / f64::from(count) })
 }
 
-/// Returns the bandwidth of a GPU's NVLinks, of the GPU with the fewest active ones.
-fn active_nvlink_gbps(kind: &GpuKind, run: &Run) -> Option<f64> {
-    let whole = kind.nvlink?;
+/// Returns the recorded links of the GPUs that measured on rank 0's host.
+fn list_measured_gpus(run: &Run) -> impl Iterator<Item = &GpuLinks> {
+    let host = run.ranks.first().map(|rank| rank.host.as_str());
+    let own = run.ranks.iter().filter(move |rank| Some(rank.host.as_str()) == host);
+    let addresses: Vec<&str> = own.filter_map(|rank| rank.pci.as_deref()).collect();
     let gpus = run.provenance.links.iter().flat_map(|links| &links.gpus);
-    let fewest = gpus.filter_map(|gpu| gpu.nvlinks).min();
-    match (fewest, kind.links) {
-        (Some(fewest), Some(all)) => Some(whole * f64::from(fewest.min(all)) / f64::from(all)),
-        _ => Some(whole),
-    }
-    .filter(|rate| *rate > 0.0)
+    gpus.filter(move |gpu| addresses.iter().any(|address| gpu.pci.starts_with(address)))
 }
 
-fn slowest_host_link(run: &Run) -> Option<f64> {
-    let gpus = run.provenance.links.iter().flat_map(|links| &links.gpus);
-    gpus.filter_map(|gpu| gpu.pcie_gbps).filter(|rate| rate.is_finite() && *rate > 0.0).min_by(f64::total_cmp)
+/// Returns the number of active NVLinks of the GPU with the fewest, and the usual number, where they are known.
+pub(crate) fn count_nvlinks(run: &Run, machine: &Machine) -> Option<[u32; 2]> {
+    let usual = machine.gpu?.nvlinks?;
+    Some([list_measured_gpus(run).filter_map(|gpu| gpu.nvlinks).min()?, usual])
 }
 
-/// Returns whether NVLink SHARP was in use: by NCCL's choices, by its variables, or because the GPUs lack it.
+/// Returns the bandwidth of the NVLinks of the GPU with the fewest active ones.
+fn scale_nvlink_gbps(kind: &GpuKind, run: &Run) -> Option<f64> {
+    let whole = kind.nvlink_gbps?;
+    let fewest = list_measured_gpus(run).filter_map(|gpu| gpu.nvlinks).min();
+    let share = match (fewest, kind.nvlinks) {
+        (Some(fewest), Some(usual)) => f64::from(fewest.min(usual)) / f64::from(usual),
+        _ => 1.0,
+    };
+    Some(whole * share).filter(|rate| *rate > 0.0)
+}
+
+/// Returns the bandwidth of the slowest link to the host. The record has PCIe links only.
+fn find_host_gbps(kind: &GpuKind, run: &Run) -> f64 {
+    let rates = list_measured_gpus(run).filter_map(|gpu| gpu.pcie_gbps).filter(|rate| rate.is_finite());
+    let slowest = rates.filter(|rate| *rate > 0.0).min_by(f64::total_cmp);
+    slowest.filter(|_| kind.host_gbps <= FASTEST_PCIE_GBPS).unwrap_or(kind.host_gbps)
+}
+
+/// Finds out if NVLink SHARP was in use: by NCCL's choices, by its variables, or because the GPUs lack it.
 fn detect_nvls(run: &Run, gpu: Option<&GpuKind>) -> Option<bool> {
     if gpu.is_some_and(|kind| !kind.nvls) {
         return Some(false);
@@ -281,7 +263,7 @@ fn detect_nvls(run: &Run, gpu: Option<&GpuKind>) -> Option<bool> {
     (is_off("NCCL_NVLS_ENABLE") || is_forced).then_some(false)
 }
 
-/// Returns whether the network could reduce. NCCL does not use it unless a variable asks for it, and the
+/// Finds out if the network could reduce. NCCL does not use it unless a variable asks for it, and the
 /// variables are only in records of this program.
 fn detect_collnet(run: &Run) -> Option<bool> {
     let variables = &run.provenance.environment;
@@ -299,44 +281,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_of_gpus_is_whole() {
-        let file: GpuFile = toml::from_str(FILE).unwrap();
-        assert!(file.gpu.len() > 30);
-        for kind in &file.gpu {
-            assert!(kind.host > 0.0 && kind.nvlink.is_none_or(|rate| rate > 0.0), "{}", kind.key);
-            assert!(!kind.nvls || kind.nvlink.is_some(), "{}", kind.key);
-            // No earlier kind hides it.
-            let name = kind.name.join(" ");
-            assert_eq!(find_gpu_kind(&name).map(|found| &found.key), Some(&kind.key), "{name}");
-        }
-    }
-
-    #[test]
-    fn names_of_drivers_have_their_kind() {
-        for (name, key) in [
-            ("NVIDIA H100 80GB HBM3", Some("H100")),
-            ("NVIDIA H100 PCIe", Some("H100 PCIe")),
-            ("NVIDIA H100 NVL", Some("H100 NVL")),
-            ("NVIDIA H200", Some("H200")),
-            ("NVIDIA A100-SXM4-80GB", Some("A100")),
-            ("NVIDIA A100 80GB PCIe", Some("A100 PCIe")),
-            ("NVIDIA A100-PCIE-40GB", Some("A100 PCIe")),
-            ("NVIDIA A10G", Some("A10G")),
-            ("NVIDIA A10", Some("A10")),
-            ("Tesla V100-SXM2-32GB", Some("V100")),
-            ("NVIDIA L4", Some("L4")),
-            ("NVIDIA GeForce RTX 4090", Some("RTX 4090")),
-            ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
-            ("NVIDIA GH200 480GB", Some("GH200")),
-            ("AMD Instinct MI300X", Some("MI300X")),
-            ("host memory", None),
-            ("", None),
-        ] {
-            assert_eq!(find_gpu_kind(name).map(|kind| kind.key.as_str()), key, "{name}");
-        }
-    }
-
-    #[test]
     fn nics_are_a_number_and_a_rate() {
         assert_eq!("8x400".parse(), Ok(Nics { count: 8, gbits: 400.0 }));
         assert_eq!("32x100G".parse::<Nics>().unwrap().total_gbps(), 400.0);
@@ -350,6 +294,7 @@ mod tests {
         let mut run = sample::full_run();
         for rank in &mut run.ranks {
             rank.device_name = "NVIDIA H200".to_owned();
+            rank.pci = Some("0000:18:00".to_owned());
         }
         let machine = |run: &Run| Machine::from_run(run, Told::default());
         let whole = machine(&run);
@@ -368,9 +313,42 @@ mod tests {
         assert_eq!(part.nics, Some(Nics { count: 1, gbits: 400.0 }));
         run.provenance.links.as_mut().unwrap().nics[0].gbits = None;
         assert_eq!(machine(&run).nics, None);
-        let none = run.provenance.links.as_mut().unwrap();
-        none.gpus[0].nvlinks = Some(0);
+        let links = run.provenance.links.as_mut().unwrap();
+        links.gpus.truncate(1);
+        // A GPU that does not measure.
+        links.gpus.push(record::GpuLinks {
+            pci: "0000:99:00.0".to_owned(),
+            nvlinks: Some(0),
+            pcie_gbps: Some(4.0),
+        });
+        assert_eq!((machine(&run).nvlink_gbps, machine(&run).host_gbps), (Some(450.0), Some(63.0)));
+        run.provenance.links.as_mut().unwrap().gpus[0].nvlinks = Some(0);
         assert_eq!(machine(&run).nvlink_gbps, None);
+        // NVLink-C2C is no PCIe link.
+        for rank in &mut run.ranks {
+            rank.device_name = "NVIDIA GB200".to_owned();
+        }
+        assert_eq!(machine(&run).host_gbps, Some(225.0));
+    }
+
+    #[test]
+    fn processes_with_several_gpus_are_counted_with_all_of_them() {
+        let mut run = sample::full_run();
+        (run.settings.threads, run.settings.gpus) = (1, 8);
+        run.ranks[1].host = "node-2".to_owned();
+        let json = Machine::from_run(&run, Told::default());
+        assert_eq!((json.ranks, json.hosts, json.ranks_per_host), (Some(16), Some(2), Some(8)));
+        let rank = run.ranks[0].clone();
+        run.ranks = vec![rank; 8];
+        let text = Machine::from_run(&run, Told::default());
+        assert_eq!((text.ranks, text.ranks_per_host), (Some(8), Some(8)));
+    }
+
+    #[test]
+    fn nics_with_the_same_sum_are_equal() {
+        let sum = |own: &str, found: &str| own.parse::<Nics>().unwrap().match_sum(found.parse().unwrap());
+        assert!(sum("8x400", "32x100") && sum("8x400", "10x400") && !sum("8x400", "4x400"));
+        assert!(!sum("8x400", "16x400"));
     }
 
     #[test]

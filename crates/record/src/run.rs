@@ -52,11 +52,21 @@ pub struct Run {
     pub left_out: Option<LeftOut>,
 }
 
+/// A phase of the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Opening the devices.
+    Device,
+    /// Connecting the ranks.
+    Connection,
+}
+
 /// The time of a phase of the start.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StartPhase {
-    /// `device`: opening the devices; `connection`: connecting the ranks.
-    pub phase: String,
+    /// The phase.
+    pub phase: Phase,
     /// Median of the ranks, in seconds.
     #[serde(deserialize_with = "number::or_nan")]
     pub median_s: f64,

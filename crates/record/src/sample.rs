@@ -8,7 +8,7 @@ pub mod row;
 use crate::links::{GpuLinks, HostLinks, NicLink};
 use crate::pairs::{Completion, Messages, PairSettings, Until};
 use crate::run::{
-    Algorithm, BackendLibrary, Measurement, PerIteration, Placement, Provenance, Rank, RankMismatch,
+    Algorithm, BackendLibrary, Measurement, PerIteration, Phase, Placement, Provenance, Rank, RankMismatch,
     RankTimes, Run, RunOutcome, SCHEMA_VERSION, StartPhase, Versus,
 };
 use crate::settings::Settings;
@@ -28,7 +28,7 @@ pub fn full_run() -> Run {
         settings: sample_settings(),
         ranks: (0..2).map(sample_rank).collect(),
         start_phases: vec![StartPhase {
-            phase: "connection".to_owned(),
+            phase: Phase::Connection,
             median_s: 1.25,
             longest_s: 1.5,
             slowest_rank: 1,

@@ -1,6 +1,6 @@
 //! The links of this host's devices, for the record.
 
-use diagnosis::topology::model::{TopologyGpu, TopologyNic};
+use diagnosis::topology::model::{PcieLink, TopologyGpu, TopologyNic};
 use diagnosis::topology::of_this_machine;
 use record::{GpuLinks, HostLinks, NicLink};
 
@@ -15,8 +15,7 @@ pub(super) fn read_links() -> HostLinks {
 
 fn describe_gpu(gpu: TopologyGpu) -> GpuLinks {
     // An idle GPU lowers the rate of its link, and raises it for transfers.
-    let link =
-        diagnosis::topology::model::PcieLink { gts: gpu.pcie.max_gts.or(gpu.pcie.gts), ..gpu.pcie.clone() };
+    let link = PcieLink { gts: gpu.pcie.max_gts.or(gpu.pcie.gts), ..gpu.pcie };
     GpuLinks { nvlinks: gpu.nvlink_count(), pcie_gbps: link.gbytes_per_s(), pci: gpu.bus_id }
 }
 

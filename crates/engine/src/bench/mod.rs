@@ -87,7 +87,7 @@ use crate::request::Request;
 use crate::supervision::{FAILED, RankProgress, Stop, Verdict, Watchdog, explain_missing_thread};
 pub use checks::check_ranks;
 use checks::limit_to_capabilities;
-pub use observer::{Observer, Start};
+pub use observer::{Connection, Observer, Start};
 pub use plan::HostPlan;
 
 /// The measurements of a job, on one of its processes. From its drop on, only a second signal ends the

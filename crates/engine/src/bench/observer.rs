@@ -19,6 +19,17 @@ pub struct Start<'a> {
     pub reduced_to: Option<u64>,
 }
 
+/// The connection of the ranks.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Connection {
+    /// The transport, if it is known.
+    pub transport: Option<String>,
+    /// Notes for the record.
+    pub notes: Vec<String>,
+    /// Times of the start.
+    pub phases: Vec<StartPhase>,
+}
+
 /// Receives the events of rank 0, in order, on its thread; with
 /// [`PairRequest::reports`](crate::pairs::PairRequest::reports) those of the process's first rank.
 /// [`Observer::open_outputs`] is called before, on the thread of [`Bench::run`](super::Bench::run), and
@@ -36,13 +47,8 @@ pub trait Observer: Send + Sync + 'static {
     /// Called when all ranks have opened their devices.
     fn start_run(&self, start: Start<'_>) -> anyhow::Result<()>;
 
-    /// Called when the ranks are connected, with the transport, if it is known, and notes for the record.
-    fn note_connection(&self, _transport: Option<String>, _notes: Vec<String>) -> anyhow::Result<()> {
-        Ok(())
-    }
-
-    /// Called after [`Observer::note_connection`] with the times of the start.
-    fn note_start(&self, _phases: Vec<StartPhase>) -> anyhow::Result<()> {
+    /// Called when the ranks are connected.
+    fn note_connection(&self, _connection: Connection) -> anyhow::Result<()> {
         Ok(())
     }
 

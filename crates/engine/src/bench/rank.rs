@@ -8,11 +8,10 @@ use record::{Algorithm, Rank, RunOutcome, nccl_tests};
 
 use super::checks::{check_elements, check_fault};
 use super::clock::{StartClock, summarize_start};
-use super::links::read_links;
 use super::placement::place_rank;
 use super::start::{describe_processes, start_of_record};
-use super::{RunContext, Start};
-use crate::backend::{Backend, BufferSizes, Idle, Node, RankBody, RankDevice};
+use super::{Connection, RunContext, Start};
+use crate::backend::{Backend, BufferSizes, Idle, Node, RankDevice};
 use crate::collective::RankWork;
 use crate::failure::{AtFailure, RunFailure};
 use crate::gather::gather_json;
@@ -62,34 +61,24 @@ pub(super) fn run_rank(
     if leads {
         let processes = describe_processes(&**context.process.job_world(), &**world);
         let mut run = start_of_record(request, node, processes, ranks, max_bytes);
-        run.provenance.links = (run.provenance.backend == "nccl").then(read_links);
         run.notes.extend(context.process.recorded_choices().note.clone());
         context.observer.start_run(Start { run, plan: Some(&plan), groups, reduced_to })?;
     }
     let mut reporter = Reporter::new(context, leads, progress);
     let mut stopped = None;
     progress.begin_step("connecting to the other ranks");
-    clock.restart();
+    clock.begin_phase();
     connect_group(
         node,
         device,
         buffer_sizes,
         world,
         context.at_failure,
-        &mut |backend: &mut dyn Backend| {
-            clock.end_phase();
-            // Rank 0 need not be one of the ranks that measure.
-            let first = groups.measured_ranks().next();
-            let described =
-                (first == Some(world.rank())).then(|| (backend.transport_name(), backend.list_notes()));
-            let all = gather_json(&**world, &(described, position.map(|_| clock.phases_s())))?;
+        clock,
+        &mut |backend: &mut dyn Backend, seconds| {
+            let connection = gather_connection(backend, seconds, groups, &**world)?;
             if leads {
-                let (described, times): (Vec<_>, Vec<_>) = all.into_iter().unzip();
-                let (transport, notes) = described.into_iter().flatten().next().unwrap_or_default();
-                context.observer.note_connection(transport, notes)?;
-                context
-                    .observer
-                    .note_start(summarize_start(&times.into_iter().flatten().collect::<Vec<_>>()))?;
+                context.observer.note_connection(connection)?;
             }
             stopped = sweep::run_sweep(&plan, &**world, groups, backend, &mut reporter)?;
             progress.begin_step("closing its device");
@@ -140,23 +129,47 @@ pub(super) fn gather_ranks(
     Ok(gather_json(world, &own)?.into_iter().filter_map(numbered).collect())
 }
 
-/// Connects the rank within its group, and calls `body` once all ranks of the job are connected.
+/// The work of a connected rank, which takes the seconds of the phases of its start.
+type ConnectedBody<'a> = dyn FnMut(&mut dyn Backend, Vec<f64>) -> anyhow::Result<()> + 'a;
+
+/// Gathers what the ranks know about their connection. `seconds` are the times of this rank's phases.
+fn gather_connection(
+    backend: &dyn Backend,
+    seconds: Vec<f64>,
+    groups: &Groups,
+    world: &dyn World,
+) -> anyhow::Result<Connection> {
+    // Rank 0 need not be one of the ranks that measure.
+    let is_first = groups.measured_ranks().next() == Some(world.rank());
+    let described = is_first.then(|| (backend.transport_name(), backend.list_notes()));
+    let seconds = groups.rank_position(world.rank()).map(|_| seconds);
+    let (described, seconds): (Vec<_>, Vec<_>) =
+        gather_json(world, &(described, seconds))?.into_iter().unzip();
+    let (transport, notes) = described.into_iter().flatten().next().unwrap_or_default();
+    let phases = summarize_start(&seconds.into_iter().flatten().collect::<Vec<_>>());
+    Ok(Connection { transport, notes, phases })
+}
+
+/// Connects the rank within its group, and calls `body` with the times of its phases once all ranks of the job
+/// are connected.
 fn connect_group(
     node: &Node,
     device: Option<RankDevice>,
     buffer_sizes: BufferSizes,
     world: &world::Handle,
     at_failure: AtFailure,
-    body: &mut RankBody<'_>,
+    mut clock: StartClock,
+    body: &mut ConnectedBody<'_>,
 ) -> anyhow::Result<()> {
     let members = node.groups.group_members(world.rank());
     let part = Part::new(world, &members)?;
     let mut is_connected = false;
     let mut when_connected = |backend: &mut dyn Backend| {
         is_connected = true;
+        clock.end_phase();
         let ended = part.end(None);
         at_failure.exchange_failures(&**world, ended.map_err(anyhow::Error::from))?;
-        body(backend)
+        body(backend, clock.phase_seconds())
     };
     let result = match device {
         Some(device) => {

@@ -3,6 +3,7 @@
 use collectives::world;
 use record::{Provenance, Rank, Run, RunOutcome, SCHEMA_VERSION, Settings, provenance};
 
+use super::links::read_links;
 use crate::backend::Node;
 use crate::groups::Groups;
 use crate::nccl_choice;
@@ -31,7 +32,8 @@ pub(super) fn start_of_record(
         ));
     }
     notes.extend(describe_groups(request, &node.groups));
-    let provenance = Provenance { world, ..node.provenance.clone() };
+    let links = (node.provenance.backend == "nccl").then(read_links);
+    let provenance = Provenance { world, links, ..node.provenance.clone() };
     let settings = Settings {
         threads: node.threads,
         gpus: node.gpus,

@@ -8,7 +8,9 @@ use record::{Placement, Run};
 
 use super::{Reason, Row, Variable};
 use crate::ceiling::Ceiling;
-use crate::machine::Machine;
+use crate::machine::{Machine, count_nvlinks};
+
+// Limits chosen between the differences of healthy runs (measurements/results) and the faults of public reports.
 
 /// Smallest size in bytes whose bandwidth is that of links, not of latency.
 const LARGE: u64 = 64 << 20;
@@ -25,9 +27,9 @@ const ALIKE: f64 = 1.1;
 const RANKS_ALIKE: f64 = 1.2;
 /// Share by which a row may exceed a ceiling, for rounding.
 const ROUNDING: f64 = 1.005;
-/// Gbit/s of the fastest network that is suspicious between hosts whose GPUs have NVLink.
+/// Gbit/s up to which a network is suspicious between hosts with several GPUs that have NVLink.
 const SLOW_WITH_NVLINK_GBITS: f64 = 100.0;
-/// Gbit/s of the fastest network that is suspicious between any hosts with GPUs.
+/// Gbit/s up to which a network is suspicious between any hosts with GPUs.
 const SLOW_GBITS: f64 = 25.0;
 /// Share of the link to the host below which GPUs without NVLink are suspicious.
 const SLOW_HOST_LINK: f64 = 0.3;
@@ -59,6 +61,13 @@ pub(super) fn find_slowing_variables(run: &Run) -> Vec<Variable> {
     set.collect()
 }
 
+/// Returns a reason when a GPU on rank 0's host has fewer active NVLinks than usual.
+pub(super) fn check_nvlinks(run: &Run, machine: &Machine) -> Option<Reason> {
+    let [active, usual] = count_nvlinks(run, machine)?;
+    let is_always = machine.gpu.is_some_and(|kind| !kind.optional);
+    (is_always && active < usual).then_some(Reason::FewNvLinks { active, usual })
+}
+
 /// Returns the row that is farthest above the ceiling.
 pub(super) fn check_ceiling(rows: &[Row], ceiling: Option<&Ceiling>) -> Option<Reason> {
     let ceiling_gbps = ceiling?.busbw_gbps;
@@ -80,11 +89,15 @@ pub(super) fn check_links(rows: &[Row], machine: &Machine, collective: Collectiv
 
 fn check_host(row: Row, machine: &Machine) -> Option<Reason> {
     let host_gbps = machine.host_gbps?;
-    match machine.nvlink_gbps.filter(|_| machine.gpu.is_some_and(|kind| !kind.optional)) {
-        Some(nvlink_gbps) if row.busbw_gbps <= host_gbps => {
+    let is_always = machine.gpu.is_some_and(|kind| !kind.optional);
+    match machine.nvlink_gbps.filter(|_| is_always) {
+        // A link to the host by NVLink-C2C is too fast to tell.
+        Some(nvlink_gbps) if row.busbw_gbps <= host_gbps && host_gbps < nvlink_gbps / 3.0 => {
             Some(Reason::NotOverNvLink { row, nvlink_gbps, host_gbps })
         }
-        None if row.busbw_gbps < host_gbps * SLOW_HOST_LINK => Some(Reason::SlowHostLink { row, host_gbps }),
+        None if !is_always && row.busbw_gbps < host_gbps * SLOW_HOST_LINK => {
+            Some(Reason::SlowHostLink { row, host_gbps })
+        }
         _ => None,
     }
 }
@@ -98,11 +111,13 @@ fn check_network(row: Row, machine: &Machine, collective: Collective) -> Option<
         return None;
     }
     let sent_gbits = row.busbw_gbps * 8.0;
-    let has_nvlink = machine.gpu.is_some_and(|kind| kind.nvlink.is_some() && !kind.optional);
-    let is_wide = has_nvlink && machine.ranks_per_host.is_some_and(|count| count > 1);
+    let has_nvlink = machine.gpu.is_some_and(|kind| kind.nvlink_gbps.is_some() && !kind.optional);
+    let has_several = machine.ranks_per_host.is_some_and(|count| count > 1);
+    let is_wide = has_nvlink && has_several;
     let slow_gbits = if is_wide { SLOW_WITH_NVLINK_GBITS } else { SLOW_GBITS };
     match machine.nics {
-        Some(nics) if nics.count > 1 => {
+        // A single GPU of a host can use one NIC only.
+        Some(nics) if nics.count > 1 && has_several => {
             (sent_gbits <= nics.gbits).then_some(Reason::OneNic { row, sent_gbits })
         }
         Some(_) => None,

@@ -7,7 +7,7 @@ mod tests;
 
 use record::collective::Collective;
 use record::{Registration, Run, RunOutcome};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::ceiling::{Ceiling, find_ceiling};
 use crate::expectation::{Expectation, Expected, Trust};
@@ -18,10 +18,11 @@ pub use rows::{Row, RowKey};
 const FAR_BELOW: f64 = 0.5;
 
 /// A grade. The greater one counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Grade {
     /// Nothing is known to compare with.
+    #[default]
     Unknown,
     /// All that was compared is as expected.
     Pass,
@@ -131,6 +132,13 @@ pub enum Reason {
     },
     /// Rows are below the least bandwidth of the expectation.
     BelowExpectation,
+    /// A GPU has fewer active NVLinks than usual.
+    FewNvLinks {
+        /// Number of active NVLinks.
+        active: u32,
+        /// Number of NVLinks of the kind of GPU.
+        usual: u32,
+    },
     /// GPUs that are always connected by NVLink are no faster than their links to the host.
     NotOverNvLink {
         /// The row.
@@ -205,35 +213,37 @@ pub enum Reason {
     },
     /// There is nothing to compare with.
     NotCompared {
-        /// The missing fact.
-        missing: Missing,
+        /// The obstacle fact.
+        obstacle: Obstacle,
     },
 }
 
-/// A fact without which a collective is not compared with an expectation.
+/// Reason for which a collective is not compared with an expectation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Missing {
+pub enum Obstacle {
     /// The ranks measured without NCCL.
-    Nccl,
+    OtherLibrary,
     /// The ranks, their hosts or GPUs are not in the record.
-    Ranks,
+    UnknownRanks,
     /// The kind of GPU is not known.
-    Gpu,
+    UnknownGpu,
     /// The buffers were in symmetric memory, for which NCCL has other kernels.
-    PlainMemory,
+    SymmetricMemory,
     /// The ranks share GPUs.
-    OwnGpus,
+    SharedGpus,
     /// There is one rank only.
-    SecondRank,
-    /// The ranks measured in groups or pairs.
-    AllRanks,
+    SingleRank,
+    /// The ranks measured in groups.
+    Groups,
+    /// The ranks measured in pairs, or the collective is not known.
+    UnknownCollective,
     /// The NICs of the hosts are not known.
-    Nics,
-    /// No entry fits the machine and the collective.
-    Entry,
-    /// No row is large enough for the entries.
-    Sizes,
+    UnknownNics,
+    /// No expectation fits the machine and the collective.
+    NoExpectation,
+    /// All sizes are below the expectation's.
+    SmallSizes,
 }
 
 impl Reason {
@@ -248,8 +258,9 @@ impl Reason {
             | Self::OneNic { .. }
             | Self::BelowExpectation => Grade::Fail,
             Self::SlowNetwork { .. }
+            | Self::FewNvLinks { .. }
             | Self::FarBelowFastest { .. }
-            | Self::NotCompared { missing: Missing::OwnGpus }
+            | Self::NotCompared { obstacle: Obstacle::SharedGpus }
             | Self::SlowHostLink { .. }
             | Self::WithoutNvls { .. }
             | Self::Dip { .. }
@@ -260,17 +271,31 @@ impl Reason {
         }
     }
 
+    /// Returns true for a low bandwidth, which variables can explain.
+    pub const fn is_low(&self) -> bool {
+        matches!(
+            self,
+            Self::BelowExpectation
+                | Self::NotOverNvLink { .. }
+                | Self::OneNic { .. }
+                | Self::SlowNetwork { .. }
+                | Self::FarBelowFastest { .. }
+                | Self::SlowHostLink { .. }
+        )
+    }
+
     /// Returns true for a reason that makes a PASS a WARN.
     const fn forbids_pass(&self) -> bool {
         matches!(self, Self::NotWhole | Self::NotVerified)
     }
 }
 
-/// Judges a run by its machine's links, by `expectations`, and by itself. Of expectations for the same
-/// machine the first ones count: put a site's own before the known ones.
-pub fn judge_run(run: &Run, told: Told, expectations: &[Expectation]) -> Verdict {
+/// Judges a run by its machine's links, by expectations, and by itself. Of several lists of `expectations`, the
+/// first one with an expectation for the machine counts.
+pub fn judge_run(run: &Run, told: Told, expectations: &[&[Expectation]]) -> Verdict {
     let machine = Machine::from_run(run, told);
     let mut reasons = judge_record(run);
+    reasons.extend(checks::check_nvlinks(run, &machine));
     reasons.extend(checks::check_directions(run));
     let mut collectives: Vec<CollectiveVerdict> = Vec::new();
     for measurement in &run.measurements {
@@ -313,33 +338,35 @@ fn judge_collective(
     run: &Run,
     name: &str,
     machine: &Machine,
-    expectations: &[Expectation],
+    expectations: &[&[Expectation]],
 ) -> CollectiveVerdict {
     // A single rank has no bus bandwidth.
     let rows = if machine.ranks == Some(1) { Vec::new() } else { rows::collect_rows(run, name) };
-    let collective = name.parse::<Collective>().ok().filter(|_| run.settings.pairs.is_none());
+    // The ranks of the record are those of all groups.
+    let has_groups = run.measurements.iter().any(|measurement| measurement.group.is_some());
+    let collective = name.parse::<Collective>().ok().filter(|_| run.settings.pairs.is_none() && !has_groups);
     let ceiling = collective.and_then(|collective| find_ceiling(machine, collective));
     let mut reasons = Vec::new();
     reasons.extend(checks::check_dips(&rows));
     reasons.extend(checks::check_placements(&rows, collective));
     let mut comparison = None;
-    let mut missing = Some(Missing::AllRanks);
+    let mut obstacle = Some(if has_groups { Obstacle::Groups } else { Obstacle::UnknownCollective });
     if let Some(collective) = collective {
         reasons.extend(checks::check_ceiling(&rows, ceiling.as_ref()));
         reasons.extend(checks::check_links(&rows, machine, collective));
         reasons.extend(checks::check_ranks(run, collective));
-        (comparison, missing) = match compare_with_expectations(&rows, machine, collective, expectations, run)
-        {
-            Ok((compared, found)) => {
-                reasons.extend(found);
-                (compared, None)
-            }
-            Err(missing) => (None, Some(missing)),
-        };
-        let is_unsure = missing.is_none() && comparison.is_none();
-        missing = missing.or(is_unsure.then_some(Missing::Nics));
+        (comparison, obstacle) =
+            match compare_with_expectations(&rows, machine, collective, expectations, run) {
+                Ok((compared, found)) => {
+                    reasons.extend(found);
+                    (compared, None)
+                }
+                Err(obstacle) => (None, Some(obstacle)),
+            };
+        let is_unsure = obstacle.is_none() && comparison.is_none();
+        obstacle = obstacle.or(is_unsure.then_some(Obstacle::UnknownNics));
     }
-    reasons.extend(missing.map(|missing| Reason::NotCompared { missing }));
+    reasons.extend(obstacle.map(|obstacle| Reason::NotCompared { obstacle }));
     let mut grade = reasons.iter().map(Reason::grade).max().unwrap_or(Grade::Unknown);
     if let Some(compared) = &comparison {
         let is_only_below = reasons
@@ -362,28 +389,27 @@ fn compare_with_expectations(
     rows: &[Row],
     machine: &Machine,
     collective: Collective,
-    expectations: &[Expectation],
+    expectations: &[&[Expectation]],
     run: &Run,
-) -> Result<(Option<Comparison>, Option<Reason>), Missing> {
+) -> Result<(Option<Comparison>, Option<Reason>), Obstacle> {
     refuse_unknown_machine(machine, run)?;
+    let fits = |each: &&Expectation| each.fits_machine(machine, collective);
+    let list = expectations.iter().find(|list| list.iter().any(|each| fits(&each))).copied();
     let fitting = |nvls: Option<bool>| {
-        let fit = expectations.iter().filter(|each| each.fits_machine(machine, collective));
+        let fit = list.unwrap_or_default().iter().filter(fits);
         let mut fit = fit.filter(|each| nvls.is_none() || each.nvls().is_none() || each.nvls() == nvls);
         let first = fit.next()?;
         // Without knowledge of the NICs, the fastest ones.
         let others = fit.filter(|each| machine.nics.is_none() && each.nics().is_some());
-        Some(others.fold(
-            first,
-            |best, other| {
-                if other.highest_gbps() > best.highest_gbps() { other } else { best }
-            },
-        ))
+        Some(others.fold(first, |best, other| {
+            if other.largest_size_gbps() > best.largest_size_gbps() { other } else { best }
+        }))
     };
     let Some(first) = fitting(machine.nvls.or(Some(true))).or_else(|| fitting(None)) else {
         let needs_nics = machine.nics.is_none() && !machine.is_one_host();
-        return Err(if needs_nics { Missing::Nics } else { Missing::Entry });
+        return Err(if needs_nics { Obstacle::UnknownNics } else { Obstacle::NoExpectation });
     };
-    let compared = compare_rows(rows, first).ok_or(Missing::Sizes)?;
+    let compared = compare_rows(rows, first).ok_or(Obstacle::SmallSizes)?;
     if compared.below > 0
         && machine.nics.is_none()
         && let Some(nics) = first.nics()
@@ -412,26 +438,24 @@ fn compare_with_expectations(
     Ok((Some(compared), Some(Reason::BelowExpectation)))
 }
 
-fn refuse_unknown_machine(machine: &Machine, run: &Run) -> Result<(), Missing> {
-    let has_groups = run.measurements.iter().any(|measurement| measurement.group.is_some());
-    let missing = match machine.ranks {
-        _ if !is_of_nccl(run) => Missing::Nccl,
-        None => Missing::Ranks,
-        Some(1) => Missing::SecondRank,
-        Some(_) if has_groups => Missing::AllRanks,
-        Some(_) if machine.shares_gpus => Missing::OwnGpus,
-        Some(_) if machine.gpu.is_none() => Missing::Gpu,
-        Some(_) if run.settings.registration == Registration::Symmetric => Missing::PlainMemory,
+fn refuse_unknown_machine(machine: &Machine, run: &Run) -> Result<(), Obstacle> {
+    let obstacle = match machine.ranks {
+        _ if !is_of_nccl(run) => Obstacle::OtherLibrary,
+        None => Obstacle::UnknownRanks,
+        Some(1) => Obstacle::SingleRank,
+        Some(_) if machine.shares_gpus => Obstacle::SharedGpus,
+        Some(_) if machine.gpu.is_none() => Obstacle::UnknownGpu,
+        Some(_) if run.settings.registration == Registration::Symmetric => Obstacle::SymmetricMemory,
         Some(_) => return Ok(()),
     };
-    Err(missing)
+    Err(obstacle)
 }
 
 /// Compares all rows that the expectation has sizes for; `None` without such a row.
 fn compare_rows(rows: &[Row], expectation: &Expectation) -> Option<Comparison> {
     let comparable = rows.iter().filter(|row| row.is_comparable());
     let compared: Vec<(&Row, Expected)> =
-        comparable.filter_map(|row| Some((row, expectation.at_size(row.key.bytes)?))).collect();
+        comparable.filter_map(|row| Some((row, expectation.find_expected(row.key.bytes)?))).collect();
     let share = |(row, expected): &(&Row, Expected)| row.busbw_gbps / expected.least_gbps;
     let below = compared.iter().filter(|(row, expected)| !row.reaches(expected.least_gbps));
     let farthest = below.clone().min_by(|one, other| share(one).total_cmp(&share(other)));

@@ -40,7 +40,7 @@ fn run(hosts: usize, per_host: usize, rows: &[(u64, f64)]) -> Run {
 }
 
 fn judge(run: &Run) -> Verdict {
-    judge_run(run, Told::default(), known_expectations())
+    judge_run(run, Told::default(), &[known_expectations()])
 }
 
 /// The kinds of all reasons, in order.
@@ -95,12 +95,12 @@ fn a_bandwidth_above_the_links_is_a_fault_of_the_measurement() {
 
 #[test]
 fn an_unknown_machine_has_no_floor() {
-    for (hosts, per_host, missing) in
-        [(1, 6, Missing::Entry), (2, 8, Missing::Nics), (1, 1, Missing::SecondRank)]
+    for (hosts, per_host, obstacle) in
+        [(1, 6, Obstacle::NoExpectation), (2, 8, Obstacle::UnknownNics), (1, 1, Obstacle::SingleRank)]
     {
         let verdict = judge(&run(hosts, per_host, &[(GIB, 200.0)]));
         assert_eq!(verdict.grade, Grade::Unknown, "{hosts} x {per_host}");
-        assert_eq!(verdict.collectives[0].reasons, [Reason::NotCompared { missing }]);
+        assert_eq!(verdict.collectives[0].reasons, [Reason::NotCompared { obstacle }]);
     }
     let mut other = run(1, 8, &[(GIB, 1.0)]);
     other.ranks.iter_mut().for_each(|rank| rank.device_name = "Another GPU".to_owned());
@@ -109,7 +109,7 @@ fn an_unknown_machine_has_no_floor() {
     symmetric.settings.registration = record::Registration::Symmetric;
     assert_eq!(judge(&symmetric).grade, Grade::Unknown);
     let small = judge(&run(1, 8, &[(8, 0.1), (1 << 20, 50.0)]));
-    assert_eq!(small.collectives[0].reasons, [Reason::NotCompared { missing: Missing::Sizes }]);
+    assert_eq!(small.collectives[0].reasons, [Reason::NotCompared { obstacle: Obstacle::SmallSizes }]);
 }
 
 #[test]
@@ -120,7 +120,8 @@ fn an_unknown_state_of_nvls_never_passes_for_the_better_one() {
         (judge(&unsure).grade, kinds(&judge(&unsure))),
         (Grade::Warn, vec!["without_nvls".to_owned()])
     );
-    let told = |nvls| judge_run(&unsure, Told { nvls: Some(nvls), nics: None }, known_expectations()).grade;
+    let told =
+        |nvls| judge_run(&unsure, Told { nvls: Some(nvls), nics: None }, &[known_expectations()]).grade;
     assert_eq!((told(false), told(true)), (Grade::Pass, Grade::Fail));
     let fast = Run {
         provenance: unsure.provenance.clone(),
@@ -133,9 +134,9 @@ fn an_unknown_state_of_nvls_never_passes_for_the_better_one() {
 fn hosts_that_use_one_nic_fail() {
     let slow = run(2, 8, &[(64 << 20, 40.0), (GIB, 48.0)]);
     let told = |nics: &str| Told { nics: Some(nics.parse().unwrap()), nvls: None };
-    let verdict = judge_run(&slow, told("8x400"), known_expectations());
+    let verdict = judge_run(&slow, told("8x400"), &[known_expectations()]);
     assert_eq!((verdict.grade, kinds(&verdict)[0].as_str()), (Grade::Fail, "one_nic"));
-    let whole = judge_run(&slow, told("1x400"), known_expectations());
+    let whole = judge_run(&slow, told("1x400"), &[known_expectations()]);
     assert_eq!((whole.grade, kinds(&whole)), (Grade::Unknown, vec!["not_compared".to_owned()]));
     // Without the NICs only a rate that no machine with NVLink is built for is suspicious.
     assert_eq!(judge(&slow).grade, Grade::Unknown);
@@ -163,7 +164,7 @@ fn ranks_that_share_gpus_and_single_ranks_say_nothing_about_links() {
     let mut shared = run(1, 2, &GOOD);
     shared.ranks.iter_mut().for_each(|rank| rank.pci = Some("0000:18:00".to_owned()));
     let verdict = judge(&shared);
-    assert_eq!(verdict.collectives[0].reasons, [Reason::NotCompared { missing: Missing::OwnGpus }]);
+    assert_eq!(verdict.collectives[0].reasons, [Reason::NotCompared { obstacle: Obstacle::SharedGpus }]);
     assert_eq!((verdict.grade, &verdict.collectives[0].ceiling), (Grade::Warn, &None));
     // In place, a single rank does nothing, at any bandwidth.
     let alone = judge(&run(1, 1, &[(GIB, 5e6)]));
@@ -220,7 +221,8 @@ fn a_site_has_its_own_values() {
         trust = "high"
     "#;
     let site = parse_expectations(site).unwrap();
-    let grade = |busbw| judge_run(&run(1, 6, &[(GIB, busbw)]), Told::default(), &site).grade;
+    let grade =
+        |busbw| judge_run(&run(1, 6, &[(GIB, busbw)]), Told::default(), &[&site, known_expectations()]).grade;
     assert_eq!((grade(295.0), grade(285.0)), (Grade::Pass, Grade::Fail));
 }
 
@@ -237,7 +239,8 @@ fn a_source_of_low_trust_fails_nobody() {
         date = "2022"
         trust = "low"
     "#;
-    let verdict = judge_run(&run(1, 6, &[(GIB, 100.0)]), Told::default(), &parse_expectations(site).unwrap());
+    let verdict =
+        judge_run(&run(1, 6, &[(GIB, 100.0)]), Told::default(), &[&parse_expectations(site).unwrap()]);
     assert_eq!((verdict.grade, kinds(&verdict)), (Grade::Warn, vec!["below_expectation".to_owned()]));
 }
 
@@ -248,4 +251,78 @@ fn numbers_that_are_none_are_no_rows() {
     assert_eq!((verdict.grade, verdict.collectives[0].best.is_none()), (Grade::Unknown, true));
     let nothing = run(1, 8, &[]);
     assert_ne!(judge(&nothing).grade, Grade::Pass);
+}
+
+#[test]
+fn one_gpu_per_host_uses_one_nic_rightly() {
+    let alone = run(2, 1, &[(GIB, 45.0)]);
+    let told = Told { nics: Some("8x400".parse().unwrap()), nvls: None };
+    let verdict = judge_run(&alone, told, &[known_expectations()]);
+    assert_eq!((verdict.grade, kinds(&verdict)), (Grade::Unknown, vec!["not_compared".to_owned()]));
+}
+
+#[test]
+fn groups_of_ranks_are_not_judged_as_one() {
+    let mut groups = run(2, 8, &[(GIB, 360.0)]);
+    groups.measurements.iter_mut().for_each(|measurement| measurement.group = Some(0));
+    let told = Told { nics: Some("4x100".parse().unwrap()), nvls: None };
+    let verdict = judge_run(&groups, told, &[known_expectations()]);
+    assert_eq!(verdict.collectives[0].reasons, [Reason::NotCompared { obstacle: Obstacle::Groups }]);
+    assert_eq!(verdict.collectives[0].ceiling, None);
+}
+
+#[test]
+fn an_expectation_of_the_site_counts_before_a_faster_known_one() {
+    let mut h100 = run(2, 8, &[(GIB, 339.0)]);
+    h100.ranks.iter_mut().for_each(|rank| rank.device_name = "NVIDIA H100 80GB HBM3".to_owned());
+    let site = r#"
+        [[expectation]]
+        gpu = "H100"
+        gpus_per_host = 8
+        hosts = 2
+        collective = "allreduce"
+        points = [["1G", 340, 330]]
+        source = "acceptance"
+        date = "2026-11"
+        trust = "high"
+    "#;
+    let site = parse_expectations(site).unwrap();
+    assert_eq!(judge_run(&h100, Told::default(), &[&site, known_expectations()]).grade, Grade::Pass);
+}
+
+#[test]
+fn a_lost_nvlink_is_named() {
+    let mut part = run(1, 8, &GOOD);
+    let gpu = |number: usize, nvlinks| record::GpuLinks {
+        pci: format!("0000:{number:02x}:00.0"),
+        nvlinks: Some(nvlinks),
+        pcie_gbps: Some(63.0),
+    };
+    let gpus = (0..8).map(|number| gpu(number, if number == 3 { 17 } else { 18 })).collect();
+    part.provenance.links = Some(record::HostLinks { gpus, nics: Vec::new() });
+    let verdict = judge(&part);
+    assert_eq!(verdict.reasons, [Reason::FewNvLinks { active: 17, usual: 18 }]);
+    assert_eq!(verdict.grade, Grade::Warn);
+    assert_eq!(verdict.collectives[0].ceiling.as_ref().unwrap().busbw_gbps, 425.0);
+}
+
+#[test]
+fn a_link_to_the_host_by_nvlink_is_no_sign_of_a_fault() {
+    let mut gb200 = run(1, 4, &[(GIB, 200.0)]);
+    gb200.ranks.iter_mut().for_each(|rank| rank.device_name = "NVIDIA GB200".to_owned());
+    assert_eq!(kinds(&judge(&gb200)), ["not_compared"]);
+}
+
+#[test]
+fn every_known_expectation_can_be_reached() {
+    for (number, expectation) in known_expectations().iter().enumerate() {
+        let machine = expectation.describe_machine();
+        let first = known_expectations().iter().position(|other| {
+            other.nvls() == expectation.nvls() && other.fits_machine(&machine, expectation.collective())
+        });
+        assert_eq!(first, Some(number), "{machine:?}");
+        let ceiling = find_ceiling(&machine, expectation.collective());
+        let highest = expectation.largest_size_gbps();
+        assert!(ceiling.is_none_or(|ceiling| ceiling.busbw_gbps >= highest), "{machine:?}: {highest}");
+    }
 }

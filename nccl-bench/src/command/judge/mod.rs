@@ -31,7 +31,7 @@ those that equal machines reached, with their sources; a machine without such a
 value is UNKNOWN. Values of a run are also compared with each other.
 
 Exit codes: 0 PASS; 1 WARN; 2 FAIL, also wrong arguments and files that cannot be
-read; 3 UNKNOWN. Of several runs the worst counts, and UNKNOWN before PASS.";
+read; 3 UNKNOWN. Of several runs the worst counts, and all must be known to pass.";
 
 /// The arguments of `nccl-bench judge`.
 #[derive(clap::Args, Clone, Debug)]
@@ -54,7 +54,7 @@ pub struct JudgeArguments {
 /// Facts and expectations that a verdict is based on.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct JudgeBasis {
-    /// Expectations of this site, in a file like the known ones; they count before those
+    /// Expectations of this site, in the format of expectations.toml; they take precedence
     #[arg(long, value_name = "FILE", help_heading = "Verdict", hide_short_help = true)]
     pub expect: Option<PathBuf>,
 
@@ -62,7 +62,7 @@ pub struct JudgeBasis {
     #[arg(long, value_name = "NxRATE", help_heading = "Verdict", hide_short_help = true)]
     pub nics: Option<Nics>,
 
-    /// NVLink SHARP is in use (on) or not (off), where the results do not tell it
+    /// NVLink SHARP is in use (on) or not (off), whatever the results tell
     #[arg(
         long,
         value_name = "STATE",
@@ -88,7 +88,7 @@ pub enum NvlsState {
 pub enum VerdictFormat {
     /// A table and sentences
     Text,
-    /// All of it
+    /// The whole verdict
     Json,
 }
 
@@ -152,7 +152,8 @@ fn exit_code(grades: &[Grade]) -> u8 {
 #[derive(Clone, Debug)]
 pub(super) struct LoadedBasis {
     told: Told,
-    expectations: Vec<Expectation>,
+    /// Expectations of the site.
+    site: Vec<Expectation>,
 }
 
 impl JudgeBasis {
@@ -166,22 +167,21 @@ impl JudgeBasis {
     /// # Errors
     /// When the file cannot be read or has wrong entries.
     pub(super) fn load_basis(&self) -> Result<LoadedBasis, ExitError> {
-        let mut expectations = Vec::new();
+        let mut site = Vec::new();
         if let Some(path) = &self.expect {
             let refused = |problem: String| ExitError::refused(format!("{}: {problem}", path.display()));
             let text = fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
-            expectations = parse_expectations(&text).map_err(|error| refused(error.to_string()))?;
+            site = parse_expectations(&text).map_err(|error| refused(error.to_string()))?;
         }
-        expectations.extend_from_slice(known_expectations());
         let told = Told { nics: self.nics, nvls: self.nvls.map(|state| state == NvlsState::On) };
-        Ok(LoadedBasis { told, expectations })
+        Ok(LoadedBasis { told, site })
     }
 }
 
 impl LoadedBasis {
     /// Judges a run.
     pub(super) fn judge_run(&self, run: &Run) -> Verdict {
-        judge_run(run, self.told, &self.expectations)
+        judge_run(run, self.told, &[&self.site, known_expectations()])
     }
 }
 

@@ -2,7 +2,7 @@
 
 use judge::ceiling::{Bound, Link};
 use judge::expectation::Trust;
-use judge::verdict::{CollectiveVerdict, Comparison, Missing, Reason, Row};
+use judge::verdict::{CollectiveVerdict, Comparison, Obstacle, Reason, Row};
 use judge::{Machine, Verdict};
 
 use crate::command::doctor::output::layout::{align_columns, plain_line};
@@ -62,7 +62,7 @@ fn describe_machine(machine: &Machine) -> String {
         _ => "",
     };
     let nics = match machine.nics {
-        Some(nics) => format!(", {} NICs of {} Gbit/s", nics.count, nics.gbits),
+        Some(nics) => format!(", {} NICs of {} Gbit/s", nics.count, nics.gbits.round()),
         None if machine.hosts.is_some_and(|hosts| hosts > 1) => ", NICs unknown (--nics)".to_owned(),
         None => String::new(),
     };
@@ -111,7 +111,7 @@ fn list_reasons(verdict: &Verdict) -> Vec<String> {
 fn describe_reason(reason: &Reason, comparison: Option<&Comparison>) -> String {
     match reason {
         Reason::WrongData { measurements } => {
-            format!("wrong data in {measurements} measurements: no bandwidth counts")
+            format!("data is wrong in {measurements} of the measurements")
         }
         Reason::RunFailed => "the run failed".to_owned(),
         Reason::NotWhole => {
@@ -124,8 +124,11 @@ fn describe_reason(reason: &Reason, comparison: Option<&Comparison>) -> String {
             at_size(row)
         ),
         Reason::BelowExpectation => describe_shortfall(comparison),
+        Reason::FewNvLinks { active, usual } => {
+            format!("a GPU has {active} active NVLinks instead of {usual}: see nccl-bench doctor host")
+        }
         Reason::NotOverNvLink { row, nvlink_gbps, host_gbps } => format!(
-            "{}: no more than a link to the host carries ({host_gbps} GB/s). The NVLinks ({nvlink_gbps} GB/s) \
+            "{}: no more than a link to the host carries ({host_gbps:.1} GB/s). The NVLinks ({nvlink_gbps:.1} GB/s) \
              are not used: see nccl-bench doctor",
             at_size(row)
         ),
@@ -144,10 +147,10 @@ fn describe_reason(reason: &Reason, comparison: Option<&Comparison>) -> String {
              NICs (--nics)",
             at_size(row),
             nics.count,
-            nics.gbits
+            nics.gbits.round()
         ),
         Reason::SlowHostLink { row, host_gbps } => format!(
-            "{}: less than 30 % of what the link of a GPU to its host carries ({host_gbps} GB/s); the data \
+            "{}: less than 30 % of what the link of a GPU to its host carries ({host_gbps:.1} GB/s); the data \
              may pass through host memory, or the link be narrow: see nccl-bench doctor",
             at_size(row)
         ),
@@ -164,15 +167,15 @@ fn describe_reason(reason: &Reason, comparison: Option<&Comparison>) -> String {
             format!("the bandwidth falls from {} to {}", at_size(before), at_size(after))
         }
         Reason::PlacementsDiffer { ratio } => {
-            format!("in place the bandwidth is {ratio:.2} of the one out of place")
+            format!("in place the bandwidth is {ratio:.2} of the bandwidth out of place")
         }
         Reason::RanksDiffer { rank, ratio } => {
             format!("rank {rank} takes {ratio:.2} times as long as the fastest rank")
         }
         Reason::DirectionsDiffer { pair: [from, to], ratio } => format!(
-            "from rank {from} to rank {to} the bandwidth is {ratio:.2} times the one of the other direction"
+            "from rank {from} to rank {to} the bandwidth is {ratio:.2} times the bandwidth in the other direction"
         ),
-        Reason::NotCompared { missing } => describe_missing(*missing).to_owned(),
+        Reason::NotCompared { obstacle } => describe_missing(*obstacle).to_owned(),
     }
 }
 
@@ -186,27 +189,32 @@ fn describe_shortfall(comparison: Option<&Comparison>) -> String {
         _ => "",
     };
     format!(
-        "{} instead of at least {:.1} GB/s; {below} of {rows} rows from 64M on are below the least expected \
+        "{} instead of at least {:.1} GB/s; {below} of {rows} compared rows are below the least expected \
          bandwidth{low_trust}",
         at_size(row),
         expected.least_gbps
     )
 }
 
-const fn describe_missing(missing: Missing) -> &'static str {
-    match missing {
-        Missing::Nccl => "not compared: values are known for NCCL only",
-        Missing::Ranks => "not compared: the results do not list the ranks",
-        Missing::Gpu => "not compared: the GPUs differ, or are of no known kind",
-        Missing::PlainMemory => "not compared: values are known for plain memory, not for symmetric windows",
-        Missing::OwnGpus => "not compared: ranks share GPUs",
-        Missing::SecondRank => "not compared: a single rank has no bus bandwidth",
-        Missing::AllRanks => {
-            "not compared: groups or pairs of ranks measured, or the collective is not known"
+const fn describe_missing(obstacle: Obstacle) -> &'static str {
+    match obstacle {
+        Obstacle::OtherLibrary => "not compared: values are known for NCCL only",
+        Obstacle::UnknownRanks => "not compared: the results do not list the ranks",
+        Obstacle::UnknownGpu => "not compared: the GPUs differ, or are of no known kind",
+        Obstacle::SymmetricMemory => {
+            "not compared: values are known for plain memory, not for symmetric windows"
         }
-        Missing::Nics => "not compared: the NICs are not known (--nics)",
-        Missing::Entry => "not compared: no value of an equal machine is known (--expect)",
-        Missing::Sizes => "not compared: no size is large enough; measure up to 1G",
+        Obstacle::SharedGpus => "not compared: ranks share GPUs",
+        Obstacle::SingleRank => "not compared: a single rank has no bus bandwidth",
+        Obstacle::Groups => "not compared: values are known for all ranks together, not for groups",
+        Obstacle::UnknownCollective => {
+            "not compared: pairs of ranks measured, or the collective is not known"
+        }
+        Obstacle::UnknownNics => "not compared: the NICs are not known (--nics)",
+        Obstacle::NoExpectation => "not compared: no value of an equal machine is known (--expect)",
+        Obstacle::SmallSizes => {
+            "not compared: the sizes are smaller than those of known values; measure up to 16G"
+        }
     }
 }
 
@@ -217,20 +225,10 @@ fn at_size(row: &Row) -> String {
 
 /// Returns the variables that lower the bandwidth, if anything is to explain.
 fn list_variables(verdict: &Verdict) -> Option<String> {
-    let is_low = |reason: &Reason| {
-        matches!(
-            reason,
-            Reason::BelowExpectation
-                | Reason::NotOverNvLink { .. }
-                | Reason::OneNic { .. }
-                | Reason::SlowNetwork { .. }
-                | Reason::SlowHostLink { .. }
-        )
-    };
     let names: Vec<String> =
         verdict.variables.iter().map(|variable| format!("{}={}", variable.name, variable.value)).collect();
-    let is_explained = verdict.collectives.iter().flat_map(|each| &each.reasons).any(is_low);
-    (is_explained && !names.is_empty())
+    let needs_explanation = verdict.collectives.iter().flat_map(|each| &each.reasons).any(Reason::is_low);
+    (needs_explanation && !names.is_empty())
         .then(|| format!("set in the environment, and lowering the bandwidth: {}", names.join(", ")))
 }
 
@@ -251,13 +249,12 @@ fn list_ceilings(verdict: &Verdict) -> Vec<String> {
 fn describe_bound(bound: &Bound) -> String {
     let link = match bound.link {
         Link::NvLink => "the NVLinks of a GPU",
-        Link::NvLinkWithReduction => "the NVLinks of a GPU to switches that may reduce",
         Link::NvLinkAndHost => "the NVLinks of a GPU and its link to the host",
         Link::HostLink => "the link of a GPU to its host",
         Link::Network => "all NICs of a host",
-        Link::NetworkWithReduction => "all NICs of a host, in a network that may reduce",
     };
-    let rate = format!("{:.1} GB/s in one direction of {link}", bound.link_gbps);
+    let reduction = if bound.may_reduce { ", if switches reduce" } else { "" };
+    let rate = format!("{:.1} GB/s in one direction of {link}{reduction}", bound.link_gbps);
     if bound.factor == 1.0 {
         rate
     } else {

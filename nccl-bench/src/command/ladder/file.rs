@@ -7,7 +7,7 @@ use anyhow::{Context as _, ensure};
 use record::RunOutcome;
 
 use super::LadderArguments;
-use super::session::{Facts, LadderFile, Rung};
+use super::model::{Facts, LadderFile, Rung};
 use crate::command::output_file::Maker;
 
 /// Mark of the file. A later ladder may replace a file with this mark.
@@ -44,15 +44,23 @@ pub(super) fn choose_rungs(earlier: &LadderFile, facts: &Facts) -> Result<Vec<Ru
         ("the backend", old.backend != new.backend),
         ("the large size", old.bytes != new.bytes),
         ("the unit", old.unit != new.unit),
+        ("the number of iterations (-n)", old.iterations != new.iterations),
+        ("the provider", old.provider != new.provider),
     ];
     if let Some((name, _)) = differs.iter().find(|(_, differs)| *differs) {
         return Err(format!("the ladder of --resume cannot be continued: {name} differs"));
     }
     let is_same = |rung: &&Rung| {
         let count = rung.units;
-        !rung.is_failed() && new.units.len() >= count && old.units.get(..count) == new.units.get(..count)
+        let of_new = new.units.get(..count);
+        !rung.is_failed()
+            && of_new.is_some_and(|units| old.units.get(..count) == Some(units))
+            && new.unit_ranks.checked_mul(count) == Some(rung.ranks)
     };
-    Ok(earlier.rungs.iter().filter(is_same).cloned().collect())
+    let mut rungs: Vec<Rung> = earlier.rungs.iter().filter(is_same).cloned().collect();
+    rungs.sort_by_key(|rung| rung.units);
+    rungs.dedup_by_key(|rung| rung.units);
+    Ok(rungs)
 }
 
 /// Refuses to replace a file that this command has not written.
@@ -87,12 +95,12 @@ mod tests {
     fn ladder(units: &[&str], rungs: &[usize]) -> LadderFile {
         let facts = Facts {
             collective: "allreduce".to_owned(),
-            unit: "host".to_owned(),
+            unit_ranks: 8,
             bytes: 64,
             units: units.iter().map(|unit| (*unit).to_owned()).collect(),
             ..Facts::default()
         };
-        let rung = |&units: &usize| Rung { units, grade: "PASS".to_owned(), ..Rung::default() };
+        let rung = |&units: &usize| Rung { units, ranks: 8 * units, ..Rung::default() };
         LadderFile {
             mark: MARK.to_owned(),
             facts,
@@ -119,7 +127,11 @@ mod tests {
         let now = ladder(&["a", "b"], &[]).facts;
         earlier.rungs[0].failure = Some("rank 3 left".to_owned());
         assert_eq!(choose_rungs(&earlier, &now), Ok(vec![]));
-        let other = Facts { bytes: 128, ..now };
+        let other = Facts { bytes: 128, ..now.clone() };
         assert!(choose_rungs(&earlier, &other).unwrap_err().contains("the large size differs"));
+        earlier.rungs[0].failure = None;
+        assert_eq!(choose_rungs(&earlier, &now).unwrap().len(), 1);
+        let fewer = Facts { unit_ranks: 4, ..now };
+        assert_eq!(choose_rungs(&earlier, &fewer), Ok(vec![]));
     }
 }

@@ -3,6 +3,7 @@
 //! Rank 0 decides on each rung from the results of the last one, and sends it to the other processes.
 
 mod file;
+mod model;
 mod report;
 mod session;
 mod steps;
@@ -156,7 +157,7 @@ impl Command for Ladder {
         let leads = process.job_world().rank() == 0;
         let session = Arc::new(Session::new(arguments, basis, earlier, &request));
         let mut bench = Bench::open(&process, context.program.mpi);
-        match steps::climb(&process, &mut bench, &session, &request) {
+        match steps::climb_ladder(&process, &mut bench, &session, &request) {
             Ok(code) => Ok(code),
             // All processes are refused with the same message; one of them prints it.
             Err(stop) if stop.refusal_text().is_some() && !leads && !has_terminal_of_its_own() => Ok(REFUSED),

@@ -1,6 +1,6 @@
 //! The table of a ladder.
 
-use super::session::{Facts, Rung};
+use super::model::{Facts, Rung};
 use crate::command::doctor::output::layout::plain_line;
 use crate::report::table::binary_size;
 
@@ -34,6 +34,7 @@ pub(super) fn render_head(facts: &Facts) -> String {
         8 => "8 bytes".to_owned(),
         bytes => binary_size(bytes),
     };
+    let unit = facts.unit.unit_name();
     let noun = if facts.units.len() == 1 { "" } else { "s" };
     format!(
         "# {}\n# {} over {}: {} and {}; the job has {} {}{noun}\n#\n\
@@ -45,8 +46,8 @@ pub(super) fn render_head(facts: &Facts) -> String {
         small,
         binary_size(facts.bytes),
         facts.units.len(),
-        facts.unit,
-        format!("{}s", facts.unit),
+        unit,
+        format!("{unit}s"),
         "ranks",
         "start",
         "slowest",
@@ -75,17 +76,13 @@ pub(super) fn render_rung(rung: &Rung, rungs: &[Rung]) -> String {
         value.map_or(ABSENT.to_owned(), |value| format!("{value:.digits$}"))
     };
     let seconds: f64 = rung.start_phases.iter().map(|phase| phase.longest_s).sum();
-    let longest = rung.start_phases.iter().max_by(|one, other| one.longest_s.total_cmp(&other.longest_s));
-    // Ranks wait for each other: without a clearly later one, the longest time is chance.
-    let late = longest.filter(|phase| phase.longest_s > 0.1 && phase.longest_s > 1.5 * phase.median_s);
-    let slowest = late.map_or(ABSENT.to_owned(), |phase| {
-        let host = rung.slowest_host.as_deref().unwrap_or(ABSENT);
-        let name = plain_line(&format!("rank {} on {host}", phase.slowest_rank));
+    let slowest = rung.late_rank.as_ref().map_or(ABSENT.to_owned(), |late| {
+        let name = plain_line(&format!("rank {} on {}", late.rank, late.host));
         name.chars().take(SLOWEST).collect()
     });
     let first = rungs.iter().find_map(|rung| rung.busbw_gbps).filter(|first| *first > 0.0);
     let share = rung.busbw_gbps.zip(first).map(|(own, first)| own / first * 100.0);
-    let verdict = if rung.wrong.is_some_and(|wrong| wrong > 0) { "WRONG DATA" } else { &rung.grade };
+    let verdict = if rung.is_wrong() { "WRONG DATA" } else { rung.grade.grade_word() };
     format!(
         "{:>7} {:>6} {:>8}  {slowest:<SLOWEST$} {:>9} {:>8} {:>6} {:>8}  {verdict}\n",
         rung.units,
@@ -100,9 +97,11 @@ pub(super) fn render_rung(rung: &Rung, rungs: &[Rung]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use record::StartPhase;
+    use judge::Grade;
+    use record::{Phase, StartPhase};
 
     use super::*;
+    use crate::command::ladder::model::LateRank;
 
     #[test]
     fn rungs_double_up_to_all() {
@@ -115,21 +114,17 @@ mod tests {
 
     #[test]
     fn a_rung_fits_a_terminal_and_names_its_slowest_rank() {
-        let facts = Facts { unit: "host".to_owned(), bytes: 1 << 30, ..Facts::default() };
-        let phase = |phase: &str, longest_s, slowest_rank| StartPhase {
-            phase: phase.to_owned(),
-            median_s: 0.1,
-            longest_s,
-            slowest_rank,
-        };
+        let facts = Facts { small_bytes: 8, bytes: 1 << 30, ..Facts::default() };
+        let phase =
+            |phase, longest_s, slowest_rank| StartPhase { phase, median_s: 0.1, longest_s, slowest_rank };
         let rung = |units, busbw| Rung {
             units,
             ranks: 8 * units,
-            start_phases: vec![phase("device", 0.5, 3), phase("connection", 1.25, 9)],
-            slowest_host: Some("a-very-long-name-of-a-host".to_owned()),
+            start_phases: vec![phase(Phase::Device, 0.5, 3), phase(Phase::Connection, 1.25, 9)],
+            late_rank: Some(LateRank { rank: 9, host: "a-very-long-name-of-a-host".to_owned() }),
             latency_us: Some(25.125),
             busbw_gbps: Some(busbw),
-            grade: "PASS".to_owned(),
+            grade: Grade::Pass,
             typical_gbps: Some(440.0),
             ..Rung::default()
         };

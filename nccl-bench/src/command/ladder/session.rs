@@ -2,20 +2,24 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use engine::bench::{Observer, Start};
+use engine::bench::{Connection, Observer, Start};
 use engine::request::Request;
 use engine::supervision::{FAILED, Stop, WRONG_DATA, print_message};
 use engine::sweep::SweepEvent;
-use judge::{Grade, Verdict};
+use judge::Verdict;
 use record::provenance::now_utc;
-use record::{Measurement, Run, RunOutcome, StartPhase};
-use serde::{Deserialize, Serialize};
+use record::{Measurement, Run, RunOutcome};
 
-use super::steps::Step;
+use super::model::{Facts, LadderFile, LateRank, Rung, RungEnd, Step};
 use super::{FAILED_RUNG, LadderArguments, NOT_WHOLE, file, report, small_bytes};
 use crate::command::judge::LoadedBasis;
-use crate::command::pairs::{ProcessHost, Unit, Units};
+use crate::command::pairs::{ProcessHost, Units};
 use crate::exit::{SUCCESS, print_text};
+
+/// Least time of a start in seconds in which a late rank is named.
+const LATE_S: f64 = 0.1;
+/// Least ratio of a late rank's time to the median.
+const LATE_RATIO: f64 = 1.5;
 
 /// A ladder, shared with the ranks' threads and the thread that ends the process early.
 #[derive(Debug)]
@@ -23,15 +27,6 @@ pub(super) struct Session {
     pub(super) arguments: LadderArguments,
     basis: LoadedBasis,
     state: Mutex<State>,
-}
-
-/// The end of a run of the bench.
-#[derive(Clone, Debug)]
-pub(super) enum RungEnd {
-    /// All was measured.
-    Measured,
-    /// It failed with this message.
-    Failed(String),
 }
 
 #[derive(Debug, Default)]
@@ -50,82 +45,9 @@ struct State {
     facts: Facts,
     earlier: Option<LadderFile>,
     rungs: Vec<Rung>,
+    /// Message of a failure before the first rung.
+    failure: Option<String>,
     is_ended: bool,
-}
-
-/// Facts about the ladder.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Facts {
-    pub(super) program: String,
-    pub(super) command: Vec<String>,
-    pub(super) started_at: String,
-    pub(super) collective: String,
-    pub(super) backend: String,
-    /// The small size, for the latency.
-    pub(super) small_bytes: u64,
-    /// The large size.
-    pub(super) bytes: u64,
-    /// `host` or `rank`.
-    pub(super) unit: String,
-    /// Names of all hosts, or numbers of all ranks, in order.
-    pub(super) units: Vec<String>,
-}
-
-/// The file of a ladder.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct LadderFile {
-    pub(super) mark: String,
-    #[serde(flatten)]
-    pub(super) facts: Facts,
-    pub(super) rungs: Vec<Rung>,
-    pub(super) outcome: RunOutcome,
-}
-
-/// A rung.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Rung {
-    /// Number of hosts or ranks that it counts.
-    pub(super) units: usize,
-    /// Number of ranks.
-    pub(super) ranks: usize,
-    /// Reason of a rung that failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) failure: Option<String>,
-    /// Times of the start.
-    #[serde(default)]
-    pub(super) start_phases: Vec<StartPhase>,
-    /// Host of the slowest rank of the longest phase.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) slowest_host: Option<String>,
-    /// Time of the small size, in microseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) latency_us: Option<f64>,
-    /// Bus bandwidth of the large size, in GB/s.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) busbw_gbps: Option<f64>,
-    /// Wrong elements.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) wrong: Option<u64>,
-    /// The grade: `PASS`.
-    #[serde(default)]
-    pub(super) grade: String,
-    /// Typical bus bandwidth of equal machines, in GB/s.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) typical_gbps: Option<f64>,
-    /// The highest bus bandwidth that the links permit, in GB/s.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) ceiling_gbps: Option<f64>,
-}
-
-impl Rung {
-    /// Returns true for a rung that ends a ladder.
-    pub(super) fn is_failed(&self) -> bool {
-        self.failure.is_some() || self.is_wrong() || self.grade == Grade::Fail.grade_word()
-    }
-
-    fn is_wrong(&self) -> bool {
-        self.wrong.is_some_and(|wrong| wrong > 0)
-    }
 }
 
 impl Session {
@@ -140,6 +62,8 @@ impl Session {
             command: request.command.clone(),
             started_at: now_utc(),
             collective: arguments.collective.collective_name().to_owned(),
+            provider: arguments.provider.clone(),
+            iterations: arguments.iterations as usize,
             ..Facts::default()
         };
         let state = State { facts, earlier, ..State::default() };
@@ -164,13 +88,21 @@ impl Session {
     /// Chooses the next step. At the end it writes the files.
     pub(super) fn choose_step(&self) -> Step {
         let state = &mut *self.lock_state();
+        if let Some(message) = state.failure.take() {
+            return Step::End(self.end_ladder(state, &RunOutcome::Failed { message }));
+        }
         if state.units.is_none()
             && let Err(reason) = self.plan_rungs(state)
         {
             return Step::Refuse(reason);
         }
-        let is_over = state.rungs.last().is_some_and(Rung::is_failed) && !self.arguments.keep_going;
-        let Some(units) = state.units.as_ref().filter(|_| !is_over && !state.left.is_empty()) else {
+        if let Some(rung) = state.rungs.last().filter(|rung| rung.is_failed() && !self.arguments.keep_going)
+            && !state.left.is_empty()
+        {
+            let message = format!("the rung of {} {}s failed", rung.units, state.facts.unit.unit_name());
+            return Step::End(self.end_ladder(state, &RunOutcome::Failed { message }));
+        }
+        let Some(units) = state.units.as_ref().filter(|_| !state.left.is_empty()) else {
             return Step::End(self.end_ladder(state, &RunOutcome::Complete));
         };
         let count = state.left.remove(0);
@@ -190,8 +122,7 @@ impl Session {
         }
         let units = Units::new(self.arguments.per, &state.processes, state.ranks)?;
         state.left = report::list_rungs(&self.arguments.steps, units.units.len())?;
-        let unit = if units.unit == Unit::Host { "host" } else { "rank" };
-        state.facts.unit = unit.to_owned();
+        (state.facts.unit, state.facts.unit_ranks) = (units.unit, units.groups_per_pair());
         state.facts.units = units.units.iter().map(|unit| unit.label.clone()).collect();
         state.facts.backend = state.run.take().map(|run| run.provenance.backend).unwrap_or_default();
         if let Some(earlier) = &state.earlier {
@@ -207,10 +138,16 @@ impl Session {
         Ok(())
     }
 
-    /// Records the rung whose run has ended. Returns true if the ladder may go on.
-    pub(super) fn end_rung(&self, end: &RungEnd) -> bool {
+    /// Records the rung whose run has ended: prints its line, and writes the file.
+    pub(super) fn end_rung(&self, end: &RungEnd) {
         let state = &mut *self.lock_state();
-        let Some(units) = state.current.take() else { return matches!(end, RungEnd::Measured) };
+        let Some(units) = state.current.take() else {
+            // Rank 0 alone, before the first rung.
+            if let RungEnd::Failed(message) = end {
+                state.failure = Some(message.clone());
+            }
+            return;
+        };
         let run = state.run.take();
         let mut rung = match (end, run) {
             (RungEnd::Measured, Some(run)) => {
@@ -226,14 +163,10 @@ impl Session {
             print_lines(&report::render_rung(rung, &state.rungs));
         }
         self.write_file(state, &RunOutcome::Running);
-        true
     }
 
     /// Writes the file when the ladder ends early.
     pub(super) fn save_early(&self, outcome: &RunOutcome) {
-        if let RunOutcome::Failed { message } = outcome {
-            print_message(format_args!("nccl-bench: {message}"));
-        }
         self.end_ladder(&mut self.lock_state(), outcome);
     }
 
@@ -242,14 +175,17 @@ impl Session {
         if std::mem::replace(&mut state.is_ended, true) {
             return NOT_WHOLE;
         }
+        if let RunOutcome::Failed { message } = outcome {
+            print_message(format_args!("nccl-bench: {message}"));
+        }
         if *outcome != RunOutcome::Complete && state.units.is_some() {
             print_lines("# The ladder was not measured to its end\n");
         }
         let is_written = self.write_file(state, outcome);
         match outcome {
             _ if state.rungs.iter().any(Rung::is_wrong) => WRONG_DATA,
-            RunOutcome::Complete if !is_written => FAILED,
-            RunOutcome::Complete if state.rungs.iter().any(Rung::is_failed) => FAILED_RUNG,
+            _ if !is_written => FAILED,
+            _ if state.rungs.iter().any(Rung::is_failed) => FAILED_RUNG,
             RunOutcome::Complete => SUCCESS,
             _ => NOT_WHOLE,
         }
@@ -280,9 +216,9 @@ impl Observer for Session {
         Ok(())
     }
 
-    fn note_start(&self, phases: Vec<StartPhase>) -> anyhow::Result<()> {
+    fn note_connection(&self, connection: Connection) -> anyhow::Result<()> {
         if let Some(run) = &mut self.lock_state().run {
-            run.start_phases = phases;
+            run.start_phases = connection.phases;
         }
         Ok(())
     }
@@ -319,23 +255,78 @@ fn describe_rung(run: &Run, facts: &Facts, verdict: &Verdict) -> Rung {
     // Memory can have reduced the large size to none.
     let large = of_size(&|measurement| measurement.bytes > facts.bytes / 2);
     let judged = verdict.collectives.first();
-    let longest = run.start_phases.iter().max_by(|one, other| one.longest_s.total_cmp(&other.longest_s));
     let wrong: Vec<u64> = run.measurements.iter().filter_map(|measurement| measurement.wrong).collect();
     Rung {
         units: 0,
         ranks: run.ranks.len(),
         failure: None,
         start_phases: run.start_phases.clone(),
-        slowest_host: longest
-            .and_then(|phase| run.ranks.get(phase.slowest_rank))
-            .map(|rank| rank.host.clone()),
+        late_rank: find_late_rank(run),
         latency_us: small.map(|measurement| measurement.time_us),
         busbw_gbps: large.map(|measurement| measurement.busbw_gbps),
         wrong: (!wrong.is_empty()).then(|| wrong.iter().sum()),
-        grade: verdict.grade.grade_word().to_owned(),
+        grade: verdict.grade,
         typical_gbps: judged
             .and_then(|judged| judged.comparison.as_ref())
             .map(|compared| compared.expected.typical_gbps),
         ceiling_gbps: judged.and_then(|judged| judged.ceiling.as_ref()).map(|ceiling| ceiling.busbw_gbps),
+    }
+}
+
+/// Returns the rank whose start took clearly longer than the median. Ranks wait for each other, so that a
+/// small difference is chance.
+fn find_late_rank(run: &Run) -> Option<LateRank> {
+    let longest = run.start_phases.iter().max_by(|one, other| one.longest_s.total_cmp(&other.longest_s))?;
+    let is_late = longest.longest_s > LATE_S && longest.longest_s > LATE_RATIO * longest.median_s;
+    let rank = run.ranks.get(longest.slowest_rank).filter(|_| is_late)?;
+    Some(LateRank { rank: longest.slowest_rank, host: rank.host.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args as _, FromArgMatches as _};
+
+    use super::*;
+    use crate::command::judge::JudgeBasis;
+
+    /// A ladder of four hosts with two ranks each, whose first rung fails.
+    fn failed_ladder(options: &str) -> Session {
+        let command = LadderArguments::augment_args(clap::Command::new("ladder"));
+        let matches = command.get_matches_from(format!("ladder -e 1M {options}").split_whitespace());
+        let arguments = LadderArguments::from_arg_matches(&matches).unwrap();
+        let basis = JudgeBasis::default().load_basis().unwrap();
+        let session = Session::new(arguments, basis, None, &Request::new(vec![]));
+        let host = |name: &str| ProcessHost { name: name.to_owned(), id: name.to_owned() };
+        session.set_processes(["a", "b", "c", "d"].map(host).to_vec());
+        session.begin_ladder(8, 1 << 20);
+        assert_eq!(session.choose_step(), Step::Measure(vec![0, 1, 2, 3]));
+        session.end_rung(&RungEnd::Failed("rank 3 has no GPU".to_owned()));
+        session
+    }
+
+    #[test]
+    fn a_failed_rung_ends_the_ladder() {
+        let session = failed_ladder("");
+        assert_eq!(session.choose_step(), Step::End(FAILED_RUNG));
+    }
+
+    #[test]
+    fn a_ladder_that_keeps_going_measures_the_next_rung_and_fails_at_its_end() {
+        let session = failed_ladder("--keep-going");
+        assert_eq!(session.choose_step(), Step::Measure((0..8).collect()));
+        session.end_rung(&RungEnd::Measured);
+        assert_eq!(session.choose_step(), Step::End(FAILED_RUNG));
+        assert_eq!(session.lock_state().rungs.len(), 2);
+    }
+
+    #[test]
+    fn a_failure_before_the_first_rung_ends_the_ladder() {
+        let command = LadderArguments::augment_args(clap::Command::new("ladder"));
+        let matches = command.get_matches_from(["ladder"]);
+        let arguments = LadderArguments::from_arg_matches(&matches).unwrap();
+        let basis = JudgeBasis::default().load_basis().unwrap();
+        let session = Session::new(arguments, basis, None, &Request::new(vec![]));
+        session.end_rung(&RungEnd::Failed("no GPU".to_owned()));
+        assert_eq!(session.choose_step(), Step::End(NOT_WHOLE));
     }
 }

@@ -9,11 +9,11 @@ use engine::collective::Collective;
 use engine::process::Joined;
 use engine::request::{BackendChoice, Request};
 use engine::supervision::{Stop, Verdict, interrupted_outcome, signal_code};
-use record::{RunOutcome, Settings};
-use serde::{Deserialize, Serialize};
+use record::Settings;
 
-use super::session::{RungEnd, Session};
-use super::{NOT_WHOLE, small_bytes};
+use super::model::{RungEnd, Step};
+use super::session::Session;
+use super::small_bytes;
 use crate::command::pairs::{ProcessHost, gather};
 
 /// Default large size on GPUs.
@@ -21,22 +21,11 @@ const GPU_BYTES: u64 = 1 << 30;
 /// Default large size in host memory.
 const HOST_BYTES: u64 = 4 << 20;
 
-/// The next step, which rank 0 sends to all processes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Step {
-    /// Measures over these ranks.
-    Measure(Vec<usize>),
-    /// Ends with this refusal.
-    Refuse(String),
-    /// Ends with this exit code.
-    End(u8),
-}
-
 /// Measures rung by rung until rank 0 ends the ladder, and returns the exit code.
 ///
 /// # Errors
 /// A refusal, the same on all processes.
-pub(super) fn climb(
+pub(super) fn climb_ladder(
     process: &Joined,
     bench: &mut Bench<'_>,
     session: &Arc<Session>,
@@ -91,18 +80,17 @@ fn run_request(
             Ok(Some(signal_code(signal)))
         }
         Ok(Verdict::Good | Verdict::Wrong) => {
-            session.end_rung(&RungEnd::Measured);
+            if leads {
+                session.end_rung(&RungEnd::Measured);
+            }
             Ok(None)
         }
+        // The same on all processes. Rank 0 decides whether the ladder goes on.
         Err(Stop::Failed(error)) if error.is::<RunFailure>() => {
-            let message = error.to_string();
-            if session.end_rung(&RungEnd::Failed(message.clone())) {
-                return Ok(None);
-            }
             if leads {
-                session.save_early(&RunOutcome::Failed { message });
+                session.end_rung(&RungEnd::Failed(error.to_string()));
             }
-            Ok(Some(NOT_WHOLE))
+            Ok(None)
         }
         Err(stop) => Err(stop),
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use jiff::tz::TimeZone;
 
-use engine::bench::{Observer, Start};
+use engine::bench::{Connection, Observer, Start};
 use engine::collective::RankWork;
 use engine::data::traffic::{Pattern, Traffic};
 use engine::request::Request;
@@ -23,7 +23,7 @@ use judge::Grade;
 use record::files::{Files, Output, nccl_tests as nccl_tests_json};
 use record::nccl_tests::too_slow;
 use record::provenance::now_utc;
-use record::{Measurement, Run, RunOutcome, StartPhase};
+use record::{Measurement, Run, RunOutcome};
 
 use super::MeasureArguments;
 use crate::command::judge::{LoadedBasis, comment_lines};
@@ -276,24 +276,18 @@ impl Observer for Recorder {
         Ok(started?)
     }
 
-    fn note_connection(&self, transport: Option<String>, notes: Vec<String>) -> anyhow::Result<()> {
+    fn note_connection(&self, connection: Connection) -> anyhow::Result<()> {
+        let Connection { transport, notes, phases } = connection;
         let lines = transport.iter().map(|transport| format!("Transport: {transport}"));
         let lines: Vec<String> = lines.chain(notes.iter().cloned()).collect();
         self.with_record(|reports, run| {
-            run.provenance.transport = transport;
+            (run.provenance.transport, run.start_phases) = (transport, phases);
             run.notes.extend(notes);
             Ok(reports.files.add_connected(run)?)
         })?;
         self.print_report(
             |text| if lines.is_empty() { Ok(()) } else { text.write_comment(&lines.join("\n")) },
         )
-    }
-
-    fn note_start(&self, phases: Vec<StartPhase>) -> anyhow::Result<()> {
-        self.with_record(|reports, run| {
-            run.start_phases = phases;
-            Ok(reports.files.add_connected(run)?)
-        })
     }
 
     fn receive_event(&self, event: SweepEvent<'_>) -> anyhow::Result<()> {

@@ -7,11 +7,11 @@ use record::RunOutcome;
 use record::provenance::now_utc;
 use serde::Serialize;
 
+use super::PairsArguments;
 use super::report::{describe_measurements, make_matrix};
 use super::sentences::list_sentences;
 use super::session::{Facts, MeasuredRound, State};
 use super::units::{NamedUnit, Units};
-use super::{PairsArguments, Unit};
 use crate::command::doctor::output::matrix::draw_picture;
 use crate::command::output_file::Maker;
 
@@ -73,10 +73,7 @@ pub(super) fn write_files(
             facts: &state.facts,
             ended_at: now_utc(),
             outcome,
-            unit: match units.unit {
-                Unit::Host => "host",
-                Unit::Rank => "rank",
-            },
+            unit: units.unit.unit_name(),
             units: &units.units,
             rounds: &state.rounds,
             conclusion,

@@ -22,6 +22,7 @@ use engine::process::Process;
 use engine::request::{BackendChoice, Request, Size};
 use engine::supervision::{REFUSED, Stop};
 use record::{Average, Settings};
+use serde::{Deserialize, Serialize};
 
 use super::measure::{NAMES, has_terminal_of_its_own};
 use super::{Command, Context};
@@ -64,9 +65,11 @@ Exit codes:
 pub struct Pairs;
 
 /// The unit that is compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Unit {
     /// Hosts: the first ranks of two hosts exchange data, the second ones, and so on, all at the same time
+    #[default]
     Host,
     /// Ranks
     Rank,
@@ -136,6 +139,16 @@ pub struct PairsArguments {
     /// Replace these files, whatever they contain; without it, only files of nccl-bench pairs are replaced
     #[arg(long)]
     pub(crate) force: bool,
+}
+
+impl Unit {
+    /// Returns its name.
+    pub(super) const fn unit_name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Rank => "rank",
+        }
+    }
 }
 
 impl Command for Pairs {

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use engine::bench::{Observer, Start};
+use engine::bench::{Connection, Observer, Start};
 use engine::request::Request;
 use engine::supervision::{Stop, WRONG_DATA, print_message};
 use engine::sweep::SweepEvent;
@@ -201,11 +201,11 @@ impl Observer for Session {
         Ok(())
     }
 
-    fn note_connection(&self, transport: Option<String>, _notes: Vec<String>) -> anyhow::Result<()> {
+    fn note_connection(&self, connection: Connection) -> anyhow::Result<()> {
         let state = &mut *self.lock_state();
         // The first run is one of all ranks.
         if state.facts.provenance.transport.is_none() {
-            state.facts.provenance.transport = transport;
+            state.facts.provenance.transport = connection.transport;
         }
         Ok(())
     }

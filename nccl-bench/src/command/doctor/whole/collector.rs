@@ -12,7 +12,7 @@ use diagnosis::examination::{Examination, KNOWN_FAULTS};
 use diagnosis::finding::{Evidence, Finding};
 use diagnosis::knowledge::rules::Rules;
 use diagnosis::log::{self, Reader};
-use engine::bench::{Observer, Start};
+use engine::bench::{Connection, Observer, Start};
 use engine::supervision::{Stop, number_ranges, print_message, start_thread};
 use engine::sweep::SweepEvent;
 use record::RunOutcome;
@@ -234,8 +234,8 @@ impl Observer for Collector {
         Ok(())
     }
 
-    fn note_connection(&self, transport: Option<String>, _notes: Vec<String>) -> anyhow::Result<()> {
-        lock_mutex(&self.state).transport = transport;
+    fn note_connection(&self, connection: Connection) -> anyhow::Result<()> {
+        lock_mutex(&self.state).transport = connection.transport;
         Ok(())
     }
 
