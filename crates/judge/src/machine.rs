@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::gpu::{GpuKind, find_gpu_kind};
 
 /// GB/s of a PCIe 6.0 link with 16 lanes in one direction. Faster links to the host are NVLink-C2C.
-const FASTEST_PCIE_GBPS: f64 = 126.0;
+pub(crate) const FASTEST_PCIE_GBPS: f64 = 126.0;
 /// Sums of the rates of NICs, relative to those of an expectation, that count as equal: rates are rounded, and a
 /// host may have some NICs for storage.
 const SAME_NICS: std::ops::Range<f64> = 0.99..1.34;

@@ -8,7 +8,7 @@ use record::{Placement, Run};
 
 use super::{Reason, Row, Variable};
 use crate::ceiling::Ceiling;
-use crate::machine::{Machine, count_nvlinks};
+use crate::machine::{FASTEST_PCIE_GBPS, Machine, count_nvlinks};
 
 // Limits chosen between the differences of healthy runs (measurements/results) and the faults of public reports.
 
@@ -92,7 +92,7 @@ fn check_host(row: Row, machine: &Machine) -> Option<Reason> {
     let is_always = machine.gpu.is_some_and(|kind| !kind.optional);
     match machine.nvlink_gbps.filter(|_| is_always) {
         // A link to the host by NVLink-C2C is too fast to tell.
-        Some(nvlink_gbps) if row.busbw_gbps <= host_gbps && host_gbps < nvlink_gbps / 3.0 => {
+        Some(nvlink_gbps) if row.busbw_gbps <= host_gbps && host_gbps <= FASTEST_PCIE_GBPS => {
             Some(Reason::NotOverNvLink { row, nvlink_gbps, host_gbps })
         }
         None if !is_always && row.busbw_gbps < host_gbps * SLOW_HOST_LINK => {

@@ -6,7 +6,7 @@ mod rows;
 mod tests;
 
 use record::collective::Collective;
-use record::{Registration, Run, RunOutcome};
+use record::{Measurement, Registration, Run, RunOutcome};
 use serde::{Deserialize, Serialize};
 
 use crate::ceiling::{Ceiling, find_ceiling};
@@ -123,6 +123,11 @@ pub enum Reason {
     NotWhole,
     /// No data was verified.
     NotVerified,
+    /// Measurements without a usable time or bandwidth.
+    UnusableValues {
+        /// Number of measurements.
+        measurements: usize,
+    },
     /// A row is above the ceiling: the measurement is at fault.
     AboveCeiling {
         /// The row.
@@ -267,7 +272,9 @@ impl Reason {
             | Self::PlacementsDiffer { .. }
             | Self::RanksDiffer { .. }
             | Self::DirectionsDiffer { .. } => Grade::Warn,
-            Self::NotWhole | Self::NotVerified | Self::NotCompared { .. } => Grade::Unknown,
+            Self::NotWhole | Self::NotVerified | Self::UnusableValues { .. } | Self::NotCompared { .. } => {
+                Grade::Unknown
+            }
         }
     }
 
@@ -286,7 +293,7 @@ impl Reason {
 
     /// Returns true for a reason that makes a PASS a WARN.
     const fn forbids_pass(&self) -> bool {
-        matches!(self, Self::NotWhole | Self::NotVerified)
+        matches!(self, Self::NotWhole | Self::NotVerified | Self::UnusableValues { .. })
     }
 }
 
@@ -331,7 +338,17 @@ fn judge_record(run: &Run) -> Vec<Reason> {
     if run.measurements.iter().all(|measurement| measurement.wrong.is_none()) {
         reasons.push(Reason::NotVerified);
     }
+    let unusable = run.measurements.iter().filter(|measurement| !is_usable(measurement)).count();
+    if unusable > 0 {
+        reasons.push(Reason::UnusableValues { measurements: unusable });
+    }
     reasons
+}
+
+/// Returns true for a measurement without data, or with a time and a bandwidth.
+fn is_usable(measurement: &Measurement) -> bool {
+    let Measurement { bytes, time_us, busbw_gbps, .. } = measurement;
+    *bytes == 0 || (time_us.is_finite() && *time_us >= 0.0 && busbw_gbps.is_finite() && *busbw_gbps >= 0.0)
 }
 
 fn judge_collective(

@@ -249,6 +249,9 @@ fn numbers_that_are_none_are_no_rows() {
     let odd = run(1, 8, &[(GIB, f64::NAN), (GIB, f64::INFINITY), (GIB, -1.0), (GIB, 0.0)]);
     let verdict = judge(&odd);
     assert_eq!((verdict.grade, verdict.collectives[0].best.is_none()), (Grade::Unknown, true));
+    assert_eq!(verdict.reasons, [Reason::UnusableValues { measurements: 6 }]);
+    let one = judge(&run(1, 8, &[GOOD[1], GOOD[2], GOOD[3], (2 * GIB, f64::NAN)]));
+    assert_eq!(one.grade, Grade::Warn);
     let nothing = run(1, 8, &[]);
     assert_ne!(judge(&nothing).grade, Grade::Pass);
 }

@@ -3,6 +3,7 @@
 mod text;
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use clap::{ArgMatches, Args as _, FromArgMatches as _, ValueEnum};
@@ -120,9 +121,20 @@ impl Command for Judge {
         print_text(&match arguments.format {
             VerdictFormat::Text => render_verdicts(&verdicts),
             VerdictFormat::Json => render_json(&verdicts)?,
-        })?;
+        })
+        .map_err(refuse_output)?;
         let grades = verdicts.iter().map(|each| each.verdict.grade);
         Ok(exit_code(&grades.collect::<Vec<_>>()))
+    }
+}
+
+/// Gives an error of standard output another exit code than a WARN.
+fn refuse_output(error: ExitError) -> ExitError {
+    match error {
+        ExitError::Output(error) if error.kind() != ErrorKind::BrokenPipe => {
+            ExitError::refused(format!("the verdict cannot be printed: {error}"))
+        }
+        other => other,
     }
 }
 

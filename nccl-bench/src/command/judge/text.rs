@@ -118,6 +118,9 @@ fn describe_reason(reason: &Reason, comparison: Option<&Comparison>) -> String {
             "the results are not whole: the run was interrupted, or the file was cut".to_owned()
         }
         Reason::NotVerified => "no data was verified".to_owned(),
+        Reason::UnusableValues { measurements } => {
+            format!("{measurements} of the measurements have no usable time or bandwidth")
+        }
         Reason::AboveCeiling { row, ceiling_gbps } => format!(
             "{} is above the ceiling of {ceiling_gbps:.1} GB/s: the measurement is wrong, or the machine is \
              not the one described",

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use record::RunOutcome;
 
 use super::LadderArguments;
@@ -68,8 +68,12 @@ pub(super) fn choose_rungs(earlier: &LadderFile, facts: &Facts) -> Result<Vec<Ru
 /// # Errors
 /// When it must not be replaced.
 pub(super) fn refuse_unrelated(arguments: &LadderArguments) -> anyhow::Result<()> {
-    let mut paths = arguments.output.iter();
-    paths.try_for_each(|path| MAKER.refuse_unrelated(path, arguments.force, &[]))
+    let Some(path) = &arguments.output else { return Ok(()) };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+        bail!("cannot write {}: there is no folder {}", path.display(), folder.display());
+    }
+    MAKER.refuse_unrelated(path, arguments.force, &[])
 }
 
 /// Writes the file, if one is asked for.

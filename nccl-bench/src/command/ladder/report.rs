@@ -2,12 +2,11 @@
 
 use super::model::{Facts, Rung};
 use crate::command::doctor::output::layout::plain_line;
+use crate::command::pairs::Unit;
 use crate::report::table::binary_size;
 
 /// A cell without a value.
 const ABSENT: &str = "-";
-/// Width of the column of the slowest rank.
-const SLOWEST: usize = 20;
 
 /// Returns the numbers of units of all rungs, in ascending order.
 ///
@@ -34,65 +33,55 @@ pub(super) fn render_head(facts: &Facts) -> String {
         8 => "8 bytes".to_owned(),
         bytes => binary_size(bytes),
     };
-    let unit = facts.unit.unit_name();
-    let noun = if facts.units.len() == 1 { "" } else { "s" };
+    let (large, unit, count) = (binary_size(facts.bytes), facts.unit.unit_name(), facts.units.len());
+    let plural = if count == 1 { "" } else { "s" };
+    let first = if facts.unit == Unit::Host { "hosts" } else { "rung" };
+    let columns = [first, "ranks", "start", &small, &large, "of 1st", "typical", "verdict", "late rank"];
+    let units = ["", "", "(s)", "(us)", "(GB/s)", "", "(GB/s)", "", ""];
     format!(
-        "# {}\n# {} over {}: {} and {}; the job has {} {}{noun}\n#\n\
-         #{:>6} {:>6} {:>8}  {:<SLOWEST$} {:>9} {:>8} {:>6} {:>8}  verdict\n\
-         #{:>6} {:>6} {:>8}  {:<SLOWEST$} {:>9} {:>8} {:>6} {:>8}\n",
+        "# {}\n# {} over {}: {small} and {large}; the job has {count} {unit}{plural}\n#\n#{}\n#{}\n",
         facts.program,
         facts.collective,
         facts.backend,
-        small,
-        binary_size(facts.bytes),
-        facts.units.len(),
-        unit,
-        format!("{unit}s"),
-        "ranks",
-        "start",
-        "slowest",
-        small,
-        binary_size(facts.bytes),
-        "of 1st",
-        "typical",
-        "",
-        "",
-        "(s)",
-        "",
-        "(us)",
-        "(GB/s)",
-        "",
-        "(GB/s)",
+        &align_cells(columns)[1..],
+        &align_cells(units)[1..]
     )
+}
+
+/// Returns the cells of a line in columns.
+fn align_cells(cells: [&str; 9]) -> String {
+    let [units, ranks, start, small, large, share, typical, verdict, late] = cells;
+    let line = format!(
+        "{units:>6} {ranks:>6} {start:>7} {small:>9} {large:>8} {share:>7} {typical:>8}  {verdict:<10}  {late}"
+    );
+    line.trim_end().to_owned()
 }
 
 /// Returns the line of a rung. The first of `rungs` with a bandwidth is 100 %.
 pub(super) fn render_rung(rung: &Rung, rungs: &[Rung]) -> String {
     if let Some(failure) = &rung.failure {
-        return format!("{:>7} failed: {}\n", rung.units, plain_line(failure));
+        return format!("{:>6} failed: {}\n", rung.units, plain_line(failure));
     }
     let number = |value: Option<f64>, digits: usize| {
         let value = value.filter(|value| value.is_finite());
         value.map_or(ABSENT.to_owned(), |value| format!("{value:.digits$}"))
     };
     let seconds: f64 = rung.start_phases.iter().map(|phase| phase.longest_s).sum();
-    let slowest = rung.late_rank.as_ref().map_or(ABSENT.to_owned(), |late| {
-        let name = plain_line(&format!("rank {} on {}", late.rank, late.host));
-        name.chars().take(SLOWEST).collect()
-    });
+    let late = rung.late_rank.as_ref().map(|late| plain_line(&format!("{} on {}", late.rank, late.host)));
     let first = rungs.iter().find_map(|rung| rung.busbw_gbps).filter(|first| *first > 0.0);
     let share = rung.busbw_gbps.zip(first).map(|(own, first)| own / first * 100.0);
-    let verdict = if rung.is_wrong() { "WRONG DATA" } else { rung.grade.grade_word() };
-    format!(
-        "{:>7} {:>6} {:>8}  {slowest:<SLOWEST$} {:>9} {:>8} {:>6} {:>8}  {verdict}\n",
-        rung.units,
-        rung.ranks,
-        number((!rung.start_phases.is_empty()).then_some(seconds), 2),
-        number(rung.latency_us, 1),
-        number(rung.busbw_gbps, 2),
-        share.map_or(ABSENT.to_owned(), |share| format!("{share:.0} %")),
-        number(rung.typical_gbps, 1),
-    )
+    let line = align_cells([
+        &rung.units.to_string(),
+        &rung.ranks.to_string(),
+        &number((!rung.start_phases.is_empty()).then_some(seconds), 2),
+        &number(rung.latency_us, 1),
+        &number(rung.busbw_gbps, 2),
+        &share.map_or(ABSENT.to_owned(), |share| format!("{share:.0} %")),
+        &number(rung.typical_gbps, 1),
+        if rung.is_wrong() { "WRONG DATA" } else { rung.grade.grade_word() },
+        late.as_deref().unwrap_or(ABSENT),
+    ]);
+    format!("{line}\n")
 }
 
 #[cfg(test)]
@@ -121,7 +110,7 @@ mod tests {
             units,
             ranks: 8 * units,
             start_phases: vec![phase(Phase::Device, 0.5, 3), phase(Phase::Connection, 1.25, 9)],
-            late_rank: Some(LateRank { rank: 9, host: "a-very-long-name-of-a-host".to_owned() }),
+            late_rank: Some(LateRank { rank: 9, host: "node-12".to_owned() }),
             latency_us: Some(25.125),
             busbw_gbps: Some(busbw),
             grade: Grade::Pass,
@@ -130,15 +119,15 @@ mod tests {
         };
         let rungs = [rung(2, 440.0), rung(4, 330.0)];
         let lines = render_head(&facts) + &render_rung(&rungs[1], &rungs);
-        assert!(lines.lines().all(|line| line.chars().count() <= 90), "{lines}");
         let cells: Vec<&str> = lines.lines().last().unwrap().split_whitespace().collect();
-        assert_eq!(cells[..4], ["4", "32", "1.75", "rank"]);
-        assert_eq!(cells[4..7], ["9", "on", "a-very-long"]);
-        assert_eq!(cells[7..], ["25.1", "330.00", "75", "%", "440.0", "PASS"]);
+        let expected =
+            ["4", "32", "1.75", "25.1", "330.00", "75", "%", "440.0", "PASS", "9", "on", "node-12"];
+        assert_eq!(cells, expected);
+        assert!(lines.lines().all(|line| line.chars().count() <= 80), "{lines}");
         let wrong = Rung { wrong: Some(3), ..rung(8, 1.0) };
-        assert!(render_rung(&wrong, &rungs).ends_with("WRONG DATA\n"));
+        assert!(render_rung(&wrong, &rungs).contains("WRONG DATA"));
         let failed = Rung { failure: Some("no\nGPU".to_owned()), ..rung(8, 1.0) };
-        assert_eq!(render_rung(&failed, &rungs), "      8 failed: no GPU\n");
+        assert_eq!(render_rung(&failed, &rungs), "     8 failed: no GPU\n");
         let odd = Rung { busbw_gbps: Some(f64::NAN), start_phases: Vec::new(), ..rung(8, 1.0) };
         assert!(render_rung(&odd, &[]).contains(" - "));
     }

@@ -1,10 +1,11 @@
 //! The state of a ladder in the process of rank 0.
 
+use std::io::ErrorKind;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use engine::bench::{Connection, Observer, Start};
 use engine::request::Request;
-use engine::supervision::{FAILED, Stop, WRONG_DATA, print_message};
+use engine::supervision::{CLOSED_PIPE, FAILED, Stop, WRONG_DATA, print_message};
 use engine::sweep::SweepEvent;
 use judge::Verdict;
 use record::provenance::now_utc;
@@ -14,7 +15,7 @@ use super::model::{Facts, LadderFile, LateRank, Rung, RungEnd, Step};
 use super::{FAILED_RUNG, LadderArguments, NOT_WHOLE, file, report, small_bytes};
 use crate::command::judge::LoadedBasis;
 use crate::command::pairs::{ProcessHost, Units};
-use crate::exit::{SUCCESS, print_text};
+use crate::exit::{ExitError, SUCCESS, print_text};
 
 /// Least time of a start in seconds in which a late rank is named.
 const LATE_S: f64 = 0.1;
@@ -45,9 +46,27 @@ struct State {
     facts: Facts,
     earlier: Option<LadderFile>,
     rungs: Vec<Rung>,
+    /// Number of units of the last rung, if it failed.
+    failed_units: Option<usize>,
+    /// The first error of standard output.
+    output_error: Option<ErrorKind>,
     /// Message of a failure before the first rung.
     failure: Option<String>,
     is_ended: bool,
+}
+
+impl State {
+    /// Prints lines of the table. An error ends nothing before the end: the file has all rungs.
+    fn print_lines(&mut self, text: &str) {
+        if let Err(ExitError::Output(error)) = print_text(text)
+            && self.output_error.is_none()
+        {
+            if error.kind() != ErrorKind::BrokenPipe {
+                print_message(format_args!("error: writing to standard output: {error}"));
+            }
+            self.output_error = Some(error.kind());
+        }
+    }
 }
 
 impl Session {
@@ -96,10 +115,10 @@ impl Session {
         {
             return Step::Refuse(reason);
         }
-        if let Some(rung) = state.rungs.last().filter(|rung| rung.is_failed() && !self.arguments.keep_going)
+        if let Some(units) = state.failed_units.filter(|_| !self.arguments.keep_going)
             && !state.left.is_empty()
         {
-            let message = format!("the rung of {} {}s failed", rung.units, state.facts.unit.unit_name());
+            let message = format!("the rung of {units} {}s failed", state.facts.unit.unit_name());
             return Step::End(self.end_ladder(state, &RunOutcome::Failed { message }));
         }
         let Some(units) = state.units.as_ref().filter(|_| !state.left.is_empty()) else {
@@ -134,7 +153,7 @@ impl Session {
         for rung in &state.rungs {
             text += &report::render_rung(rung, &state.rungs);
         }
-        print_lines(&text);
+        state.print_lines(&text);
         Ok(())
     }
 
@@ -158,10 +177,11 @@ impl Session {
             (RungEnd::Failed(message), _) => Rung { failure: Some(message.clone()), ..Rung::default() },
         };
         rung.units = units;
-        state.rungs.push(rung);
-        if let Some(rung) = state.rungs.last() {
-            print_lines(&report::render_rung(rung, &state.rungs));
-        }
+        state.failed_units = rung.is_failed().then_some(units);
+        state.rungs.push(rung.clone());
+        state.rungs.sort_by_key(|rung| rung.units);
+        let line = report::render_rung(&rung, &state.rungs);
+        state.print_lines(&line);
         self.write_file(state, &RunOutcome::Running);
     }
 
@@ -179,12 +199,14 @@ impl Session {
             print_message(format_args!("nccl-bench: {message}"));
         }
         if *outcome != RunOutcome::Complete && state.units.is_some() {
-            print_lines("# The ladder was not measured to its end\n");
+            state.print_lines("# The ladder was not measured to its end\n");
         }
         let is_written = self.write_file(state, outcome);
         match outcome {
             _ if state.rungs.iter().any(Rung::is_wrong) => WRONG_DATA,
             _ if !is_written => FAILED,
+            _ if state.output_error == Some(ErrorKind::BrokenPipe) => CLOSED_PIPE,
+            _ if state.output_error.is_some() => FAILED,
             _ if state.rungs.iter().any(Rung::is_failed) => FAILED_RUNG,
             RunOutcome::Complete => SUCCESS,
             _ => NOT_WHOLE,
@@ -193,6 +215,10 @@ impl Session {
 
     /// Writes all rungs so far. Returns false, with a message, if it cannot.
     fn write_file(&self, state: &State, outcome: &RunOutcome) -> bool {
+        // Only rank 0 plans the ladder. Before, an earlier file has more.
+        if state.units.is_none() {
+            return true;
+        }
         let (facts, rungs) = (state.facts.clone(), state.rungs.clone());
         let written = file::write_file(&self.arguments, facts, rungs, outcome.clone());
         if let Err(error) = &written {
@@ -239,11 +265,6 @@ impl Observer for Session {
     fn salvage_results(&self, outcome: RunOutcome) {
         self.save_early(&outcome);
     }
-}
-
-/// Prints lines of the table. A closed output ends nothing: the file has all rungs.
-fn print_lines(text: &str) {
-    let _printed = print_text(text);
 }
 
 /// Returns the rung of a run.
