@@ -16,3 +16,5 @@ pub mod verdict;
 
 pub use machine::{Machine, Nics, Told};
 pub use verdict::{Grade, Verdict, judge_run};
+
+pub mod versus;
