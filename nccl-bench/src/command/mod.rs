@@ -14,6 +14,7 @@ mod option_name;
 mod output_file;
 pub mod pairs;
 pub mod plot;
+mod table;
 pub mod topo;
 
 use std::path::PathBuf;

@@ -6,58 +6,10 @@ use record::RunOutcome;
 use record::matching::{ComparedRow, Comparison, FileVerdict, Metric, Threshold, file_letter};
 use record::rank_test::LEVEL;
 
+use crate::command::table::{Table, convert_csv_error, escape_cell, format_number, format_probability};
+
 /// Maximum number of rows that a verdict names, the worst first.
 const NAMED_ROWS: usize = 10;
-
-/// A table with text aligned to the left and numbers to the right.
-struct Table {
-    head: Vec<String>,
-    /// True for columns of text.
-    left: Vec<bool>,
-    rows: Vec<Vec<String>>,
-}
-
-impl Table {
-    fn column_widths(&self) -> Vec<usize> {
-        let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column));
-            cells.chain([&self.head[column]]).map(|cell| cell.chars().count()).max().unwrap_or(0)
-        };
-        (0..self.head.len()).map(width).collect()
-    }
-
-    fn pad_cells(&self, cells: &[String]) -> Vec<String> {
-        let cell = |((cell, width), left): ((&String, usize), &bool)| {
-            if *left { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
-        };
-        cells.iter().zip(self.column_widths()).zip(&self.left).map(cell).collect()
-    }
-
-    fn write_text(&self, out: &mut impl Write) -> io::Result<()> {
-        for cells in [&self.head].into_iter().chain(&self.rows) {
-            writeln!(out, "{}", format!("  {}", self.pad_cells(cells).join("  ")).trim_end())?;
-        }
-        Ok(())
-    }
-
-    fn write_markdown(&self, out: &mut impl Write) -> io::Result<()> {
-        let rule: Vec<String> = self
-            .column_widths()
-            .into_iter()
-            .zip(&self.left)
-            .map(|(width, left)| {
-                let dashes = "-".repeat(width.max(3) - usize::from(!left));
-                if *left { dashes } else { format!("{dashes}:") }
-            })
-            .collect();
-        writeln!(out, "| {} |", self.pad_cells(&self.head).join(" | "))?;
-        writeln!(out, "| {} |", rule.join(" | "))?;
-        for cells in &self.rows {
-            writeln!(out, "| {} |", self.pad_cells(cells).join(" | "))?;
-        }
-        Ok(())
-    }
-}
 
 pub(super) fn write_text_report(comparison: &Comparison, out: &mut impl Write) -> io::Result<()> {
     files_table(comparison).write_text(out)?;
@@ -110,7 +62,7 @@ pub(super) fn write_csv_report(comparison: &Comparison, out: &mut impl Write) ->
     let of_pair = has_pairs.then_some(["first_rank", "second_rank"]).into_iter().flatten();
     let optional = optional.chain(has_groups.then_some("group")).chain(of_pair);
     let head = head.into_iter().chain(values.iter().map(String::as_str)).chain(optional);
-    writer.write_record(head).map_err(into_io)?;
+    writer.write_record(head).map_err(convert_csv_error)?;
     let number = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
     for (index, row) in comparison.rows.iter().enumerate() {
         let table = &row.key.table;
@@ -137,18 +89,10 @@ pub(super) fn write_csv_report(comparison: &Comparison, out: &mut impl Write) ->
             let pair = table.pair.map_or_else(Default::default, |pair| pair.map(|rank| rank.to_string()));
             let pair = has_pairs.then_some(pair).into_iter().flatten();
             let optional = p.into_iter().chain(unstable).chain(group).chain(pair);
-            writer.write_record(cells.into_iter().chain(optional)).map_err(into_io)?;
+            writer.write_record(cells.into_iter().chain(optional)).map_err(convert_csv_error)?;
         }
     }
     writer.flush()
-}
-
-/// The error of the output, whose kind the conversion of `csv` loses: nobody may read it any more.
-fn into_io(error: csv::Error) -> io::Error {
-    match error.into_kind() {
-        csv::ErrorKind::Io(error) => error,
-        other => io::Error::other(format!("{other:?}")),
-    }
 }
 
 pub(super) fn write_json_report(comparison: &Comparison, out: &mut impl Write) -> io::Result<()> {
@@ -179,11 +123,6 @@ fn files_table(comparison: &Comparison) -> Table {
         left: vec![true; 7],
         rows: comparison.files.iter().map(row).collect(),
     }
-}
-
-/// Escapes text for a cell of a Markdown table.
-fn escape_cell(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() || letter == '|' { ' ' } else { letter }).collect()
 }
 
 fn differences_table(comparison: &Comparison) -> Option<Table> {
@@ -381,19 +320,4 @@ const fn describe_metric(metric: Metric) -> &'static str {
         Metric::Time => "time per operation in microseconds",
         Metric::Busbw => "bus bandwidth in GB/s",
     }
-}
-
-/// Three to four significant digits.
-fn format_number(value: Option<f64>) -> String {
-    match value {
-        None => "-".to_owned(),
-        Some(value) if value < 1.0 => format!("{value:.4}"),
-        Some(value) if value < 1000.0 => format!("{value:.2}"),
-        Some(value) => format!("{value:.0}"),
-    }
-}
-
-/// Three decimals; a probability that rounds to 0 is not 0.
-fn format_probability(p: f64) -> String {
-    if p < 0.001 { "<0.001".to_owned() } else { format!("{p:.3}") }
 }
