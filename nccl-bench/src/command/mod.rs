@@ -14,8 +14,10 @@ mod option_name;
 mod output_file;
 pub mod pairs;
 pub mod plot;
+mod starts;
 mod table;
 pub mod topo;
+pub mod versus;
 
 use std::path::PathBuf;
 
@@ -69,6 +71,7 @@ pub fn all_commands() -> Vec<Box<dyn Command>> {
     commands.push(Box::new(ladder::Ladder));
     commands.push(Box::new(compare::Compare));
     commands.push(Box::new(judge::Judge));
+    commands.push(Box::new(versus::VersusCommand));
     commands.push(Box::new(plot::Plot));
     commands.push(Box::new(fabric::FabricCommand));
     commands.push(Box::new(doctor::Doctor));

@@ -177,7 +177,7 @@ fn sides_without_starts_or_rows_have_no_result() {
 
 #[test]
 fn a_summary_has_the_range_of_all_starts() {
-    let mut starts = steady_starts(&[6.0, 9.0, 6.1, 9.1], 1);
+    let mut starts = steady_starts(&[6.0, 9.0, 6.1, 9.1, 6.0, 9.0], 1);
     starts.push(Start::default());
     let rows = summarize_starts(&starts);
     let times = rows[0].times.as_ref().unwrap();

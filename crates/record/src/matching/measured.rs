@@ -29,7 +29,7 @@ pub struct RunRows {
 
 impl RunRows {
     /// Numbers of ranks of the groups of each run, where they are known; usually all ranks are one group.
-    pub(super) fn count_ranks(&self) -> BTreeSet<Vec<usize>> {
+    pub fn count_ranks(&self) -> BTreeSet<Vec<usize>> {
         let runs = self.repeated.as_ref().map_or(std::slice::from_ref(&self.run), |repeated| &repeated.runs);
         runs.iter().map(count_ranks).filter(|counts| !counts.is_empty()).collect()
     }

@@ -357,6 +357,22 @@ pub struct MeasureArguments {
           hide_short_help = true, help_heading = RUNNING)]
     pub(crate) world: world::Kind,
 
+    /// Measure in N starts of fresh processes, one after another, and report medians of the starts
+    ///
+    /// A process can be fast or slow for as long as it lives, which repetition in it does not show. The files
+    /// of --output get the number of the start: run-1.json
+    #[arg(long, value_name = "N", value_parser = at_least_one, allow_hyphen_values = true,
+          help_heading = RUNNING)]
+    pub(crate) starts: Option<usize>,
+
+    /// Command that starts the processes of each start: 'mpirun -np 4'
+    #[arg(long, value_name = "COMMAND", requires = "starts", help_heading = RUNNING)]
+    pub(crate) launcher: Option<String>,
+
+    /// This run is start N of --starts.
+    #[arg(long, value_name = "N", hide = true)]
+    pub(crate) nth_start: Option<usize>,
+
     /// Print the sizes, counts and memory of the run, and measure nothing. Without a GPU, the run is over
     /// host memory; --backend nccl plans one on GPUs
     #[arg(long, help_heading = RUNNING)]

@@ -4,6 +4,7 @@ mod arguments;
 mod dry_run;
 mod recorder;
 mod request;
+mod starts;
 mod values;
 
 use std::sync::Arc;
@@ -54,7 +55,10 @@ pub fn parse_measurement(
     invocation: &Invocation,
     variables: Result<Variables, String>,
 ) -> Result<ParsedMeasurement, clap::Error> {
-    let arguments = MeasureArguments::from_arg_matches(matches)?;
+    let mut arguments = MeasureArguments::from_arg_matches(matches)?;
+    if let Some(number) = arguments.nth_start {
+        starts::make_nth_start(&mut arguments, number);
+    }
     let collectives = match (collective, &arguments.collectives) {
         (Some(collective), _) => vec![collective],
         (None, Some(list)) => list.0.clone(),
@@ -99,6 +103,9 @@ impl Command for Measure {
                 return Ok(SUCCESS);
             }
             return print_text(&dry_run::render_plan(&measurement)?);
+        }
+        if let Some(count) = measurement.arguments.starts {
+            return starts::measure_starts(count, &measurement.arguments, &context.invocation);
         }
         measure_collectives(measurement, context)
     }
