@@ -1,4 +1,4 @@
-//! `nccl-bench versus` and `--starts`, with programs whose times are made up, and with ranks over host memory.
+//! `nccl-bench versus` and `--starts`, with programs of made-up times, and with ranks over host memory.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -159,7 +159,7 @@ fn two_speeds_are_reported_and_are_no_equality() {
     let text = out(&output);
     assert!(text.contains("6.04 us or 9.04 us: A was slow in 3 of 8 starts, B in 5 of 8"), "{text}");
     assert!(text.contains("the shares do not differ significantly"), "{text}");
-    assert!(text.contains("Overall: cannot tell: no difference seen, but starts differ by"), "{text}");
+    assert!(text.contains("Overall: cannot tell: no significant difference, but starts differ by"), "{text}");
     assert!(!text.contains("no difference (within"), "{text}");
     let output = versus(&mixed(&[1, 4, 6]), &mixed(&[0, 1, 3, 6, 7]), "--fail-if-slower");
     assert_eq!(output.status.code(), Some(3), "{output:?}");
@@ -262,7 +262,10 @@ fn an_interrupted_comparison_reports_what_it_has() {
     assert_eq!(output.status.code(), Some(130), "{output:?}");
     let text = out(&output);
     assert!(text.contains("INCOMPLETE: ended by SIGINT after 11 of 16 starts"), "{text}");
-    assert!(text.contains("Overall: cannot tell: no difference seen, but starts are missing"), "{text}");
+    assert!(
+        text.contains("Overall: cannot tell: no significant difference, but starts are missing"),
+        "{text}"
+    );
     assert!(!text.contains("no difference (within"), "{text}");
 }
 

@@ -72,7 +72,7 @@ pub(super) fn format_probability(p: f64) -> String {
     if p < 0.001 { "<0.001".to_owned() } else { format!("{p:.3}") }
 }
 
-/// Returns the error of the output. The conversion of `csv` loses its kind, by which a closed output is known.
+/// Returns the error of the output. The conversion of `csv` loses its kind, which tells a closed output.
 pub(super) fn convert_csv_error(error: csv::Error) -> io::Error {
     match error.into_kind() {
         csv::ErrorKind::Io(error) => error,

@@ -81,7 +81,7 @@ pub enum Outcome {
 pub enum Doubt {
     /// No difference is seen, but the starts of a side differ so much that a large one could be hidden.
     StartsDiffer,
-    /// The interval is beyond the threshold, but the difference is not significant in a table of so many rows.
+    /// The interval is beyond the threshold, but the difference is not significant among so many rows.
     NotSignificant,
     /// There are too few starts for a test or an interval.
     TooFewStarts,

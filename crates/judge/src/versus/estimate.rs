@@ -62,7 +62,7 @@ mod tests {
         let a: Vec<f64> = (1..=5).map(|power| 2.0_f64.powi(power)).collect();
         let b: Vec<f64> = (1..=5).map(|power| 2.0_f64.powi(2 * power)).collect();
         let found = estimate(&a, &b).unwrap();
-        // The 25 differences 2 j - i, of which the median is 3. U <= 2 is significant: the third on each side.
+        // The 25 differences 2 j - i have the median 3. U <= 2 is significant: the third on each side.
         assert!((found.ratio - 8.0).abs() < 1e-9, "{found:?}");
         let [lower, upper] = found.interval.unwrap();
         assert!((lower - 0.5).abs() < 1e-9 && (upper - 128.0).abs() < 1e-9, "{found:?}");

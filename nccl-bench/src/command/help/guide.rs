@@ -75,6 +75,10 @@ const TOPICS: &[HelpTopic] = &[
         summary: "Whether a bandwidth is good, and how it scales",
         text: include_str!("guide/judging.txt"),
         others: "judge judgement expectation ceiling floor ladder",
+        name: "starts",
+        summary: "Fresh starts: their differences, and comparisons (versus)",
+        text: include_str!("guide/starts.txt"),
+        others: "start versus speeds two-speeds noise significance",
     },
     HelpTopic {
         name: "algorithm",

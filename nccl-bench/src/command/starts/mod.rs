@@ -59,8 +59,8 @@ impl StartCommand {
     }
 }
 
-/// Refuses starts by several processes of a launcher, because each would start all of them. Returns the result
-/// of the command, or `None` if this process may start others. Rank 0 alone prints the message.
+/// Refuses starts by several processes of a launcher, because each would start all of them. Returns the
+/// result of the command, or `None` if this process may start others. Rank 0 alone prints the message.
 pub(super) fn refuse_inner_launcher(what: &str) -> Option<Result<u8, ExitError>> {
     let started = Started::detect();
     let size = started.size.filter(|&size| size > 1)?;
@@ -93,7 +93,7 @@ mod tests {
         };
         assert_eq!(
             command.command_line(),
-            "mpirun -np 4 env NCCL_ALGO=Ring 'X=a b' /opt/nccl-bench allreduce -b 8"
+            "mpirun -np 4 env 'NCCL_ALGO=Ring' 'X=a b' /opt/nccl-bench allreduce -b 8"
         );
         let plain = StartCommand { launcher: Vec::new(), variables: Vec::new(), ..command };
         assert_eq!(plain.command_line(), "/opt/nccl-bench allreduce -b 8");

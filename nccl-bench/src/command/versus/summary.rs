@@ -35,11 +35,11 @@ pub(super) fn describe_outcome(difference: &Difference) -> String {
     let spread = difference.a.spread.max(difference.b.spread);
     match doubt {
         Doubt::StartsDiffer => {
-            format!("cannot tell: no difference seen, but starts differ by {}", format_share(spread))
+            format!("cannot tell: no significant difference, but starts differ by {}", format_share(spread))
         }
         Doubt::NotSignificant => "cannot tell: the difference is not significant".to_owned(),
         Doubt::TooFewStarts => "cannot tell: too few starts".to_owned(),
-        Doubt::Incomplete => "cannot tell: no difference seen, but starts are missing".to_owned(),
+        Doubt::Incomplete => "cannot tell: no significant difference, but starts are missing".to_owned(),
     }
 }
 
