@@ -30,9 +30,9 @@ const SCRIPT: &str = r#"#!/bin/sh
 folder=$(dirname "$0")
 number=$(($(cat "$folder/count" 2>/dev/null || echo 0) + 1))
 echo "$number" >"$folder/count"
-echo "$@ X=$X" >>"$folder/arguments"
+echo "$@ X=$X NCCL_LIBRARY=$NCCL_LIBRARY" >>"$folder/arguments"
 while [ "$1" != --output ] && [ "$1" != -J ]; do shift; done
-if [ -e "$folder/$number.wait" ]; then : >"$folder/waiting"; exec sleep 1000; fi
+if [ -e "$folder/$number.wait" ]; then echo $$ >"$folder/pid" && mv "$folder/pid" "$folder/waiting"; exec sleep 1000; fi
 [ -e "$folder/$number.json" ] || { echo "the GPU fell off" >&2; exit 3; }
 cp "$folder/$number.json" "$2"
 "#;
@@ -222,16 +222,25 @@ fn rows_and_ranks_that_differ_fail_the_comparison() {
 }
 
 #[test]
-fn another_library_than_the_wanted_one_fails() {
+fn every_start_must_use_the_library_of_its_side() {
     let folder = tempfile::tempdir().unwrap();
     let library = folder.path().join("libnccl.so.2");
     fs::write(&library, "").unwrap();
-    let side = || FakeProgram::new(&steady(10.0, 4));
-    let (a, b) = (side(), side());
-    let output = versus(&a, &b, &format!("--b-library {}", library.display()));
+    let library = library.to_str().unwrap();
+    let option = format!("--b-library {library}");
+    let (a, b) = (FakeProgram::new(&steady(10.0, 4)), FakeProgram::new(&steady(10.0, 4)));
+    let output = versus(&a, &b, &option);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let text = out(&output);
     assert!(text.contains("side B: it used nccl 2.28.9 (/usr/lib/libnccl.so.2) instead of"), "{text}");
+    let mut runs = steady(10.0, 4);
+    runs.iter_mut().for_each(|run| run.provenance.library_path = library.to_owned());
+    let (a, b) = (FakeProgram::new(&steady(10.0, 4)), FakeProgram::new(&runs));
+    let output = versus(&a, &b, &option);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(out(&output).contains(&format!("nccl 2.28.9 ({library})")), "{}", out(&output));
+    assert!(a.first_arguments().ends_with("NCCL_LIBRARY="), "{}", a.first_arguments());
+    assert!(b.first_arguments().ends_with(&format!("NCCL_LIBRARY={library}")), "{}", b.first_arguments());
 }
 
 /// Waits until a file exists.
@@ -256,7 +265,8 @@ fn an_interrupted_comparison_reports_what_it_has() {
     fs::write(a.folder.path().join("6.wait"), "").unwrap();
     let mut command = versus_command(&a, &b, "");
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    await_file(&a.folder.path().join("waiting"));
+    let waiting = a.folder.path().join("waiting");
+    await_file(&waiting);
     interrupt(&child);
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{output:?}");
@@ -267,6 +277,9 @@ fn an_interrupted_comparison_reports_what_it_has() {
         "{text}"
     );
     assert!(!text.contains("no difference (within"), "{text}");
+    let process: libc::pid_t = fs::read_to_string(&waiting).unwrap().trim().parse().unwrap();
+    // SAFETY: signal 0 only asks for the process.
+    assert_eq!(unsafe { libc::kill(process, 0) }, -1, "the start has ended as well");
 }
 
 #[test]
@@ -276,8 +289,8 @@ fn the_order_is_balanced_and_variables_reach_the_program() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert_eq!((a.count(), b.count()), (5, 5));
     assert!(a.first_arguments().starts_with("allreduce -e 1M --output /"), "{}", a.first_arguments());
-    assert!(a.first_arguments().ends_with(" X="), "{}", a.first_arguments());
-    assert!(b.first_arguments().ends_with(" X=3"), "{}", b.first_arguments());
+    assert!(a.first_arguments().ends_with(" X= NCCL_LIBRARY="), "{}", a.first_arguments());
+    assert!(b.first_arguments().ends_with(" X=3 NCCL_LIBRARY="), "{}", b.first_arguments());
 }
 
 #[test]
