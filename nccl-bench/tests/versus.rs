@@ -239,6 +239,7 @@ fn every_start_must_use_the_library_of_its_side() {
     let output = versus(&a, &b, &option);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(out(&output).contains(&format!("nccl 2.28.9 ({library})")), "{}", out(&output));
+    assert!(!out(&output).contains("both sides used the same"), "{}", out(&output));
     assert!(a.first_arguments().ends_with("NCCL_LIBRARY="), "{}", a.first_arguments());
     assert!(b.first_arguments().ends_with(&format!("NCCL_LIBRARY={library}")), "{}", b.first_arguments());
 }
@@ -288,9 +289,19 @@ fn the_order_is_balanced_and_variables_reach_the_program() {
     let output = versus(&a, &b, "--starts 5 --b-env X=3 --launcher env");
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert_eq!((a.count(), b.count()), (5, 5));
+    assert!(!out(&output).contains("Note: "), "{}", out(&output));
     assert!(a.first_arguments().starts_with("allreduce -e 1M --output /"), "{}", a.first_arguments());
     assert!(a.first_arguments().ends_with(" X= NCCL_LIBRARY="), "{}", a.first_arguments());
     assert!(b.first_arguments().ends_with(" X=3 NCCL_LIBRARY="), "{}", b.first_arguments());
+}
+
+#[test]
+fn a_library_that_makes_no_difference_is_noted() {
+    let (a, b) = (FakeProgram::new(&steady(10.0, 1)), FakeProgram::new(&steady(10.0, 1)));
+    let output = versus(&a, &b, "--b-env LD_LIBRARY_PATH=/nowhere");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let note = "Note: the variables select libraries, but both sides used the same: nccl 2.28.9 (/usr/lib/";
+    assert!(out(&output).contains(note), "{}", out(&output));
 }
 
 #[test]

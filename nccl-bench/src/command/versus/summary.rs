@@ -11,6 +11,9 @@ use crate::command::table::{format_number, format_probability};
 /// Maximum number of rows that a line names.
 const NAMED_ROWS: usize = 5;
 
+/// Variables that select libraries.
+const LIBRARY_VARIABLES: [&str; 4] = ["NCCL_LIBRARY", "FABRIC_LIBRARY", "LD_LIBRARY_PATH", "LD_PRELOAD"];
+
 /// Writes a share in percent, rounded up, because it is a limit.
 fn format_limit(share: f64) -> String {
     // Without the tolerance, a rounding error would make 3.1 % of 3 %.
@@ -222,8 +225,24 @@ fn describe_notes(report: &VersusReport) -> Vec<String> {
             ));
         }
     }
+    if selects_libraries(report) && report.a.libraries == report.b.libraries {
+        let libraries: Vec<&str> = report.a.libraries.iter().map(String::as_str).collect();
+        lines.push(format!(
+            "Note: the variables select libraries, but both sides used the same: {}",
+            libraries.join("; ")
+        ));
+    }
     if report.a.command_line == report.b.command_line {
         lines.push("Note: both sides have the same command line, so this shows the noise".to_owned());
     }
     lines
+}
+
+/// True if a side has a variable that selects libraries.
+fn selects_libraries(report: &VersusReport) -> bool {
+    let mut variables = report.both_sides().into_iter().flat_map(|(_, side)| &side.variables);
+    variables.any(|variable| {
+        let name = variable.split('=').next().unwrap_or_default();
+        LIBRARY_VARIABLES.contains(&name)
+    })
 }
