@@ -4,7 +4,7 @@
 //!
 //! [`judge_run`] compares a run with the ceiling that follows from its machine's links ([`ceiling`]), with
 //! values that equal machines reached ([`expectation`]), and with itself. [`pairs`] names the slow nodes or
-//! edges of a cluster.
+//! edges of a cluster, and [`versus`] compares two sides by starts of fresh processes.
 
 pub mod ceiling;
 pub mod expectation;
@@ -13,8 +13,7 @@ pub mod machine;
 pub mod pairs;
 mod size;
 pub mod verdict;
+pub mod versus;
 
 pub use machine::{Machine, Nics, Told};
 pub use verdict::{Grade, Verdict, judge_run};
-
-pub mod versus;

@@ -72,9 +72,11 @@ const TOPICS: &[HelpTopic] = &[
     },
     HelpTopic {
         name: "judging",
-        summary: "Whether a bandwidth is good, and how it scales",
+        summary: "What a machine should reach, and how it scales",
         text: include_str!("guide/judging.txt"),
         others: "judge judgement expectation ceiling floor ladder",
+    },
+    HelpTopic {
         name: "starts",
         summary: "Fresh starts: their differences, and comparisons (versus)",
         text: include_str!("guide/starts.txt"),
