@@ -49,8 +49,9 @@ class Network:
     def __enter__(self):
         try:
             run("ip", "netns", "add", self.bridge)
-            run("ip", "-n", self.bridge, "link", "add", "name", "br0", "type", "bridge")
-            run("ip", "-n", self.bridge, "link", "set", "br0", "up")
+            for bridge in ("br0", "br1"):
+                run("ip", "-n", self.bridge, "link", "add", "name", bridge, "type", "bridge")
+                run("ip", "-n", self.bridge, "link", "set", bridge, "up")
             for host, name in enumerate(self.names):
                 run("ip", "netns", "add", name)
                 run("ip", "-n", name, "link", "add", "name", "e0", "type", "veth", "peer", "name", f"p{host}", "netns", self.bridge)
@@ -58,6 +59,11 @@ class Network:
                 run("ip", "-n", name, "address", "add", f"{self.address(host)}/24", "dev", "e0")
                 run("ip", "-n", name, "link", "set", "e0", "up")
                 run("ip", "-n", name, "link", "set", "lo", "up")
+                # The processes meet over a network of their own, so that their messages do not load the links.
+                run("ip", "-n", name, "link", "add", "name", "m0", "type", "veth", "peer", "name", f"q{host}", "netns", self.bridge)
+                run("ip", "-n", self.bridge, "link", "set", f"q{host}", "master", "br1", "up")
+                run("ip", "-n", name, "address", "add", f"{self.meeting(host)}/24", "dev", "m0")
+                run("ip", "-n", name, "link", "set", "m0", "up")
                 self.shape(host, 0)
         except BaseException:
             self.__exit__()
@@ -72,11 +78,15 @@ class Network:
     def address(host):
         return f"10.79.0.{host + 1}"
 
+    @staticmethod
+    def meeting(host):
+        return f"10.80.0.{host + 1}"
+
     def shape(self, host, slow, device="e0"):
-        """Limits what a host sends to the rate, less a share."""
+        """Limits what a host sends to the rate, less a share. The burst covers late timers of a busy machine."""
         bits = int(self.rate * 1e6 * (1 - slow))
         run("tc", "-n", self.names[host], "qdisc", "replace", "dev", device, "root", "tbf", "rate", f"{bits}bit", "burst",
-            "32kbit", "latency", "100ms")
+            "16kb", "latency", "200ms")
 
     def add_edge(self, one, other, slow):
         """Gives the connection of two hosts a link of its own. It replaces their way over the bridge."""
@@ -102,18 +112,21 @@ def start_ranks(options, network, per, output, bound):
         host = rank // options.ranks
         environment = {
             **os.environ, "NCCL_BENCH_RANK": str(rank), "NCCL_BENCH_SIZE": str(ranks), "HOST_NAME": f"node{host}",
-            "NCCL_BENCH_ADDR": f"{network.address(0)}:29500", "FI_TCP_IFACE": "e0", "NCCL_HOSTID": f"node{host}",
+            "NCCL_BENCH_ADDR": f"{network.meeting(0)}:29500", "FI_TCP_IFACE": "e0",
+            # The name of the provider in libfabric 1.17.
+            "FI_NET_IFACE": "e0", "NCCL_HOSTID": f"node{host}",
         }
         command = ["ip", "netns", "exec", network.names[host], "unshare", "--uts", "sh", "-c",
                    'hostname "$HOST_NAME"; exec "$@"', "sh", *(["taskset", "-c", bound[rank]] if rank in bound else []),
                    options.nccl_bench, "pairs", "--backend", "fabric", "--per", per, "-b",
-                   options.bytes, "--seconds", str(options.seconds), "--rounds", str(options.rounds), "-T", "60"]
+                   options.bytes, "--seconds", str(options.seconds), "--repeats", str(options.repeats), "--rounds", str(options.rounds), "-T", "60"]
         if rank == 0:
             command += ["--output", str(output), "--force"]
         where = None if rank == 0 else subprocess.DEVNULL
         processes.append(subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, text=True,
                                           stdout=subprocess.PIPE if where is None else where,
-                                          stderr=subprocess.PIPE if where is None else where))
+                                          stderr=subprocess.PIPE if where is None else where,
+                                          preexec_fn=lambda: os.nice(options.nice)))
     try:
         out, error = processes[0].communicate(timeout=options.limit)
         for process in processes[1:]:
@@ -207,11 +220,13 @@ def main():
     parser.add_argument("--trials", type=int, default=5, metavar="COUNT", help="of each kind")
     parser.add_argument("--hosts", type=int, default=8, metavar="COUNT")
     parser.add_argument("--ranks", type=int, default=2, metavar="COUNT", help="on each host")
-    parser.add_argument("--rate", type=float, default=100.0, metavar="MBIT", help="of each host's link")
-    parser.add_argument("--bytes", default="256K", metavar="SIZE")
-    parser.add_argument("--seconds", type=float, default=0.6, metavar="SECONDS", help="of a round")
+    parser.add_argument("--rate", type=float, default=50.0, metavar="MBIT", help="of each host's link")
+    parser.add_argument("--bytes", default="128K", metavar="SIZE")
+    parser.add_argument("--seconds", type=float, default=1.0, metavar="SECONDS", help="of a round")
+    parser.add_argument("--repeats", type=int, default=5, metavar="COUNT", help="of a pair in a round")
     parser.add_argument("--rounds", type=int, default=7, metavar="COUNT")
     parser.add_argument("--loops", type=int, default=4, metavar="COUNT", help="busy loops beside a busy rank")
+    parser.add_argument("--nice", type=int, default=0, metavar="NUMBER", help="priority of the ranks: below 0 on a busy machine")
     parser.add_argument("--limit", type=float, default=120, metavar="SECONDS", help="of a trial")
     parser.add_argument("--seed", type=int, default=1, metavar="NUMBER", help="chooses the slowed parts")
     parser.add_argument("--only", default=",".join(KINDS), metavar="LIST", help="kinds of trials")

@@ -77,7 +77,7 @@ pub struct Suspect {
 pub struct Confirmation {
     /// Median share by which it was slow.
     pub shortfall: f64,
-    /// Measurements that were slow by at least half of the survey's shortfall.
+    /// Measurements that were slow by at least half of the survey's shortfall, or significantly.
     pub slow_pairs: usize,
     /// Measurements whose other node was good in other pairs.
     pub pairs: usize,
@@ -107,6 +107,11 @@ pub enum Doubt {
         nodes: usize,
         /// Number of edges.
         edges: usize,
+    },
+    /// The measurements scatter so much that only a much slower node would be an outlier.
+    TooNoisy {
+        /// Smallest share by which a node must be slower to be suspected.
+        detectable: f64,
     },
     /// Pairs far above the others: more than half of the nodes may be slow.
     FastPairs {

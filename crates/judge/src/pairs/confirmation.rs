@@ -81,8 +81,8 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// Judges a node. It is slow when its pairs with good partners are slow by at least half of what the
-    /// survey found, none of them is normal, and survey and confirmation together are below the limit.
+    /// Judges a node. It is slow when most of its pairs with good partners are slow again, none of them is
+    /// normal, and survey and confirmation together are below the limit.
     fn judge_node(&self, node: usize) -> (Suspect, bool) {
         let surveyed = self.scores.node_shortfall(node).unwrap_or(0.0);
         let shortfall = |value: f64| 1.0 - value / self.scores.center;
@@ -94,17 +94,19 @@ impl Judge<'_> {
         let survey: Vec<f64> = self.scores.pairs[node].iter().map(|&(_, value)| shortfall(value)).collect();
         let both: Vec<f64> = survey.iter().chain(&again).copied().collect();
         let combined = find_median(&both).unwrap_or(0.0);
-        let confirmation = Confirmation::new(&again, surveyed);
+        let needed = self.needed_shortfall(surveyed, again.len());
+        let confirmation = Confirmation::new(&again, needed);
         let is_slow = confirmation.as_ref().is_some_and(|found| {
-            found.shortfall >= surveyed / 2.0
+            found.shortfall >= needed
+                && found.slow_pairs * 3 >= found.pairs * 2
                 && combined >= self.options.least_shortfall
-                && !self.scores.is_contradicted(again.iter().copied(), surveyed)
+                && !self.scores.is_contradicted(again.iter().copied(), needed)
         });
         let suspect = Suspect {
             part: Part::Node(node),
             shortfall: if is_slow { combined } else { surveyed },
             score: self.scores.node_score(node),
-            slow_pairs: count_slow(&survey, surveyed),
+            slow_pairs: count_slow(&survey, surveyed / 2.0),
             pairs: survey.len(),
             confirmation,
             is_ambiguous: self.scores.pairs.len() <= AMBIGUOUS_NODES,
@@ -119,7 +121,7 @@ impl Judge<'_> {
         let expected = self.scores.expected_value(edge).unwrap_or(f64::NAN);
         let again: Vec<f64> =
             self.confirmed.get(&edge).into_iter().flatten().map(|value| 1.0 - value / expected).collect();
-        let confirmation = Confirmation::new(&again, surveyed);
+        let confirmation = Confirmation::new(&again, surveyed / 2.0);
         let is_slow = confirmation.as_ref().is_some_and(|found| {
             let of_nodes = edge.iter().map(|&node| self.scores.pairs[node].len()).min().unwrap_or(1);
             let variance = 1.0 / found.pairs as f64 + 1.0 / of_nodes.max(1) as f64;
@@ -128,6 +130,13 @@ impl Judge<'_> {
             found.shortfall >= (surveyed / 2.0).max(least) && found.slow_pairs == found.pairs
         }) && edge.iter().all(|&node| self.is_normal_beside(node, edge, expected));
         (self.describe_edge(edge, surveyed, self.scores.edge_score(edge), confirmation), is_slow)
+    }
+
+    /// Shortfall that `count` measurements must have to confirm a node: half of what the survey found, or less
+    /// if that is certain.
+    fn needed_shortfall(&self, surveyed: f64, count: usize) -> f64 {
+        let error = ERROR_OF_MEDIAN * self.scores.pair_noise / (count.max(1) as f64).sqrt();
+        (surveyed / 2.0).min(self.options.least_shortfall.max(NORMAL * error))
     }
 
     /// Finds the edges of a node that were slow in the survey and again, although the node is not slow.
@@ -144,7 +153,7 @@ impl Judge<'_> {
                 && again.iter().all(|&share| share >= limit)
                 && self.is_normal_beside(partner, pair, expected)
                 && self.is_normal_beside(node, pair, expected);
-            let confirmation = Confirmation::new(&again, surveyed);
+            let confirmation = Confirmation::new(&again, surveyed / 2.0);
             is_slow.then(|| self.describe_edge(pair, surveyed, None, confirmation))
         };
         self.scores.pairs[node].iter().filter_map(slow_again).collect()
@@ -202,16 +211,16 @@ impl Judge<'_> {
 }
 
 impl Confirmation {
-    /// Returns `None` for too few measurements.
-    fn new(shortfalls: &[f64], surveyed: f64) -> Option<Self> {
+    /// Returns `None` for too few measurements. A measurement is slow from the shortfall `least` on.
+    fn new(shortfalls: &[f64], least: f64) -> Option<Self> {
         let shortfall = find_median(shortfalls).filter(|_| shortfalls.len() >= LEAST_MEASUREMENTS)?;
-        Some(Self { shortfall, slow_pairs: count_slow(shortfalls, surveyed), pairs: shortfalls.len() })
+        Some(Self { shortfall, slow_pairs: count_slow(shortfalls, least), pairs: shortfalls.len() })
     }
 }
 
-/// Number of shortfalls of at least half of a share.
-fn count_slow(shortfalls: &[f64], share: f64) -> usize {
-    shortfalls.iter().filter(|&&each| each >= share / 2.0).count()
+/// Number of shortfalls of at least `least`.
+fn count_slow(shortfalls: &[f64], least: f64) -> usize {
+    shortfalls.iter().filter(|&&each| each >= least).count()
 }
 
 fn partner_of([one, other]: Pair, node: usize) -> usize {

@@ -10,10 +10,12 @@ use super::{Pair, PairResult, Purpose};
 pub(super) const DEVIATION_OF_MAD: f64 = 1.4826;
 /// Ratio of the standard error of the median of a normal sample to the standard error of its mean.
 pub(super) const ERROR_OF_MEDIAN: f64 = 1.2533;
+/// Ratio of the standard error of a quartile of a normal sample to the standard error of its mean.
+const ERROR_OF_QUARTILE: f64 = 1.3626;
 /// Minimum number of pairs for the reference of a round of the survey: one slow node must not be the median.
 const SURVEY_REFERENCE: usize = 4;
 /// Minimum number of good pairs for the reference of a round of confirmation.
-const CONFIRMATION_REFERENCE: usize = 3;
+const CONFIRMATION_REFERENCE: usize = 2;
 
 /// A pair of a round with its bandwidth.
 #[derive(Clone, Debug)]
@@ -23,7 +25,7 @@ pub(super) struct MeasuredPair {
     pub(super) purpose: Purpose,
     /// True for a pair of two good nodes in a round of confirmation, and for every pair of the survey.
     pub(super) is_reference: bool,
-    /// Median of the repeats.
+    /// Upper quartile of the repeats.
     bandwidth: f64,
     /// Repeats relative to their median.
     repeats: Vec<f64>,
@@ -37,12 +39,25 @@ impl MeasuredPair {
         purpose: Purpose,
         is_reference: bool,
     ) -> Option<Self> {
-        let is_usable = |bandwidth: &f64| bandwidth.is_finite() && *bandwidth > 0.0;
-        let usable: Vec<f64> = result.bandwidths.iter().copied().filter(is_usable).collect();
-        let bandwidth = find_median(&usable)?;
-        let repeats = usable.iter().map(|repeat| repeat / bandwidth).collect();
+        let bandwidth = find_pair_bandwidth(&result.bandwidths)?;
+        let usable = list_usable(&result.bandwidths);
+        let median = find_median(&usable)?;
+        let repeats = usable.iter().map(|repeat| repeat / median).collect();
         Some(Self { pair: result.pair, round, purpose, is_reference, bandwidth, repeats })
     }
+}
+
+/// Returns the bandwidth of a pair: the upper quartile of its repeats. Other work of a host or network can only
+/// slow a repeat, and a slow part slows all of them. `None` without a repeat that is finite and above 0.
+pub fn find_pair_bandwidth(repeats: &[f64]) -> Option<f64> {
+    let mut usable = list_usable(repeats);
+    usable.sort_unstable_by(f64::total_cmp);
+    usable.get(usable.len() * 3 / 4).copied()
+}
+
+fn list_usable(repeats: &[f64]) -> Vec<f64> {
+    let is_usable = |bandwidth: &f64| bandwidth.is_finite() && *bandwidth > 0.0;
+    repeats.iter().copied().filter(is_usable).collect()
 }
 
 /// A pair with its bandwidth relative to other pairs.
@@ -70,11 +85,16 @@ pub(super) fn find_relative_values(measured: &[MeasuredPair], hosts: &[usize]) -
     }
     let of_round: BTreeMap<(usize, bool), f64> = of_round
         .into_iter()
-        .filter(|(_, (purpose, bandwidths))| match purpose {
-            Purpose::Survey => bandwidths.len() >= SURVEY_REFERENCE,
-            Purpose::Confirmation => bandwidths.len() >= CONFIRMATION_REFERENCE,
+        .filter_map(|(key, (purpose, bandwidths))| {
+            let reference = match purpose {
+                Purpose::Survey if bandwidths.len() >= SURVEY_REFERENCE => find_upper_median(&bandwidths),
+                Purpose::Confirmation if bandwidths.len() >= CONFIRMATION_REFERENCE => {
+                    find_median(&bandwidths)
+                }
+                _ => None,
+            };
+            Some((key, reference?))
         })
-        .filter_map(|(key, (_, bandwidths))| Some((key, find_upper_median(&bandwidths)?)))
         .collect();
     let of_survey: BTreeMap<bool, f64> = of_survey
         .into_iter()
@@ -88,7 +108,7 @@ pub(super) fn find_relative_values(measured: &[MeasuredPair], hosts: &[usize]) -
     measured.iter().filter_map(relative).collect()
 }
 
-/// Standard error of a pair's median that the scatter of the repeats explains; 0 without repeats.
+/// Standard error of a pair's bandwidth that the scatter of the repeats explains; 0 without repeats.
 pub(super) fn find_repeat_error(measured: &[MeasuredPair]) -> f64 {
     let several = || measured.iter().filter(|each| each.repeats.len() > 1);
     let distances: Vec<f64> =
@@ -97,7 +117,7 @@ pub(super) fn find_repeat_error(measured: &[MeasuredPair]) -> f64 {
     let (Some(distance), Some(count)) = (find_median(&distances), find_median(&counts)) else { return 0.0 };
     // The median of few repeats is nearer to them than the true value is.
     let deviation = DEVIATION_OF_MAD * distance * (count / (count - 1.0)).sqrt();
-    ERROR_OF_MEDIAN * deviation / count.sqrt()
+    ERROR_OF_QUARTILE * deviation / count.sqrt()
 }
 
 /// Median; of an even number of values, the larger one in the middle.

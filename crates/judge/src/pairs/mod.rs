@@ -38,6 +38,7 @@ mod search;
 use serde::{Deserialize, Serialize};
 
 pub use conclusion::{Conclusion, Confirmation, Doubt, NodeScore, Part, Suspect, Verdict};
+pub use measured::find_pair_bandwidth;
 pub use search::{Options, PairsError, Search};
 
 /// Two nodes, the lower one first.

@@ -8,6 +8,8 @@ use super::{Options, Pair};
 
 /// Partners with which a suspected node is measured again.
 const PARTNERS: usize = 3;
+/// Slowest pairs of a suspected node that are measured again, if they may be slow edges.
+const SLOWEST: usize = 2;
 /// Repetitions of a suspected edge.
 const EDGE_REPETITIONS: usize = 3;
 /// Pairs of good nodes that a round of confirmation has at least, if there are as many.
@@ -28,7 +30,8 @@ impl Plan {
     /// Plans the rounds. They are empty without suspects, and for more suspects than can be compared with the
     /// rest.
     pub(super) fn new(scores: &Scores, hosts: &[usize], options: &Options) -> Self {
-        let (nodes, edges) = (scores.list_slow_nodes(options), scores.list_slow_edges(options));
+        let nodes = scores.list_slow_nodes(options);
+        let edges = scores.list_slow_edges(options, &nodes);
         let count = scores.pairs.len();
         let mut plan = Self { nodes, edges, rounds: Vec::new() };
         if plan.is_too_large(count) || (plan.nodes.is_empty() && plan.edges.is_empty()) {
@@ -45,8 +48,7 @@ impl Plan {
 
     /// Returns true when the suspects are too many for `count` nodes: the rest may not be what is normal.
     pub(super) fn is_too_large(&self, count: usize) -> bool {
-        let most = (count / 3).max(1);
-        self.nodes.len() > most || self.edges.len() > most
+        self.nodes.len() > (count / 3).max(1) || self.edges.len() > (count / 2).max(1)
     }
 
     /// Returns true for a pair of two nodes without any suspicion.
@@ -89,7 +91,7 @@ impl<'a> Pool<'a> {
             if scores.is_mixed(node) {
                 let mut slowest = scores.pairs[node].clone();
                 slowest.sort_by(|(_, one), (_, other)| one.total_cmp(other));
-                let slowest = slowest.iter().map(|&(pair, _)| pair).take(PARTNERS);
+                let slowest = slowest.iter().map(|&(pair, _)| pair).take(SLOWEST);
                 suspected.extend(slowest.flat_map(|pair| [pair; 2]));
             }
         }

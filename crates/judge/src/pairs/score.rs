@@ -14,6 +14,8 @@ const LEAST_DEVIATION: f64 = 1e-4;
 const FAST_SCORE: f64 = 5.0;
 /// Number of standard deviations of a pair beyond which a measurement contradicts.
 const CONTRADICTION: f64 = 2.0;
+/// Factor of the limit for edges of a suspected node.
+const OF_SUSPECT: f64 = 2.5;
 /// Two standard errors of a deviation from the median absolute deviation of one value, as a share.
 const DEVIATION_ERROR: f64 = 1.65;
 /// Number of outliers by chance from which on an outlier is not reported.
@@ -111,11 +113,14 @@ impl Scores {
         slow
     }
 
-    /// Edges that are outliers, the slowest first.
-    pub(super) fn list_slow_edges(&self, options: &Options) -> Vec<Pair> {
+    /// Edges that are outliers, the slowest first. Those of the suspected nodes `nodes` must be slower than the
+    /// node by more, since its value is less certain.
+    pub(super) fn list_slow_edges(&self, options: &Options, nodes: &[usize]) -> Vec<Pair> {
         let is_slow = |pair: &Pair| {
+            let of_suspect = pair.iter().any(|node| nodes.contains(node));
+            let least = options.least_shortfall * if of_suspect { OF_SUSPECT } else { 1.0 };
             self.edge_score(*pair).is_some_and(|score| score <= -options.least_score)
-                && self.edge_shortfall(*pair).is_some_and(|share| share >= options.least_shortfall)
+                && self.edge_shortfall(*pair).is_some_and(|share| share >= least)
         };
         let mut slow: Vec<Pair> = self.edges.keys().copied().filter(is_slow).collect();
         slow.sort_by(|one, other| self.edges[one].total_cmp(&self.edges[other]));
@@ -147,12 +152,12 @@ impl Scores {
     pub(super) fn is_mixed(&self, node: usize) -> bool {
         let Some(shortfall) = self.node_shortfall(node) else { return true };
         let shortfalls = self.pairs[node].iter().map(|&(_, value)| 1.0 - value / self.center);
-        self.pairs[node].len() < FEW_PAIRS || self.is_contradicted(shortfalls, shortfall)
+        self.pairs[node].len() < FEW_PAIRS || self.is_contradicted(shortfalls, shortfall / 2.0)
     }
 
-    /// Returns true when one of the shortfalls is too small for a part that is slow by `surveyed`.
-    pub(super) fn is_contradicted(&self, shortfalls: impl IntoIterator<Item = f64>, surveyed: f64) -> bool {
-        let least = surveyed / 2.0 - CONTRADICTION * self.pair_noise;
+    /// Returns true when one of the shortfalls is below `least` by more than noise.
+    pub(super) fn is_contradicted(&self, shortfalls: impl IntoIterator<Item = f64>, least: f64) -> bool {
+        let least = least - CONTRADICTION * self.pair_noise;
         shortfalls.into_iter().any(|share| share < least)
     }
 

@@ -18,6 +18,8 @@ pub struct Options {
     pub least_shortfall: f64,
     /// Modified z-score from which on a part can be slow.
     pub least_score: f64,
+    /// Share that a node may be slower without being an outlier before nothing is concluded.
+    pub most_detectable: f64,
     /// Host of each node, when nodes are ranks of several hosts: pairs inside hosts are compared with each
     /// other only. Empty: no node shares a host.
     pub hosts: Vec<usize>,
@@ -25,7 +27,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { rounds: 7, least_shortfall: 0.02, least_score: 3.5, hosts: Vec::new() }
+        Self { rounds: 7, least_shortfall: 0.02, least_score: 3.5, most_detectable: 0.1, hosts: Vec::new() }
     }
 }
 
@@ -194,6 +196,10 @@ impl Search {
             if plan.is_too_large(self.nodes) {
                 let (nodes, edges) = (plan.nodes.len(), plan.edges.len());
                 doubts.push(Doubt::TooManySuspects { nodes, edges });
+            }
+            let detectable = scores.detectable_share(&self.options);
+            if detectable > self.options.most_detectable {
+                doubts.push(Doubt::TooNoisy { detectable });
             }
             let fast = scores.list_fast_pairs(&self.options);
             if has_no_suspects && !fast.is_empty() {

@@ -87,7 +87,7 @@ pub struct PairsArguments {
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) rounds: u32,
 
-    /// Repeats of a pair in a round; their median counts
+    /// Repeats of a pair in a round. Their upper quartile counts, because other work only slows repeats
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..=1000))]
     pub(crate) repeats: u32,
 
@@ -199,6 +199,8 @@ fn make_request(arguments: &PairsArguments, context: &Context<'_>) -> Request {
         names: NAMES,
         settings: Settings {
             iterations: 1_000_000,
+            // An untimed operation precedes each measurement in any case.
+            warm_up: 0,
             average: Average::Max,
             rounds: Some(arguments.repeats as usize),
             budget_seconds: Some(arguments.seconds),

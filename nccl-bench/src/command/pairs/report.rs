@@ -42,11 +42,11 @@ pub(super) fn render_report(
     lines.join("\n") + "\n"
 }
 
-/// The matrix of all pairs, each with the median of its rounds.
+/// The matrix of all pairs, each with the median bandwidth of its rounds.
 pub(super) fn make_matrix(state: &State, units: &Units, conclusion: &Conclusion) -> Matrix {
     let mut bandwidths: BTreeMap<Pair, Vec<f64>> = BTreeMap::new();
     for measured in state.rounds.iter().flat_map(|round| &round.pairs) {
-        bandwidths.entry(measured.pair).or_default().extend(measured.median());
+        bandwidths.entry(measured.pair).or_default().extend(measured.bandwidth());
     }
     let cell = |one: usize, other: usize| {
         let pair = [one.min(other), one.max(other)];
@@ -107,7 +107,7 @@ fn list_slowest(state: &State, units: &Units, conclusion: &Conclusion) -> Vec<St
             .iter()
             .flat_map(|round| &round.pairs)
             .filter(own)
-            .filter_map(MeasuredPair::median)
+            .filter_map(MeasuredPair::bandwidth)
             .collect();
         find_median(&medians).map_or_else(|| "N/A".to_owned(), format_bandwidth)
     };

@@ -123,6 +123,11 @@ fn describe_doubt(units: &Units, doubt: &Doubt) -> String {
             "cannot tell: {nodes} {things} and {edges} connections differ from the rest, which are too many to \
              say what is normal"
         ),
+        Doubt::TooNoisy { detectable } => format!(
+            "cannot tell: the measurements scatter so much that only {things} slower by {:.1} % or more would be \
+             seen; more --repeats and --seconds, and less other work, help",
+            detectable * 100.0
+        ),
         Doubt::FastPairs { pairs } => format!(
             "cannot tell: {} pairs are faster than most, so that more than half of the {things} may be slow: {}",
             pairs.len(),

@@ -6,9 +6,8 @@ use engine::bench::{Connection, Observer, Start};
 use engine::request::Request;
 use engine::supervision::{Stop, WRONG_DATA, print_message};
 use engine::sweep::SweepEvent;
-use judge::pairs::{Conclusion, Options, PairResult, Purpose, Round, Search, Verdict};
+use judge::pairs::{Conclusion, Options, PairResult, Purpose, Round, Search, Verdict, find_pair_bandwidth};
 use record::provenance::now_utc;
-use record::statistics::find_median;
 use record::{Measurement, Provenance, RunOutcome};
 use serde::Serialize;
 
@@ -17,6 +16,9 @@ use super::steps::Step;
 use super::units::{ProcessHost, Units};
 use super::{CANNOT_TELL, PairsArguments, SLOW, file};
 use crate::exit::{SUCCESS, print_text};
+
+/// Share that a part may be slower, unseen in the noise, before nothing is concluded.
+const MOST_DETECTABLE: f64 = 0.1;
 
 /// A search, shared with the ranks' threads and the thread that ends the process early.
 #[derive(Debug)]
@@ -74,9 +76,9 @@ pub(super) struct MeasuredPair {
 }
 
 impl MeasuredPair {
-    /// Median of the repeats.
-    pub(super) fn median(&self) -> Option<f64> {
-        find_median(&self.gbps)
+    /// The bandwidth that counts.
+    pub(super) fn bandwidth(&self) -> Option<f64> {
+        find_pair_bandwidth(&self.gbps)
     }
 }
 
@@ -121,6 +123,7 @@ impl Session {
         let options = Options {
             rounds: self.arguments.rounds as usize,
             least_shortfall: self.arguments.limit,
+            most_detectable: MOST_DETECTABLE.max(self.arguments.limit),
             hosts: units.shared_hosts(),
             ..Options::default()
         };
@@ -256,9 +259,9 @@ fn repeats_us(measurement: &Measurement) -> &[f64] {
 }
 
 fn describe_round(round: &Round, number: usize, survey: usize, pairs: &[MeasuredPair]) -> String {
-    let mut medians: Vec<f64> = pairs.iter().filter_map(MeasuredPair::median).collect();
-    medians.sort_unstable_by(f64::total_cmp);
-    let range = match &medians[..] {
+    let mut bandwidths: Vec<f64> = pairs.iter().filter_map(MeasuredPair::bandwidth).collect();
+    bandwidths.sort_unstable_by(f64::total_cmp);
+    let range = match &bandwidths[..] {
         [] => "nothing measured".to_owned(),
         [one] => format!("{} GB/s", format_bandwidth(*one)),
         [low, .., high] => format!("{} to {} GB/s", format_bandwidth(*low), format_bandwidth(*high)),
