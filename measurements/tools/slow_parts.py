@@ -86,7 +86,7 @@ class Network:
         """Limits what a host sends to the rate, less a share. The burst covers late timers of a busy machine."""
         bits = int(self.rate * 1e6 * (1 - slow))
         run("tc", "-n", self.names[host], "qdisc", "replace", "dev", device, "root", "tbf", "rate", f"{bits}bit", "burst",
-            "16kb", "latency", "200ms")
+            "32kb", "latency", "200ms")
 
     def add_edge(self, one, other, slow):
         """Gives the connection of two hosts a link of its own. It replaces their way over the bridge."""
@@ -171,7 +171,8 @@ def trial(options, network, kind, number):
             expected, per = [str(victim)], "rank"
             others = f"0-{last - 1}" if last > 1 else "0"
             bound = {rank: str(last) if rank == victim else others for rank in range(options.hosts * options.ranks)}
-            loops = [subprocess.Popen(["taskset", "-c", str(last), "sh", "-c", "while :; do :; done"])
+            loops = [subprocess.Popen(["taskset", "-c", str(last), "sh", "-c", "while :; do :; done"],
+                                      preexec_fn=lambda: os.nice(options.nice))
                      for _ in range(options.loops)]
         output.unlink(missing_ok=True)
         begun = time.monotonic()

@@ -7,7 +7,8 @@ mod cluster;
 
 use cluster::Cluster;
 use judge::pairs::{
-    Conclusion, Doubt, Options, Pair, PairResult, PairsError, Part, Purpose, Round, Search, Verdict,
+    Conclusion, Doubt, Options, Pair, PairResult, PairsError, Part, Purpose, Round, Search, Statistic,
+    Verdict,
 };
 
 /// Searches of each kind of cluster.
@@ -139,15 +140,41 @@ fn a_slow_round_accuses_nobody() {
 }
 
 #[test]
-fn pairs_inside_a_host_are_compared_with_each_other() {
+fn pairs_inside_a_host_are_not_measured() {
     // Two ranks on each of eight hosts.
     let hosts: Vec<usize> = (0..16).map(|rank| rank / 2).collect();
     let options = Options { rounds: 15, hosts: hosts.clone(), ..Options::default() };
     let rate = |pair: Pair| if hosts[pair[0]] == hosts[pair[1]] { 300.0 } else { 25.0 };
     let healthy = search(16, options.clone(), |_, pair, _| rate(pair));
-    assert_eq!(healthy.verdict, Verdict::Alike, "{healthy:?}");
+    assert_eq!((healthy.verdict, healthy.pairs_measured), (Verdict::Alike, 112), "{healthy:?}");
     let slow = search(16, options, |_, pair, _| rate(pair) * if pair.contains(&9) { 0.95 } else { 1.0 });
-    assert_eq!(named(&slow), [Part::Node(9)], "{slow:?}");
+    assert_eq!((named(&slow), slow.pairs_possible), (vec![Part::Node(9)], 112), "{slow:?}");
+    // All on one host, or no pair of two ranks in the only round.
+    let one = search(4, Options { hosts: vec![0; 4], ..Options::default() }, |_, _, _| 1.0);
+    assert_eq!(one.doubts, [Doubt::WithoutPair { nodes: vec![0, 1, 2, 3] }]);
+    let few = Options { rounds: 1, hosts: vec![0, 1, 1, 0], ..Options::default() };
+    assert_eq!(search(4, few, |_, _, _| 1.0).verdict, Verdict::CannotTell);
+}
+
+#[test]
+fn repeats_that_other_work_slows_do_not_count() {
+    let repeats = [20.0, 25.1, 25.0, 12.0, 25.2];
+    assert_eq!(Statistic::UpperQuartile.find_bandwidth(&repeats), Some(25.1));
+    assert_eq!(Statistic::Median.find_bandwidth(&repeats), Some(25.0));
+    assert_eq!(Statistic::Median.find_bandwidth(&[0.0, f64::NAN]), None);
+}
+
+#[test]
+fn too_much_noise_gives_no_conclusion() {
+    let cluster = Cluster { nodes: 16, noise: 0.2, rounds: 7, ..Cluster::default() };
+    let conclusion = cluster.search(1).conclusion;
+    assert_eq!((conclusion.verdict, conclusion.slow.len()), (Verdict::CannotTell, 0), "{conclusion:?}");
+    assert!(
+        conclusion
+            .doubts
+            .iter()
+            .any(|doubt| matches!(doubt, Doubt::TooNoisy { detectable } if *detectable > 0.1))
+    );
 }
 
 #[test]

@@ -53,8 +53,9 @@ pub struct Request {
     /// follow from the fields below.
     #[serde(flatten)]
     pub settings: Settings,
-    /// Groups of ranks of the job that measure at the same time, each in ascending order, and each rank in one
-    /// group at most; `None`: all as one group. The other ranks wait. Not together with [`Variables::split`].
+    /// Groups of ranks of the job that measure at the same time, each in ascending order, and each rank in
+    /// one group at most; `None`: all as one group. The other ranks wait. Not together with
+    /// [`Variables::split`].
     pub groups: Option<Vec<Vec<usize>>>,
     /// Largest size in bytes, at least the smallest; `None`: the backend's default.
     pub max_bytes: Option<u64>,

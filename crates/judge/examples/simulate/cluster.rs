@@ -1,5 +1,5 @@
-//! A simulated cluster: the bandwidth of a pair is the lower one of its nodes, times a factor of the edge, with
-//! normal noise.
+//! A simulated cluster: the bandwidth of a pair is the lower one of its nodes, times a factor of the edge,
+//! with normal noise.
 
 use judge::pairs::{Conclusion, Options, Pair, PairResult, Part, Purpose, Search};
 use rand::SeedableRng as _;

@@ -101,6 +101,11 @@ pub enum Doubt {
         /// The pairs.
         pairs: Vec<Pair>,
     },
+    /// Nodes that the rounds have in no pair.
+    WithoutPair {
+        /// The nodes.
+        nodes: Vec<usize>,
+    },
     /// More nodes or edges are outliers than can be compared with the rest.
     TooManySuspects {
         /// Number of nodes.

@@ -114,8 +114,8 @@ impl Judge<'_> {
         (suspect, is_slow)
     }
 
-    /// Judges a suspected edge. All its measurements must be slow, by more than the errors of their median and
-    /// of the expected value explain, and both of its nodes as fast as in the survey in other pairs.
+    /// Judges a suspected edge. All its measurements must be slow, by more than the errors of their median
+    /// and of the expected value explain, and both of its nodes as fast as in the survey in other pairs.
     fn judge_edge(&self, edge: Pair) -> (Suspect, bool) {
         let surveyed = self.scores.edge_shortfall(edge).unwrap_or(0.0);
         let expected = self.scores.expected_value(edge).unwrap_or(f64::NAN);
@@ -132,8 +132,8 @@ impl Judge<'_> {
         (self.describe_edge(edge, surveyed, self.scores.edge_score(edge), confirmation), is_slow)
     }
 
-    /// Shortfall that `count` measurements must have to confirm a node: half of what the survey found, or less
-    /// if that is certain.
+    /// Shortfall that `count` measurements must have to confirm a node: half of what the survey found, or
+    /// less if that is certain.
     fn needed_shortfall(&self, surveyed: f64, count: usize) -> f64 {
         let error = ERROR_OF_MEDIAN * self.scores.pair_noise / (count.max(1) as f64).sqrt();
         (surveyed / 2.0).min(self.options.least_shortfall.max(NORMAL * error))

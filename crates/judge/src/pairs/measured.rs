@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use record::statistics::find_median;
+use serde::{Deserialize, Serialize};
 
 use super::{Pair, PairResult, Purpose};
 
@@ -25,7 +26,6 @@ pub(super) struct MeasuredPair {
     pub(super) purpose: Purpose,
     /// True for a pair of two good nodes in a round of confirmation, and for every pair of the survey.
     pub(super) is_reference: bool,
-    /// Upper quartile of the repeats.
     bandwidth: f64,
     /// Repeats relative to their median.
     repeats: Vec<f64>,
@@ -35,11 +35,12 @@ impl MeasuredPair {
     /// Returns `None` when no repeat is usable.
     pub(super) fn new(
         result: &PairResult,
+        statistic: Statistic,
         round: usize,
         purpose: Purpose,
         is_reference: bool,
     ) -> Option<Self> {
-        let bandwidth = find_pair_bandwidth(&result.bandwidths)?;
+        let bandwidth = statistic.find_bandwidth(&result.bandwidths)?;
         let usable = list_usable(&result.bandwidths);
         let median = find_median(&usable)?;
         let repeats = usable.iter().map(|repeat| repeat / median).collect();
@@ -47,12 +48,27 @@ impl MeasuredPair {
     }
 }
 
-/// Returns the bandwidth of a pair: the upper quartile of its repeats. Other work of a host or network can only
-/// slow a repeat, and a slow part slows all of them. `None` without a repeat that is finite and above 0.
-pub fn find_pair_bandwidth(repeats: &[f64]) -> Option<f64> {
-    let mut usable = list_usable(repeats);
-    usable.sort_unstable_by(f64::total_cmp);
-    usable.get(usable.len() * 3 / 4).copied()
+/// The bandwidth of a pair from its repeats.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Statistic {
+    /// The upper quartile: other work of a host or network can only slow a repeat, and a slow part slows all.
+    #[default]
+    UpperQuartile,
+    /// The median, for nodes that share a link: a repeat is faster when the other node is idle.
+    Median,
+}
+
+impl Statistic {
+    /// Returns the bandwidth; `None` without a repeat that is finite and above 0.
+    pub fn find_bandwidth(self, repeats: &[f64]) -> Option<f64> {
+        let mut usable = list_usable(repeats);
+        usable.sort_unstable_by(f64::total_cmp);
+        match self {
+            Self::UpperQuartile => usable.get(usable.len() * 3 / 4).copied(),
+            Self::Median => find_median(&usable),
+        }
+    }
 }
 
 fn list_usable(repeats: &[f64]) -> Vec<f64> {
@@ -69,40 +85,26 @@ pub(super) struct RelativePair {
 }
 
 /// Divides each bandwidth by a reference: the upper median of the round's reference pairs, which removes what
-/// slows a whole round; in rounds with few pairs, the upper median of the survey. Pairs inside a host are
-/// compared with such pairs only; `hosts` has the host of each node.
-pub(super) fn find_relative_values(measured: &[MeasuredPair], hosts: &[usize]) -> Vec<RelativePair> {
-    let is_inside = |pair: Pair| hosts.get(pair[0]).is_some() && hosts.get(pair[0]) == hosts.get(pair[1]);
-    let mut of_round: BTreeMap<(usize, bool), (Purpose, Vec<f64>)> = BTreeMap::new();
-    let mut of_survey: BTreeMap<bool, Vec<f64>> = BTreeMap::new();
+/// slows a whole round; in rounds with few pairs, the upper median of the survey.
+pub(super) fn find_relative_values(measured: &[MeasuredPair]) -> Vec<RelativePair> {
+    let mut of_round: BTreeMap<usize, (Purpose, Vec<f64>)> = BTreeMap::new();
+    let mut of_survey = Vec::new();
     for each in measured.iter().filter(|each| each.is_reference) {
-        let inside = is_inside(each.pair);
-        let of_round = of_round.entry((each.round, inside)).or_insert_with(|| (each.purpose, Vec::new()));
-        of_round.1.push(each.bandwidth);
+        of_round.entry(each.round).or_insert_with(|| (each.purpose, Vec::new())).1.push(each.bandwidth);
         if each.purpose == Purpose::Survey {
-            of_survey.entry(inside).or_default().push(each.bandwidth);
+            of_survey.push(each.bandwidth);
         }
     }
-    let of_round: BTreeMap<(usize, bool), f64> = of_round
-        .into_iter()
-        .filter_map(|(key, (purpose, bandwidths))| {
-            let reference = match purpose {
-                Purpose::Survey if bandwidths.len() >= SURVEY_REFERENCE => find_upper_median(&bandwidths),
-                Purpose::Confirmation if bandwidths.len() >= CONFIRMATION_REFERENCE => {
-                    find_median(&bandwidths)
-                }
-                _ => None,
-            };
-            Some((key, reference?))
-        })
-        .collect();
-    let of_survey: BTreeMap<bool, f64> = of_survey
-        .into_iter()
-        .filter_map(|(key, bandwidths)| Some((key, find_upper_median(&bandwidths)?)))
-        .collect();
+    let find_reference = |(purpose, bandwidths): &(Purpose, Vec<f64>)| match purpose {
+        Purpose::Survey if bandwidths.len() >= SURVEY_REFERENCE => find_upper_median(bandwidths),
+        Purpose::Confirmation if bandwidths.len() >= CONFIRMATION_REFERENCE => find_median(bandwidths),
+        _ => None,
+    };
+    let of_round: BTreeMap<usize, f64> =
+        of_round.iter().filter_map(|(&round, pairs)| Some((round, find_reference(pairs)?))).collect();
+    let of_survey = find_upper_median(&of_survey);
     let relative = |each: &MeasuredPair| {
-        let inside = is_inside(each.pair);
-        let reference = of_round.get(&(each.round, inside)).or_else(|| of_survey.get(&inside))?;
+        let reference = of_round.get(&each.round).copied().or(of_survey)?;
         Some(RelativePair { pair: each.pair, purpose: each.purpose, value: each.bandwidth / reference })
     };
     measured.iter().filter_map(relative).collect()

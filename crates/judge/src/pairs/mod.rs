@@ -1,11 +1,11 @@
 //! The slow part of a cluster, found by measuring pairs of its nodes.
 //!
-//! A node is a host, or a rank. A [`Search`] hands out rounds of pairs that are measured at the same time, and
-//! takes their bandwidths. It first surveys: each node in several pairs, by the circle method. A node's value
-//! is the median of its pairs; an edge, the connection of two nodes, is compared with the lower value of its
-//! nodes. Suspects are outliers by the modified z-score (Iglewicz and Hoaglin, 1993) that are also well below
-//! the median. Rounds of confirmation then measure each suspect with good partners, and these partners with
-//! other good nodes at the same time. Only what is slow again is named.
+//! A node is a host, or a rank. A [`Search`] hands out rounds of pairs that are measured at the same time,
+//! and takes their bandwidths. It first surveys: each node in several pairs, by the circle method. A node's
+//! value is the median of its pairs; an edge, the connection of two nodes, is compared with the lower value
+//! of its nodes. Suspects are outliers by the modified z-score (Iglewicz and Hoaglin, 1993) that are also
+//! well below the median. Rounds of confirmation then measure each suspect with good partners, and these
+//! partners with other good nodes at the same time. Only what is slow again is named.
 //!
 //! The model: the bandwidth of a pair is the lower one of its nodes, times a factor of the edge. More than a
 //! third of the nodes being slow, or slow as a group, gives no conclusion.
@@ -38,7 +38,7 @@ mod search;
 use serde::{Deserialize, Serialize};
 
 pub use conclusion::{Conclusion, Confirmation, Doubt, NodeScore, Part, Suspect, Verdict};
-pub use measured::find_pair_bandwidth;
+pub use measured::Statistic;
 pub use search::{Options, PairsError, Search};
 
 /// Two nodes, the lower one first.
@@ -63,8 +63,8 @@ pub enum Purpose {
     Confirmation,
 }
 
-/// Bandwidths of a pair in a round, one of each repeat, in any unit. Those that are not finite and above 0 are
-/// ignored; a pair without a usable one counts as not measured.
+/// Bandwidths of a pair in a round, one of each repeat, in any unit. Those that are not finite and above 0
+/// are ignored; a pair without a usable one counts as not measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PairResult {
     /// The pair, as it was handed out.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::schedule::{is_free, ordered, pack_rounds};
+use super::schedule::{is_free, is_inside_host, ordered, pack_rounds};
 use super::score::Scores;
 use super::{Options, Pair};
 
@@ -106,34 +106,31 @@ impl<'a> Pool<'a> {
         suspected
     }
 
-    /// The next `count` nodes for pairs with `node`, which are on other hosts if there are such. Nodes of
-    /// `avoided` are taken if there are no others.
+    /// The next `count` nodes for pairs with `node`. Nodes of `avoided` are taken if there are no others.
     fn take_partners(&self, turn: &mut usize, node: usize, count: usize, avoided: &[usize]) -> Vec<usize> {
         let good = self.good.len();
-        let in_turn =
-            || (0..good).map(|step| self.good[(*turn + step) % good]).filter(|&other| other != node);
-        let host = |node: usize| self.hosts.get(node);
-        let mut candidates: Vec<usize> = in_turn().collect();
+        let in_turn = (0..good).map(|step| self.good[(*turn + step) % good]);
+        let mut candidates: Vec<usize> = in_turn.filter(|&other| self.can_pair(node, other)).collect();
         // The sort keeps the order of equal ones.
-        candidates.sort_by_key(|other| {
-            (avoided.contains(other), host(node).is_some() && host(node) == host(*other))
-        });
+        candidates.sort_by_key(|other| avoided.contains(other));
         candidates.truncate(count);
         *turn += candidates.len();
         candidates
+    }
+
+    fn can_pair(&self, one: usize, other: usize) -> bool {
+        one != other && !is_inside_host([one, other], self.hosts)
     }
 
     /// Adds pairs of idle good nodes, for comparison at the same time.
     fn fill_round(&self, round: &mut Vec<Pair>) {
         let is_good = |pair: &&Pair| pair.iter().all(|node| self.good.contains(node));
         let mut missing = REFERENCE_PAIRS.saturating_sub(round.iter().filter(is_good).count());
-        let idle: Vec<usize> = self.good.iter().copied().filter(|&node| is_free(round, node)).collect();
-        let (mut left, host) = (idle, |node: usize| self.hosts.get(node));
+        let mut left: Vec<usize> = self.good.iter().copied().filter(|&node| is_free(round, node)).collect();
         while missing > 0
             && let Some((&node, rest)) = left.split_first()
         {
-            let other = rest.iter().position(|&other| host(node).is_none() || host(node) != host(other));
-            let Some(other) = other else {
+            let Some(other) = rest.iter().position(|&other| self.can_pair(node, other)) else {
                 left.remove(0);
                 continue;
             };

@@ -7,12 +7,23 @@ pub(super) fn count_all_rounds(nodes: usize) -> usize {
     if nodes.is_multiple_of(2) { nodes.saturating_sub(1) } else { nodes }
 }
 
-/// Rounds of the circle method, at most `rounds` of them, spread evenly over all. With an odd number of nodes,
-/// one node rests in each round.
-pub(super) fn make_survey(nodes: usize, rounds: usize) -> Vec<Vec<Pair>> {
+/// Rounds of the circle method, at most `rounds` of them, spread evenly over all. With an odd number of
+/// nodes, one node rests in each round. Pairs inside a host are left out; `hosts` has the host of each node,
+/// or is empty.
+pub(super) fn make_survey(nodes: usize, rounds: usize, hosts: &[usize]) -> Vec<Vec<Pair>> {
     let all = count_all_rounds(nodes);
     let rounds = rounds.min(all);
-    (0..rounds).map(|round| make_circle_round(nodes, round * all / rounds)).collect()
+    let make_round = |round: usize| {
+        let mut pairs = make_circle_round(nodes, round * all / rounds);
+        pairs.retain(|&pair| !is_inside_host(pair, hosts));
+        pairs
+    };
+    (0..rounds).map(make_round).filter(|pairs| !pairs.is_empty()).collect()
+}
+
+/// Returns true when both nodes are on one host.
+pub(super) fn is_inside_host([one, other]: Pair, hosts: &[usize]) -> bool {
+    hosts.get(one).is_some() && hosts.get(one) == hosts.get(other)
 }
 
 /// One round of the circle method: nodes on a circle meet opposite their mirror image, and the node at the
@@ -61,7 +72,7 @@ mod tests {
     #[test]
     fn all_rounds_have_every_pair_once() {
         for nodes in [2, 3, 4, 7, 8, 33] {
-            let rounds = make_survey(nodes, usize::MAX);
+            let rounds = make_survey(nodes, usize::MAX, &[]);
             let mut pairs = BTreeSet::new();
             for round in &rounds {
                 let members: BTreeSet<usize> = round.iter().flatten().copied().collect();
@@ -75,9 +86,17 @@ mod tests {
 
     #[test]
     fn a_part_of_the_rounds_is_spread() {
-        let rounds = make_survey(64, 7);
+        let rounds = make_survey(64, 7, &[]);
         let partners_of_63: Vec<usize> = rounds.iter().map(|round| round[0][0]).collect();
         assert_eq!(partners_of_63, [0, 9, 18, 27, 36, 45, 54]);
+    }
+
+    #[test]
+    fn pairs_inside_a_host_are_left_out() {
+        let rounds = make_survey(4, 7, &[0, 0, 1, 1]);
+        let mut pairs: Vec<Pair> = rounds.concat();
+        pairs.sort_unstable();
+        assert_eq!((rounds.len(), pairs), (2, vec![[0, 2], [0, 3], [1, 2], [1, 3]]));
     }
 
     #[test]

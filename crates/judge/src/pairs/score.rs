@@ -113,8 +113,8 @@ impl Scores {
         slow
     }
 
-    /// Edges that are outliers, the slowest first. Those of the suspected nodes `nodes` must be slower than the
-    /// node by more, since its value is less certain.
+    /// Edges that are outliers, the slowest first. Those of the suspected nodes `nodes` must be slower than
+    /// the node by more, since its value is less certain.
     pub(super) fn list_slow_edges(&self, options: &Options, nodes: &[usize]) -> Vec<Pair> {
         let is_slow = |pair: &Pair| {
             let of_suspect = pair.iter().any(|node| nodes.contains(node));
@@ -147,8 +147,8 @@ impl Scores {
         tail * outcomes > LEAST_CHANCE
     }
 
-    /// Returns true when the survey does not tell a slow node from slow edges: it has few pairs of the node, or
-    /// one that is not slow.
+    /// Returns true when the survey does not tell a slow node from slow edges: it has few pairs of the node,
+    /// or one that is not slow.
     pub(super) fn is_mixed(&self, node: usize) -> bool {
         let Some(shortfall) = self.node_shortfall(node) else { return true };
         let shortfalls = self.pairs[node].iter().map(|&(_, value)| 1.0 - value / self.center);

@@ -1,9 +1,9 @@
 //! The search: rounds out, results in, a conclusion at the end.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::confirmation::{Judged, judge_suspects};
-use super::measured::{MeasuredPair, find_relative_values, find_repeat_error};
+use super::measured::{MeasuredPair, Statistic, find_relative_values, find_repeat_error};
 use super::plan::Plan;
 use super::schedule::make_survey;
 use super::score::Scores;
@@ -20,14 +20,23 @@ pub struct Options {
     pub least_score: f64,
     /// Share that a node may be slower without being an outlier before nothing is concluded.
     pub most_detectable: f64,
-    /// Host of each node, when nodes are ranks of several hosts: pairs inside hosts are compared with each
-    /// other only. Empty: no node shares a host.
+    /// The bandwidth of a pair from its repeats.
+    pub statistic: Statistic,
+    /// Host of each node, when nodes are ranks of several hosts: pairs inside a host are not measured. Empty:
+    /// all are.
     pub hosts: Vec<usize>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { rounds: 7, least_shortfall: 0.02, least_score: 3.5, most_detectable: 0.1, hosts: Vec::new() }
+        Self {
+            rounds: 7,
+            least_shortfall: 0.02,
+            least_score: 3.5,
+            most_detectable: 0.1,
+            statistic: Statistic::default(),
+            hosts: Vec::new(),
+        }
     }
 }
 
@@ -83,7 +92,7 @@ impl Search {
         }
         Ok(Self {
             nodes,
-            survey: make_survey(nodes, options.rounds),
+            survey: make_survey(nodes, options.rounds, &options.hosts),
             options,
             found: None,
             done: 0,
@@ -124,7 +133,9 @@ impl Search {
             _ => true,
         };
         for result in results {
-            match MeasuredPair::new(result, self.done, round.purpose, is_reference(result.pair)) {
+            let is_reference = is_reference(result.pair);
+            let statistic = self.options.statistic;
+            match MeasuredPair::new(result, statistic, self.done, round.purpose, is_reference) {
                 Some(measured) => self.measured.push(measured),
                 None => {
                     missing.insert(result.pair);
@@ -140,7 +151,7 @@ impl Search {
     }
 
     fn judge_survey(&mut self) {
-        let relative = find_relative_values(&self.measured, &self.options.hosts);
+        let relative = find_relative_values(&self.measured);
         let scores = Scores::new(self.nodes, &relative, find_repeat_error(&self.measured));
         let plan = Plan::new(&scores, &self.options.hosts, &self.options);
         self.found = Some((scores, plan));
@@ -153,7 +164,7 @@ impl Search {
         if let Some((scores, plan)) = self.found.as_ref().filter(|_| is_complete)
             && !plan.is_too_large(self.nodes)
         {
-            let relative = find_relative_values(&self.measured, &self.options.hosts);
+            let relative = find_relative_values(&self.measured);
             judged = judge_suspects(scores, plan, &relative, &self.options);
         }
         let Judged { slow, seen_once } = judged;
@@ -173,11 +184,20 @@ impl Search {
             doubts,
             nodes: scores.map(Scores::list_nodes).unwrap_or_default(),
             pairs_measured: different.len(),
-            pairs_possible: self.nodes * (self.nodes - 1) / 2,
+            pairs_possible: self.count_possible_pairs(),
             rounds: self.done,
             noise: scores.map(|scores| scores.pair_noise),
             detectable: scores.map(|scores| scores.detectable_share(&self.options)),
         }
+    }
+
+    fn count_possible_pairs(&self) -> usize {
+        let mut of_host: BTreeMap<usize, usize> = BTreeMap::new();
+        for &host in &self.options.hosts {
+            *of_host.entry(host).or_default() += 1;
+        }
+        let pairs = |nodes: usize| nodes * nodes.saturating_sub(1) / 2;
+        pairs(self.nodes) - of_host.values().map(|&nodes| pairs(nodes)).sum::<usize>()
     }
 
     /// `has_no_suspects`: no part is slow or was slow once.
@@ -191,6 +211,12 @@ impl Search {
         }
         if !self.unmeasured.is_empty() {
             doubts.push(Doubt::Unmeasured { pairs: self.unmeasured.iter().copied().collect() });
+        }
+        let is_survey_done = self.done >= self.survey.len();
+        let paired: BTreeSet<usize> = self.survey.iter().flatten().flatten().copied().collect();
+        if is_survey_done && paired.len() < self.nodes {
+            let nodes = (0..self.nodes).filter(|node| !paired.contains(node)).collect();
+            doubts.push(Doubt::WithoutPair { nodes });
         }
         if let Some((scores, plan)) = &self.found {
             if plan.is_too_large(self.nodes) {

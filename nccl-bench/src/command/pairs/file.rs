@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use super::PairsArguments;
 use super::report::{describe_measurements, make_matrix};
+use super::results::{Facts, MeasuredRound, State};
 use super::sentences::list_sentences;
-use super::session::{Facts, MeasuredRound, State};
 use super::units::{NamedUnit, Units};
 use crate::command::doctor::output::matrix::draw_picture;
 use crate::command::output_file::Maker;

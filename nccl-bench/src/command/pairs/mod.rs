@@ -5,6 +5,7 @@
 
 mod file;
 mod report;
+mod results;
 mod sentences;
 mod session;
 mod steps;
@@ -95,7 +96,8 @@ pub struct PairsArguments {
     #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = seconds)]
     pub(crate) seconds: f64,
 
-    /// Bytes that each rank sends and receives at a time, also with K, M, G [default: 64M on GPUs, 4M on hosts]
+    /// Bytes that each rank sends and receives at a time, also with K, M, G [default: 64M on GPUs, 4M on
+    /// hosts]
     #[arg(short = 'b', long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) bytes: Option<Size>,
 

@@ -8,8 +8,8 @@ use record::RunOutcome;
 use record::statistics::find_median;
 
 use super::Unit;
+use super::results::{MeasuredPair, State};
 use super::sentences::list_sentences;
-use super::session::{MeasuredPair, State};
 use super::units::Units;
 use crate::command::doctor::output::layout::align_columns;
 use crate::command::doctor::output::matrix::matrix_lines;
@@ -46,7 +46,7 @@ pub(super) fn render_report(
 pub(super) fn make_matrix(state: &State, units: &Units, conclusion: &Conclusion) -> Matrix {
     let mut bandwidths: BTreeMap<Pair, Vec<f64>> = BTreeMap::new();
     for measured in state.rounds.iter().flat_map(|round| &round.pairs) {
-        bandwidths.entry(measured.pair).or_default().extend(measured.bandwidth());
+        bandwidths.entry(measured.pair).or_default().extend(measured.bandwidth(units.choose_statistic()));
     }
     let cell = |one: usize, other: usize| {
         let pair = [one.min(other), one.max(other)];
@@ -107,7 +107,7 @@ fn list_slowest(state: &State, units: &Units, conclusion: &Conclusion) -> Vec<St
             .iter()
             .flat_map(|round| &round.pairs)
             .filter(own)
-            .filter_map(MeasuredPair::bandwidth)
+            .filter_map(|measured| measured.bandwidth(units.choose_statistic()))
             .collect();
         find_median(&medians).map_or_else(|| "N/A".to_owned(), format_bandwidth)
     };

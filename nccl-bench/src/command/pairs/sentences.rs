@@ -4,7 +4,7 @@ use judge::pairs::{Conclusion, Doubt, Pair, Part, Suspect, Verdict};
 use record::RunOutcome;
 
 use super::Unit;
-use super::session::State;
+use super::results::State;
 use super::units::Units;
 
 /// Pairs that a sentence lists.
@@ -118,6 +118,9 @@ fn describe_doubt(units: &Units, doubt: &Doubt) -> String {
         }
         Doubt::Unmeasured { pairs } => {
             format!("cannot tell: {} pairs have no result: {}", pairs.len(), list_pairs(units, pairs))
+        }
+        Doubt::WithoutPair { nodes } => {
+            format!("cannot tell: {} {things} are in no pair of the rounds; more: --rounds", nodes.len())
         }
         Doubt::TooManySuspects { nodes, edges } => format!(
             "cannot tell: {nodes} {things} and {edges} connections differ from the rest, which are too many to \

@@ -6,13 +6,13 @@ use engine::bench::{Connection, Observer, Start};
 use engine::request::Request;
 use engine::supervision::{Stop, WRONG_DATA, print_message};
 use engine::sweep::SweepEvent;
-use judge::pairs::{Conclusion, Options, PairResult, Purpose, Round, Search, Verdict, find_pair_bandwidth};
+use judge::pairs::{Conclusion, Options, PairResult, Purpose, Round, Search, Statistic, Verdict};
+use record::RunOutcome;
 use record::provenance::now_utc;
-use record::{Measurement, Provenance, RunOutcome};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::report::{format_bandwidth, render_report};
-use super::steps::Step;
+use super::results::{Facts, MeasuredPair, MeasuredRound, State, combine_groups};
 use super::units::{ProcessHost, Units};
 use super::{CANNOT_TELL, PairsArguments, SLOW, file};
 use crate::exit::{SUCCESS, print_text};
@@ -27,59 +27,15 @@ pub(super) struct Session {
     state: Mutex<State>,
 }
 
-/// What was measured so far.
-#[derive(Debug, Default)]
-pub(super) struct State {
-    processes: Vec<ProcessHost>,
-    /// Absent before all ranks are known.
-    pub(super) search: Option<(Units, Search)>,
-    /// The round that is measured.
-    round: Option<Round>,
-    /// Results of the run that goes on.
-    measurements: Vec<Measurement>,
-    ranks: usize,
-    pub(super) facts: Facts,
-    pub(super) rounds: Vec<MeasuredRound>,
-    /// Data was wrong in the exchange among all ranks before the first round.
-    pub(super) has_wrong_start: bool,
-    /// True once the report was printed.
-    is_reported: bool,
-}
-
-/// Facts about the measurements.
-#[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct Facts {
-    pub(super) program: String,
-    pub(super) command: Vec<String>,
-    pub(super) started_at: String,
-    pub(super) provenance: Provenance,
-    /// Bytes that a rank sends and receives at a time.
-    pub(super) bytes: u64,
-}
-
-/// A round with its results.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct MeasuredRound {
-    pub(super) purpose: Purpose,
-    pub(super) pairs: Vec<MeasuredPair>,
-}
-
-/// A pair with its results in a round.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct MeasuredPair {
-    /// Numbers of the units.
-    pub(super) pair: [usize; 2],
-    /// Bandwidth of each repeat in GB/s in each direction, of all ranks of the pair together.
-    pub(super) gbps: Vec<f64>,
-    /// Wrong elements.
-    pub(super) wrong: u64,
-}
-
-impl MeasuredPair {
-    /// The bandwidth that counts.
-    pub(super) fn bandwidth(&self) -> Option<f64> {
-        find_pair_bandwidth(&self.gbps)
-    }
+/// The next step, which rank 0 sends to all processes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Step {
+    /// Measures the groups at the same time; all ranks as one group before the first round.
+    Measure(Option<Vec<Vec<usize>>>),
+    /// Ends with this refusal.
+    Refuse(String),
+    /// Ends with this exit code.
+    End(u8),
 }
 
 impl Session {
@@ -124,6 +80,7 @@ impl Session {
             rounds: self.arguments.rounds as usize,
             least_shortfall: self.arguments.limit,
             most_detectable: MOST_DETECTABLE.max(self.arguments.limit),
+            statistic: units.choose_statistic(),
             hosts: units.shared_hosts(),
             ..Options::default()
         };
@@ -146,7 +103,13 @@ impl Session {
             .map(|measured| PairResult { pair: measured.pair, bandwidths: measured.gbps.clone() })
             .collect();
         let number = state.rounds.len() + 1;
-        print_message(describe_round(&round, number, search.survey_rounds(), &pairs));
+        print_message(describe_round(
+            &round,
+            number,
+            search.survey_rounds(),
+            &pairs,
+            units.choose_statistic(),
+        ));
         // The results are those of this round's pairs.
         if let Err(error) = search.record_round(&results) {
             print_message(format_args!("nccl-bench: {error}"));
@@ -229,37 +192,14 @@ impl Observer for Session {
     }
 }
 
-/// Combines the groups of each pair of a round: their data in the time of the slowest.
-fn combine_groups(round: &Round, groups: usize, measurements: &[Measurement]) -> Vec<MeasuredPair> {
-    let of_group = |number: usize| {
-        // A single group has no number.
-        measurements.iter().find(|measured| measured.group.unwrap_or(0) == number)
-    };
-    let combine = |(number, &pair): (usize, &[usize; 2])| {
-        let own: Option<Vec<&Measurement>> = (number * groups..(number + 1) * groups).map(of_group).collect();
-        let own = own.unwrap_or_default();
-        let bytes: u64 = own.iter().map(|measured| measured.bytes).sum();
-        let repeats = own.iter().map(|measured| repeats_us(measured).len()).min().unwrap_or(0);
-        let slowest = |repeat: usize| own.iter().map(|each| repeats_us(each)[repeat]).fold(0.0, f64::max);
-        MeasuredPair {
-            pair,
-            gbps: (0..repeats).map(|repeat| bytes as f64 / slowest(repeat) / 1e3).collect(),
-            wrong: own.iter().filter_map(|measured| measured.wrong).sum(),
-        }
-    };
-    round.pairs.iter().enumerate().map(combine).collect()
-}
-
-/// Microseconds of each repeat. The record has only the median of a single one.
-fn repeats_us(measurement: &Measurement) -> &[f64] {
-    match &measurement.rounds_us[..] {
-        [] => std::slice::from_ref(&measurement.time_us),
-        rounds => rounds,
-    }
-}
-
-fn describe_round(round: &Round, number: usize, survey: usize, pairs: &[MeasuredPair]) -> String {
-    let mut bandwidths: Vec<f64> = pairs.iter().filter_map(MeasuredPair::bandwidth).collect();
+fn describe_round(
+    round: &Round,
+    number: usize,
+    survey: usize,
+    pairs: &[MeasuredPair],
+    statistic: Statistic,
+) -> String {
+    let mut bandwidths: Vec<f64> = pairs.iter().filter_map(|pair| pair.bandwidth(statistic)).collect();
     bandwidths.sort_unstable_by(f64::total_cmp);
     let range = match &bandwidths[..] {
         [] => "nothing measured".to_owned(),

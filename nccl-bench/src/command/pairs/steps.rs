@@ -9,23 +9,12 @@ use engine::process::Joined;
 use engine::request::{BackendChoice, Request};
 use engine::supervision::{FAILED, Stop, Verdict, interrupted_outcome, signal_code};
 use record::{RunOutcome, Settings};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
-use super::session::Session;
+use super::session::{Session, Step};
 use super::units::ProcessHost;
 use super::{CANNOT_TELL, GPU_BYTES, HOST_BYTES, PairsArguments};
-
-/// The next step, which rank 0 sends to all processes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Step {
-    /// Measures the groups at the same time; all ranks as one group before the first round.
-    Measure(Option<Vec<Vec<usize>>>),
-    /// Ends with this refusal.
-    Refuse(String),
-    /// Ends with this exit code.
-    End(u8),
-}
 
 /// The bytes of an exchange: as asked for, or the default of the backend.
 pub(super) fn agree_on_bytes(arguments: &PairsArguments, process: &Joined) -> u64 {

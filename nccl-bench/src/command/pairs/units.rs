@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use judge::pairs::Pair;
+use judge::pairs::{Pair, Statistic};
 use serde::{Deserialize, Serialize};
 
 use super::Unit;
@@ -102,6 +102,12 @@ impl Units {
         let first = hosts.first().copied();
         let is_shared = self.unit == Unit::Rank && hosts.iter().any(|&host| Some(host) != first);
         if is_shared { hosts } else { Vec::new() }
+    }
+
+    /// The bandwidth of a pair from its repeats: ranks of one host may share its link to other hosts.
+    pub(super) fn choose_statistic(&self) -> Statistic {
+        let hosts = self.shared_hosts();
+        if hosts.is_empty() { Statistic::UpperQuartile } else { Statistic::Median }
     }
 }
 
