@@ -61,7 +61,7 @@ pub(super) fn judge_suspects(
         judged.slow.extend(edges);
     }
     for &edge in &plan.edges {
-        let (suspect, is_slow) = judge.judge_edge(edge);
+        let (suspect, is_slow) = judge.judge_edge(edge, &judged.slow);
         if judged.slow.iter().any(|other| other.part == suspect.part) {
             continue;
         }
@@ -115,8 +115,9 @@ impl Judge<'_> {
     }
 
     /// Judges a suspected edge. All its measurements must be slow, by more than the errors of their median
-    /// and of the expected value explain, and both of its nodes as fast as in the survey in other pairs.
-    fn judge_edge(&self, edge: Pair) -> (Suspect, bool) {
+    /// and of the expected value explain, and both of its nodes as fast as in the survey in other pairs. A
+    /// node that is below the others, and not named itself, may be the cause.
+    fn judge_edge(&self, edge: Pair, named: &[Suspect]) -> (Suspect, bool) {
         let surveyed = self.scores.edge_shortfall(edge).unwrap_or(0.0);
         let expected = self.scores.expected_value(edge).unwrap_or(f64::NAN);
         let again: Vec<f64> =
@@ -128,7 +129,12 @@ impl Judge<'_> {
             let error = ERROR_OF_MEDIAN * self.scores.pair_noise * variance.sqrt();
             let least = self.options.least_shortfall.max(EDGE_ERRORS * error);
             found.shortfall >= (surveyed / 2.0).max(least) && found.slow_pairs == found.pairs
-        }) && edge.iter().all(|&node| self.is_normal_beside(node, edge, expected));
+        }) && edge.iter().all(|&node| {
+            let is_below =
+                self.scores.node_shortfall(node).is_none_or(|share| share >= self.options.least_shortfall);
+            let is_named = named.iter().any(|suspect| suspect.part == Part::Node(node));
+            (!is_below || is_named) && self.is_normal_beside(node, edge, expected)
+        });
         (self.describe_edge(edge, surveyed, self.scores.edge_score(edge), confirmation), is_slow)
     }
 

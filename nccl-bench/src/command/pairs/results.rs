@@ -93,3 +93,33 @@ fn repeats_us(measurement: &Measurement) -> &[f64] {
         rounds => rounds,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(group: Option<usize>, rounds_us: &[f64]) -> Measurement {
+        let rounds_us = rounds_us.to_vec();
+        Measurement { group, bytes: 1000, time_us: 2.0, rounds_us, wrong: Some(1), ..Measurement::default() }
+    }
+
+    #[test]
+    fn the_slowest_group_of_a_pair_ends_each_repeat() {
+        let round = Round { purpose: Purpose::Survey, pairs: vec![[0, 3], [1, 2]] };
+        // Groups come in the order of their first ranks, with their numbers.
+        let groups = [(2, [1.0, 2.0]), (0, [1.0, 4.0]), (3, [2.0, 1.0]), (1, [2.0, 1.0])];
+        let measurements: Vec<Measurement> =
+            groups.iter().map(|(group, rounds_us)| measured(Some(*group), rounds_us)).collect();
+        let pairs = combine_groups(&round, 2, &measurements);
+        assert_eq!((pairs[0].pair, &pairs[0].gbps[..], pairs[0].wrong), ([0, 3], &[1.0, 0.5][..], 2));
+        assert_eq!((pairs[1].pair, &pairs[1].gbps[..]), ([1, 2], &[1.0, 1.0][..]));
+    }
+
+    #[test]
+    fn a_pair_without_all_of_its_groups_has_no_result() {
+        let round = Round { purpose: Purpose::Survey, pairs: vec![[0, 1]] };
+        assert_eq!(combine_groups(&round, 1, &[measured(None, &[])])[0].gbps, [0.5]);
+        assert!(combine_groups(&round, 2, &[measured(Some(0), &[1.0])])[0].gbps.is_empty());
+        assert!(combine_groups(&round, 1, &[])[0].gbps.is_empty());
+    }
+}

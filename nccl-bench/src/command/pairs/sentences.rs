@@ -173,3 +173,74 @@ fn list_wrong_pairs(state: &State, units: &Units) -> Vec<String> {
     }
     sentences
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::pairs::results::{MeasuredPair, MeasuredRound};
+    use crate::command::pairs::units::ProcessHost;
+    use judge::pairs::{Options, PairResult, Purpose, Search};
+
+    fn units(unit: Unit, hosts: usize, ranks: usize) -> Units {
+        let host = |rank: usize| format!("node{}", rank * hosts / ranks);
+        let host = |rank| ProcessHost { name: host(rank), id: host(rank) };
+        Units::new(Some(unit), &(0..ranks).map(host).collect::<Vec<_>>(), ranks).unwrap()
+    }
+
+    /// The sentences of a complete search, for the bandwidths of pairs.
+    fn sentences(units: &Units, bandwidth: impl Fn(Pair) -> f64) -> Vec<String> {
+        let options = Options { rounds: 100, hosts: units.shared_hosts(), ..Options::default() };
+        let mut search = Search::new(units.units.len(), options).unwrap();
+        while let Some(round) = search.next_round() {
+            let result = |&pair: &Pair| PairResult { pair, bandwidths: vec![bandwidth(pair)] };
+            search.record_round(&round.pairs.iter().map(result).collect::<Vec<_>>()).unwrap();
+        }
+        list_sentences(&State::default(), units, &search.conclude(), &RunOutcome::Complete)
+    }
+
+    #[test]
+    fn a_slow_part_is_named_with_its_evidence() {
+        let hosts = units(Unit::Host, 8, 8);
+        let host = sentences(&hosts, |pair| if pair.contains(&7) { 23.75 } else { 25.0 });
+        let expected = "host node7 is slow: 5.0 % below the others in 7 of 7 pairs, confirmed by 3 of 3";
+        assert_eq!(host, [expected]);
+        let edge = sentences(&hosts, |pair| if pair == [2, 5] { 20.0 } else { 25.0 });
+        let expected = "the connection of host node2 and host node5 is slow: 20.0 % below their other pairs, \
+                        confirmed by 3 of 3";
+        assert_eq!(edge, [expected]);
+        assert_eq!(sentences(&hosts, |_| 25.0), ["8 hosts: none is slower than most by 2.0 % or more"]);
+    }
+
+    #[test]
+    fn a_host_with_slow_ranks_only_is_named_first() {
+        let ranks = units(Unit::Rank, 8, 16);
+        let slow = sentences(&ranks, |pair| if pair.contains(&6) || pair.contains(&7) { 20.0 } else { 25.0 });
+        assert_eq!(slow[0], "all 2 ranks of host node3 are slow");
+        assert!(slow[1].starts_with("rank 6 on node3 is slow: 20.0 % below the others"), "{slow:?}");
+        let one = sentences(&ranks, |pair| if pair.contains(&6) { 20.0 } else { 25.0 });
+        assert!(one.len() == 1 && one[0].starts_with("rank 6 on node3 is slow"), "{one:?}");
+    }
+
+    #[test]
+    fn without_a_conclusion_nothing_is_said_to_be_alike() {
+        let two = sentences(&units(Unit::Host, 2, 2), |_| 25.0);
+        assert_eq!(two, ["cannot tell: two hosts have one pair, and nothing to compare it with"]);
+        let hosts = units(Unit::Host, 8, 8);
+        let search = Search::new(8, Options::default()).unwrap();
+        let failed = RunOutcome::Failed { message: "rank 3 died".to_owned() };
+        let early = list_sentences(&State::default(), &hosts, &search.conclude(), &failed);
+        assert_eq!(early[0], "no conclusion: rank 3 died");
+        assert!(!early.iter().any(|sentence| sentence.contains("none is slower")), "{early:?}");
+    }
+
+    #[test]
+    fn pairs_with_wrong_data_come_first() {
+        let pairs = vec![MeasuredPair { pair: [1, 4], gbps: vec![25.0], wrong: 3 }];
+        let rounds = vec![MeasuredRound { purpose: Purpose::Survey, pairs }];
+        let search = Search::new(8, Options::default()).unwrap();
+        let state = State { rounds, ..State::default() };
+        let hosts = units(Unit::Host, 8, 8);
+        let wrong = list_sentences(&state, &hosts, &search.conclude(), &RunOutcome::Complete);
+        assert_eq!(wrong[0], "WRONG DATA between host node1 and host node4");
+    }
+}
