@@ -193,26 +193,24 @@ impl Judge<'_> {
             .filter(move |(pair, _)| pair.contains(&node) && !self.plan.edges.contains(pair))
     }
 
-    /// Returns true when a partner of a suspected node was normal in pairs without a suspect.
+    /// Returns true when a partner of a suspected node was normal in a pair without a suspect.
     fn is_normal(&self, partner: usize, expected: f64) -> bool {
         let values = self.pairs_of(partner).filter(|&(pair, _)| self.plan.is_reference(pair));
-        self.are_normal(values.flat_map(|(_, values)| values.iter().copied()), expected)
+        self.has_normal(values.flat_map(|(_, values)| values), expected)
     }
 
-    /// Returns true when a node of a suspected edge was normal in other pairs.
+    /// Returns true when a node of a suspected edge was normal in another pair.
     fn is_normal_beside(&self, node: usize, edge: Pair, expected: f64) -> bool {
-        let others = self
-            .pairs_of(node)
-            .filter(|&(pair, _)| pair != edge && !self.plan.nodes.contains(&partner_of(pair, node)));
-        // Edges that are slow like this one do not count against the node: its best pair does.
-        let best = others.flat_map(|(_, values)| values.iter().copied()).max_by(f64::total_cmp);
-        self.are_normal(best.into_iter(), expected)
+        let is_other = |pair: Pair| pair != edge && !self.plan.nodes.contains(&partner_of(pair, node));
+        let values = self.pairs_of(node).filter(|&(pair, _)| is_other(pair));
+        self.has_normal(values.flat_map(|(_, values)| values), expected)
     }
 
-    fn are_normal(&self, values: impl Iterator<Item = f64>, expected: f64) -> bool {
+    /// Returns true when one of the values is normal: the best one shows what a node can do, and other work
+    /// can slow the rest.
+    fn has_normal<'v>(&self, mut values: impl Iterator<Item = &'v f64>, expected: f64) -> bool {
         let limit = self.options.least_shortfall.max(NORMAL * self.scores.pair_noise);
-        let median = find_median(&values.collect::<Vec<_>>());
-        median.is_some_and(|value| 1.0 - value / expected < limit)
+        values.any(|value| 1.0 - value / expected < limit)
     }
 }
 

@@ -97,7 +97,7 @@ pub(super) fn find_relative_values(measured: &[MeasuredPair]) -> Vec<RelativePai
     }
     let find_reference = |(purpose, bandwidths): &(Purpose, Vec<f64>)| match purpose {
         Purpose::Survey if bandwidths.len() >= SURVEY_REFERENCE => find_upper_median(bandwidths),
-        Purpose::Confirmation if bandwidths.len() >= CONFIRMATION_REFERENCE => find_median(bandwidths),
+        Purpose::Confirmation if bandwidths.len() >= CONFIRMATION_REFERENCE => find_upper_median(bandwidths),
         _ => None,
     };
     let of_round: BTreeMap<usize, f64> =

@@ -12,6 +12,8 @@ const PARTNERS: usize = 3;
 const SLOWEST: usize = 2;
 /// Repetitions of a suspected edge.
 const EDGE_REPETITIONS: usize = 3;
+/// Other pairs of each node of a suspected edge.
+const EDGE_CONTROLS: usize = 2;
 /// Pairs of good nodes that a round of confirmation has at least, if there are as many.
 const REFERENCE_PAIRS: usize = 6;
 
@@ -98,7 +100,7 @@ impl<'a> Pool<'a> {
         for &edge in &plan.edges {
             suspected.extend([edge; EDGE_REPETITIONS]);
             for node in edge {
-                let good = self.take_partners(&mut turn, node, 1, &edge);
+                let good = self.take_partners(&mut turn, node, EDGE_CONTROLS, &edge);
                 controls.extend(good.iter().map(|&good| ordered(node, good)));
             }
         }

@@ -18,6 +18,9 @@ use crate::command::output_file::Maker;
 /// Mark of the files. A later run may replace a file with this mark.
 const MARK: &str = "made by nccl-bench pairs";
 
+/// Version of the JSON file.
+const SCHEMA_VERSION: u32 = 1;
+
 /// Colours of the drawing.
 const STYLE: &str = "<style>text{font:12px system-ui,sans-serif;fill:#1c2127}.middle{text-anchor:middle}\
 .end{text-anchor:end}.nothing{fill:#edf0f3}.fastest{fill:#2b8a5b}.staged{fill:#e0a92e}.slow{fill:#c23b4c}\
@@ -34,6 +37,7 @@ const MAKER: Maker = Maker {
 #[derive(Serialize)]
 struct PairsFile<'a> {
     mark: &'static str,
+    schema_version: u32,
     #[serde(flatten)]
     facts: &'a Facts,
     ended_at: String,
@@ -70,6 +74,7 @@ pub(super) fn write_files(
     if let Some(path) = &arguments.output {
         let content = PairsFile {
             mark: MARK,
+            schema_version: SCHEMA_VERSION,
             facts: &state.facts,
             ended_at: now_utc(),
             outcome,

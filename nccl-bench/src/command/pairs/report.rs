@@ -86,12 +86,9 @@ pub(super) fn describe_measurements(state: &State, units: &Units) -> String {
         Unit::Rank => format!("{count} ranks"),
     };
     let provenance = &state.facts.provenance;
-    let over = match &provenance.transport {
-        Some(transport) => format!("{} over {transport}", provenance.backend),
-        None => provenance.backend.clone(),
-    };
+    let library = format!("{} {}", provenance.backend, provenance.library_version);
     format!(
-        "{what}, {over}, sendrecv of {} in both directions, {} rounds; GB/s in each direction ({SLOW_MARK} slow, \
+        "{what}, {library}, sendrecv of {} in both directions, {} rounds; GB/s in each direction ({SLOW_MARK} slow, \
          {ONCE_MARK} slow once):",
         Size(state.facts.bytes),
         state.rounds.len()
