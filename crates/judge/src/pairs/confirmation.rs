@@ -133,7 +133,10 @@ impl Judge<'_> {
             let is_below =
                 self.scores.node_shortfall(node).is_none_or(|share| share >= self.options.least_shortfall);
             let is_named = named.iter().any(|suspect| suspect.part == Part::Node(node));
-            (!is_below || is_named) && self.is_normal_beside(node, edge, expected)
+            // The pairs of a named node can scatter more than those of the others.
+            let least = if is_named { EDGE_ERRORS * self.scores.node_scatter(node) } else { 0.0 };
+            let is_clear = confirmation.as_ref().is_some_and(|found| found.shortfall >= least);
+            (!is_below || is_named) && is_clear && self.is_normal_beside(node, edge, expected)
         });
         (self.describe_edge(edge, surveyed, self.scores.edge_score(edge), confirmation), is_slow)
     }

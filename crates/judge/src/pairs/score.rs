@@ -79,6 +79,12 @@ impl Scores {
         Some(1.0 - self.values[node]? / self.center)
     }
 
+    /// Standard deviation of the values of a node's pairs.
+    pub(super) fn node_scatter(&self, node: usize) -> f64 {
+        let values: Vec<f64> = self.pairs[node].iter().map(|&(_, value)| value).collect();
+        self.values[node].map_or(0.0, |center| find_robust_deviation(&values, center))
+    }
+
     /// Modified z-score of a node.
     pub(super) fn node_score(&self, node: usize) -> Option<f64> {
         Some((self.values[node]? - self.center) / self.node_deviation)
