@@ -1,7 +1,8 @@
 //! Simulates searches for slow nodes and edges in clusters of several sizes, and prints a table: found parts,
 //! innocent parts that were named, pairs, rounds, and the cost beside a bisection.
 //!
-//! `cargo run -p nccl-bench-judge --example simulate -- 100` makes 100 searches of each kind.
+//! `cargo run -p nccl-bench-judge --example simulate -- 100` makes 100 searches of each kind; further numbers
+//! choose the sizes of the clusters.
 
 #![allow(clippy::expect_used, reason = "an example fails by panicking")]
 
@@ -16,13 +17,16 @@ use judge::pairs::{Part, Verdict};
 const VERIFICATIONS: f64 = 3.0;
 
 fn main() {
-    let searches = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(20);
+    let mut numbers = std::env::args().skip(1).map(|text| text.parse().expect("a number"));
+    let searches = numbers.next().unwrap_or(20);
+    let sizes: Vec<usize> = numbers.map(|number| usize::try_from(number).expect("a size")).collect();
+    let sizes = if sizes.is_empty() { vec![16, 64, 1024, 16_384] } else { sizes };
     println!(
         "{searches} searches each; the bisection halves all nodes, and verifies {VERIFICATIONS:.0} times.\n\n\
          | nodes | slow | noise | found | innocent named | seen once | no conclusion | pairs | rounds | \
          node rounds / bisection | ms |\n|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
     );
-    for nodes in [16, 64, 1024, 16_384] {
+    for nodes in sizes {
         for noise in [0.01, 0.003] {
             for (name, cluster) in list_clusters(nodes, noise) {
                 print_row(name, &cluster, searches);
