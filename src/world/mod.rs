@@ -174,7 +174,9 @@ pub trait World: Send + Sync {
     ///
     /// With an MPI launcher, it has no effect if the ranks do not monitor each other (see `mpi`).
     ///
-    /// Groups call it while they hold a lock: an implementation must not use a group of this world.
+    /// Groups call it from any of their threads, and from several at the same time: an implementation may
+    /// look at operations of a group of this world, but must neither call operations of the group nor wait
+    /// for them, nor drop its last handle.
     fn fail(&self, reason: Reason) {
         if let Some(monitor) = self.monitor() {
             monitor.fail(reason);

@@ -54,6 +54,7 @@ mod split;
 mod states;
 mod steps;
 mod subscriber;
+mod told_of_failures;
 mod training;
 mod trusted;
 mod two_reads;

@@ -15,7 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use state::{NotedCall, UnderWay, WatchState};
+use state::{BegunReport, Failure, NotedCall, UnderWay, WatchState};
 
 use super::Mark;
 use crate::Error;
@@ -23,7 +23,7 @@ use crate::job::guard::{call_guarded, enter_group_thread};
 use crate::lock::lock;
 use crate::log;
 use crate::nccl::{self, AbortHandle, Communicator};
-use crate::world::{self, Awaited, COMPARE_AFTER, Called, Handle, Wait};
+use crate::world::{self, Awaited, COMPARE_AFTER, Called, Handle, Reason, Wait};
 
 /// Interval of the threads' queries, and of those of events while a future waits.
 const INTERVAL: Duration = Duration::from_millis(5);
@@ -38,7 +38,8 @@ const ABORT_AFTER: Duration = Duration::from_millis(100);
 /// The communicator of a group, which one thread at a time uses; none once it has ended.
 pub(crate) type Watched = Mutex<Option<Communicator>>;
 
-/// State of a group's operations. No CUDA call is made while its lock is held.
+/// State of a group's operations. While its lock is held, no call of CUDA is made, and none of the world,
+/// which can be the program's.
 pub(crate) struct GroupWatch {
     world: Handle,
     rank: usize,
@@ -50,8 +51,6 @@ pub(crate) struct GroupWatch {
     state: Mutex<WatchState>,
     changed: Condvar,
     has_failed: AtomicBool,
-    /// Held while a thread makes its error that of the group.
-    failing: Mutex<()>,
 }
 
 /// An exchange that ends when this is dropped, also by a panic.
@@ -70,6 +69,18 @@ impl Drop for NotedExchange<'_> {
     }
 }
 
+/// A thread's report of the group's failure to the world. Dropping it stops the group, also after a panic.
+struct Report<'a>(&'a GroupWatch);
+
+impl Drop for Report<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.0.state);
+        state.end_report();
+        self.0.has_failed.store(true, Ordering::Release);
+        self.0.changed.notify_all();
+    }
+}
+
 impl GroupWatch {
     pub(crate) fn new(world: Handle, ranks: Vec<usize>, topic: u64, abort: AbortHandle) -> Arc<Self> {
         Arc::new(Self {
@@ -81,7 +92,6 @@ impl GroupWatch {
             state: Mutex::default(),
             changed: Condvar::new(),
             has_failed: AtomicBool::new(false),
-            failing: Mutex::default(),
         })
     }
 
@@ -115,8 +125,8 @@ impl GroupWatch {
             && let Some(error) = comparison.find_mismatch()?
         {
             // The ranks of other groups do not compare it.
-            self.world.fail(world::Reason::from(error));
-            self.stop_with(error.clone().in_job(&self.ranks));
+            let reason = Some(Reason::from(error));
+            self.stop_with_failure(Failure { error: error.clone().in_job(&self.ranks), reason });
         }
         Ok(is_complete)
     }
@@ -175,10 +185,9 @@ impl GroupWatch {
         drop(exchange);
         result.map_err(|error| {
             // The others wait for this rank if it alone was refused.
-            if self.stop_error().is_none() && self.world.check().is_ok() {
-                self.world.fail(world::Reason::from(&error));
-            }
-            self.stop_with(error.into())
+            let is_own = self.stop_error().is_none() && self.world.check().is_ok();
+            let reason = is_own.then(|| Reason::from(&error));
+            self.stop_with_failure(Failure { error: error.into(), reason })
         })
     }
 
@@ -242,7 +251,7 @@ impl GroupWatch {
 
     /// Stops the group with this error, or an earlier one, which it returns: tells the other ranks, and makes
     /// [`guard_group`](Self::guard_group) abort NCCL's work. The world knows of the failure before this
-    /// rank's operations return it.
+    /// rank's operations return it, except those that the world itself asks for meanwhile.
     pub(crate) fn stop_with(&self, error: Error) -> Error {
         let error = match error {
             // Perhaps only the consequence of another rank's failure.
@@ -251,20 +260,29 @@ impl GroupWatch {
             }
             other => other,
         };
-        // The world returns this rank's own failure, too: another thread that meets it gets the error itself.
-        let _one = lock(&self.failing);
-        if let Some(earlier) = self.stop_error() {
-            return earlier;
-        }
-        match &error {
+        let reason = match &error {
             // The others know it.
-            Error::RankFailed { .. } | Error::Mismatch { .. } | Error::TimedOut { .. } | Error::World(_) => {}
-            _ => self.world.fail(world::Reason::from(&error)),
+            Error::RankFailed { .. } | Error::Mismatch { .. } | Error::TimedOut { .. } | Error::World(_) => {
+                None
+            }
+            error => Some(Reason::from(error)),
+        };
+        self.stop_with_failure(Failure { error, reason })
+    }
+
+    fn stop_with_failure(&self, failure: Failure) -> Error {
+        // The world returns this rank's own failure, too: a thread that meets it gets the error itself.
+        let begun = lock(&self.state).begin_report(failure);
+        let BegunReport { failure: Failure { error, reason }, is_first } = match begun {
+            Ok(begun) => begun,
+            Err(earlier) => return earlier,
+        };
+        let report = Report(self);
+        // The world may have it from the first thread, which may still be inside of the program's code.
+        if let Some(reason) = reason.filter(|_| is_first || self.world.check().is_ok()) {
+            self.world.fail(reason);
         }
-        let mut state = lock(&self.state);
-        state.failure = Some(error.clone());
-        self.has_failed.store(true, Ordering::Release);
-        self.changed.notify_all();
+        drop(report);
         error
     }
 
@@ -392,6 +410,7 @@ impl GroupWatch {
 
     /// Looks for a reason to stop the group.
     fn look_for_failure(&self, communicator: &Watched, compared: &mut Instant) {
+        let after = if self.world.wants_calls() { COMPARE_WANTED_AFTER } else { COMPARE_AFTER };
         let state = lock(&self.state);
         if state.failure.is_some() {
             return;
@@ -403,7 +422,6 @@ impl GroupWatch {
         let calls = operation.into_iter().chain(state.exchanges.first().cloned());
         let Some(call) = calls.min_by_key(|call| call.since) else { return };
         let (timeout, waited) = (state.timeout.filter(|_| !closes), call.since.elapsed());
-        let after = if self.world.wants_calls() { COMPARE_WANTED_AFTER } else { COMPARE_AFTER };
         let compares = !closes && waited > after && compared.elapsed() > after;
         let calls = if compares { state.calls.iter().cloned().collect() } else { Vec::new() };
         drop(state);

@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use super::super::Mark;
 use crate::Error;
-use crate::world::Called;
+use crate::world::{Called, Reason};
 
 /// Number of the last calls that are compared.
 const CALLS: usize = 64;
@@ -21,6 +22,10 @@ pub(super) struct WatchState {
     pub(super) calls: VecDeque<Called>,
     pub(super) number: u64,
     pub(super) failure: Option<Error>,
+    /// The next [`failure`](Self::failure), while threads report it to the world.
+    reported: Option<Failure>,
+    /// The threads inside of the report.
+    reporters: Vec<ThreadId>,
     pub(super) timeout: Option<Duration>,
     /// True while a future waits.
     pub(super) hurried: bool,
@@ -50,6 +55,31 @@ impl WatchState {
         Ok(NotedCall { since: Instant::now(), operation, number })
     }
 
+    /// Begins this thread's report of a failure, or of an earlier one.
+    ///
+    /// # Errors
+    /// The error of the group if it is reported, or if this thread is inside of its report.
+    pub(super) fn begin_report(&mut self, failure: Failure) -> Result<BegunReport, Error> {
+        if let Some(earlier) = &self.failure {
+            return Err(earlier.clone());
+        }
+        let is_first = self.reported.is_none();
+        let failure = self.reported.get_or_insert(failure).clone();
+        let thread = thread::current().id();
+        if self.reporters.contains(&thread) {
+            return Err(failure.error);
+        }
+        self.reporters.push(thread);
+        Ok(BegunReport { failure, is_first })
+    }
+
+    /// Ends the report of this thread: the world knows of the failure.
+    pub(super) fn end_report(&mut self) {
+        let thread = thread::current().id();
+        self.reporters.retain(|reporter| *reporter != thread);
+        self.failure = self.reported.as_ref().map(|reported| reported.error.clone());
+    }
+
     /// Forgets a call that was refused. Calls that began after it get the numbers that they have on ranks
     /// without it.
     pub(super) fn forget_call(&mut self, number: u64) {
@@ -59,6 +89,21 @@ impl WatchState {
         later.filter(|later| **later > number).for_each(|later| *later -= 1);
         self.number -= 1;
     }
+}
+
+/// An error that stops a group.
+#[derive(Clone)]
+pub(super) struct Failure {
+    pub(super) error: Error,
+    /// The reason that the world is to tell the other ranks; `None` if they know it.
+    pub(super) reason: Option<Reason>,
+}
+
+/// A report that a thread has begun.
+pub(super) struct BegunReport {
+    pub(super) failure: Failure,
+    /// False if another thread also reports the failure.
+    pub(super) is_first: bool,
 }
 
 /// A call of this rank that others may have to join.
