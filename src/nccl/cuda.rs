@@ -338,6 +338,21 @@ pub(crate) fn own_result_among<T>(
     without_noted(memory, || own_result(stream, call))
 }
 
+/// Calls cudarc like [`own_result_among`] for work on `stream`. Waits for the work after an error: it may be
+/// queued without the event of a buffer, and cudarc does not order uses on other streams after it then.
+pub(crate) fn queue_work<T>(
+    stream: &CudaStream,
+    memory: &CudaContext,
+    queue: impl FnOnce() -> Result<T, DriverError>,
+) -> Result<T, DriverError> {
+    own_result_among([stream.context(), memory], queue).inspect_err(|_| {
+        // A wait would end a capture, in which nothing is queued.
+        if refuse_captured_copy(stream).is_ok() {
+            _ = wait_for_stream(stream);
+        }
+    })
+}
+
 /// Runs calls of cudarc while errors noted before are put aside.
 pub(crate) fn without_noted<R>(context: &CudaContext, calls: impl FnOnce() -> R) -> R {
     let noted = context.check_err();

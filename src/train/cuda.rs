@@ -169,7 +169,7 @@ fn copy_on<T: DeviceRepr>(
 ) -> Result<(), Error> {
     let (source, destination) = (view.stream().context(), Arc::clone(target.stream().context()));
     let memory = if Arc::ptr_eq(stream.context(), source) { &destination } else { source };
-    Ok(cuda::own_result_among([stream.context(), memory], || {
+    Ok(cuda::queue_work(stream, memory, || {
         let _writing = begin_write(target, stream)?;
         queue_read(view, stream, || stream.memcpy_dtod(view, target))
     })?)

@@ -4,7 +4,7 @@ use std::mem;
 
 use super::bucket::Bucket;
 use super::failure::warn_of_leak;
-use super::streams::{OnGroup, OnProgram, Streams as _};
+use super::streams::{OnGroup, OnProgram, Streams};
 use crate::Error;
 use crate::job::Group;
 use crate::purpose::Purpose;
@@ -97,7 +97,10 @@ impl<B: Bucket, M: Releasable> Ordered<B, M> {
         &mut self,
         call: impl FnOnce(&mut M) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let called = call(self.on_program()?.1);
+        self.on_program().map(drop)?;
+        let check = UnwindingCheck(&self.streams);
+        let called = call(&mut self.memory);
+        mem::forget(check);
         // Also after an error: the memory may be in use.
         let checked = self.check_callable();
         called.and(checked)
@@ -126,6 +129,15 @@ impl<B: Bucket, M: Releasable> Ordered<B, M> {
         mem::take(&mut self.memory).release();
         self.memory = allocate(&mut OnGroup { streams: &mut self.streams })?;
         Ok(())
+    }
+}
+
+/// Waits for copies without events when code of the program panics: the memory may be in use.
+struct UnwindingCheck<'a, S: Streams>(&'a S);
+
+impl<S: Streams> Drop for UnwindingCheck<'_, S> {
+    fn drop(&mut self) {
+        _ = self.0.check_callable();
     }
 }
 

@@ -79,7 +79,7 @@ impl Rounding {
         // SAFETY: the arguments are those of `encode` in rounding.cu for gradients of `T`. It reads `count`
         // elements of `gradient`, and writes as many of `wire`. The reducer orders the streams as for a copy.
         let mut encode = || unsafe { launch.launch(shape) };
-        cuda::own_result_among([stream.context(), &target], || queue_read(gradient, stream, &mut encode))?;
+        cuda::queue_work(stream, &target, || queue_read(gradient, stream, &mut encode))?;
         Ok(())
     }
 

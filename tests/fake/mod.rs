@@ -211,6 +211,12 @@ impl Fake {
         set(knob as c_int, value);
     }
 
+    pub(crate) fn get(&self, knob: Knob) -> i32 {
+        // SAFETY: a function of our own library, of this signature.
+        let get = unsafe { self.loaded.cuda.get::<extern "C" fn(c_int) -> c_int>(b"fake_get") }.unwrap();
+        get(knob as c_int)
+    }
+
     /// Returns the log since the last call. Fails if a fake has detected a mistake.
     pub(crate) fn log(&self) -> Vec<String> {
         let lines = self.log_with_bugs();
@@ -262,10 +268,8 @@ impl Fake {
     pub(crate) fn until_polled(&self) {
         const POLLS: i32 = i32::MAX;
         self.set(Knob::WorkerPolls, POLLS);
-        // SAFETY: a function of our own library, of this signature.
-        let get = unsafe { self.loaded.cuda.get::<extern "C" fn(c_int) -> c_int>(b"fake_get") }.unwrap();
         let start = Instant::now();
-        while get(Knob::WorkerPolls as c_int) == POLLS {
+        while self.get(Knob::WorkerPolls) == POLLS {
             assert!(start.elapsed() < Duration::from_secs(30), "nobody asks NCCL");
             thread::sleep(Duration::from_millis(1));
         }

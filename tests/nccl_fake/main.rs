@@ -59,6 +59,7 @@ mod training;
 mod trusted;
 mod two_reads;
 mod uncounted;
+mod unrecorded;
 mod windows;
 mod woken;
 
