@@ -46,6 +46,17 @@ pub(crate) mod memory {
     }
 }
 
+/// Returns two memories, or releases the first one with the error of the second.
+pub(crate) fn pair_memory<M: memory::GroupMemory, T, E>(first: M, second: Result<T, E>) -> Result<(M, T), E> {
+    match second {
+        Ok(second) => Ok((first, second)),
+        Err(error) => {
+            first.release();
+            Err(error)
+        }
+    }
+}
+
 /// The buffers `B` of one operation.
 pub(crate) trait BufferSet<B> {
     /// Lists them.

@@ -77,7 +77,7 @@ pub use host_memory::HostMemory;
 pub use work::Work;
 pub use work_error::WorkError;
 
-pub(crate) use buffer::memory::GroupMemory;
+pub(crate) use buffer::{memory::GroupMemory, pair_memory};
 #[cfg(feature = "nccl")]
 pub(crate) use gpu_operation::{of_driver, refuse_captured};
 

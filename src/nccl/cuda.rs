@@ -14,7 +14,7 @@ use cudarc::driver::sys::{
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result};
 use libloading::Library;
 
-pub(crate) use release::{drop_in_order, leak_memory, release_slice, wait_for_uses};
+pub(crate) use release::{drop_in_order, leak_memory, make_slice, release_slice, wait_for_uses};
 
 use super::error::Error;
 

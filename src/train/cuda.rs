@@ -222,7 +222,7 @@ impl<T: Gradient + DeviceRepr + ValidAsZeroBits> Bucket for CudaSlice<T> {
     fn zeros(side: &mut OnGroup<'_, GpuStreams>, len: usize) -> Result<Self, Error> {
         let own = &side.streams.own;
         // CUDA allocates no empty memory.
-        let zeros = cuda::own_result(own.context(), || own.alloc_zeros(len.max(1)));
+        let zeros = cuda::make_slice(own, |own| own.alloc_zeros(len.max(1)));
         zeros.map_err(|error| match error.0 {
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => no_memory::<T>(len),
             _ => error.into(),

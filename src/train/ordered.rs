@@ -33,18 +33,20 @@ pub(super) struct Ordered<B: Bucket, M: Releasable> {
 }
 
 impl<B: Bucket, M: Releasable> Ordered<B, M> {
-    /// Memory that `allocate` returns.
+    /// Memory that `allocate` fills in. Its parts are released if it fails.
     pub(super) fn new(
         group: &Group,
         owner: &'static str,
-        allocate: impl FnOnce(&mut OnGroup<'_, B::Streams>) -> Result<M, Error>,
+        allocate: impl FnOnce(&mut OnGroup<'_, B::Streams>, &mut M) -> Result<(), Error>,
     ) -> Result<Self, Error> {
-        let mut streams = B::streams(group)?;
+        let streams = B::streams(group)?;
         // Memory that is cleared in a capture belongs to its graph.
         streams.check_callable()?;
-        let memory = allocate(&mut OnGroup { streams: &mut streams })?;
         // A stream of the program waits for the group's when it is registered.
-        Ok(Self { group: group.clone(), streams, memory, has_result: false, owner })
+        let mut ordered =
+            Self { group: group.clone(), streams, memory: M::default(), has_result: false, owner };
+        allocate(&mut OnGroup { streams: &mut ordered.streams }, &mut ordered.memory)?;
+        Ok(ordered)
     }
 
     /// The group, for anything but operations on the memory.
@@ -119,16 +121,17 @@ impl<B: Bucket, M: Releasable> Ordered<B, M> {
         (OnGroup { streams: &mut self.streams }, &mut self.memory)
     }
 
-    /// Frees the memory, which the program may still read, and then allocates it again.
+    /// Frees the memory, which the program may still read, and then allocates it again. There is none after
+    /// an error.
     pub(super) fn renew_memory(
         &mut self,
-        allocate: impl FnOnce(&mut OnGroup<'_, B::Streams>) -> Result<M, Error>,
+        allocate: impl FnOnce(&mut OnGroup<'_, B::Streams>, &mut M) -> Result<(), Error>,
     ) -> Result<(), Error> {
         self.streams.make_group_wait()?;
         self.has_result = true;
         mem::take(&mut self.memory).release();
-        self.memory = allocate(&mut OnGroup { streams: &mut self.streams })?;
-        Ok(())
+        allocate(&mut OnGroup { streams: &mut self.streams }, &mut self.memory)
+            .inspect_err(|_| mem::take(&mut self.memory).release())
     }
 }
 

@@ -125,8 +125,9 @@ impl<B: Bucket> Reducer<B> {
     ) -> Result<Self, Error> {
         let lens: Vec<usize> = parameters.iter().map(Parameter::len).collect();
         let layout = Layout::new(&lens, (0..lens.len()).rev(), bucket_limits::<B>(options));
-        let slots =
-            Ordered::new(group, "a reducer", |side| BucketSlot::allocate_slots(side, &layout, options.wire))?;
+        let slots = Ordered::new(group, "a reducer", |side, slots| {
+            BucketSlot::allocate_slots(side, slots, &layout, options.wire)
+        })?;
         Ok(Self {
             number,
             parameters: parameters.to_vec(),
@@ -324,7 +325,7 @@ impl<B: Bucket> Reducer<B> {
     /// Replaces the buckets by those of the layout. The program may still read the averages.
     fn renew_buckets(&mut self) -> Result<(), Error> {
         let (layout, wire) = (&self.layout, self.options.wire);
-        self.slots.renew_memory(|side| BucketSlot::allocate_slots(side, layout, wire))
+        self.slots.renew_memory(|side, slots| BucketSlot::allocate_slots(side, slots, layout, wire))
     }
 
     /// Writes a gradient into its bucket, and starts the buckets that may start then.

@@ -8,7 +8,7 @@ use super::layout::Layout;
 use super::options::Wire;
 use super::ordered::Releasable;
 use super::streams::{OnGroup, OnProgram, Streams as _};
-use crate::job::{Group, GroupMemory, Work};
+use crate::job::{Group, GroupMemory, Work, pair_memory};
 use crate::{Element as _, Error, ReduceOp};
 
 /// A bucket of a reducer.
@@ -91,20 +91,24 @@ pub(super) fn not_idle() -> Error {
 }
 
 impl<B: Bucket> BucketSlot<B> {
-    /// The buckets of a layout, of zeros.
+    /// Adds the buckets of a layout, of zeros. After an error, some may have been added.
     pub(super) fn allocate_slots(
         side: &mut OnGroup<'_, B::Streams>,
+        slots: &mut Vec<Self>,
         layout: &Layout,
         wire: Wire,
-    ) -> Result<Vec<Self>, Error> {
-        let mut allocate = |len| {
+    ) -> Result<(), Error> {
+        for len in layout.buckets.iter().map(|bucket| bucket.elements) {
             let values = B::zeros(side, len)?;
-            Ok(match wire.for_gradients(B::Element::DATA_TYPE) {
+            slots.push(match wire.for_gradients(B::Element::DATA_TYPE) {
                 Wire::Same => Self::Same(Movable::Idle(values)),
-                Wire::Bf16 => Self::Bf16 { wire: Movable::Idle(B::wire_zeros(side, len)?), values },
-            })
-        };
-        layout.buckets.iter().map(|bucket| allocate(bucket.elements)).collect()
+                Wire::Bf16 => {
+                    let (values, wire) = pair_memory(values, B::wire_zeros(side, len))?;
+                    Self::Bf16 { wire: Movable::Idle(wire), values }
+                }
+            });
+        }
+        Ok(())
     }
 
     /// Copies a gradient into the bucket.

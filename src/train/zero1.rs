@@ -12,7 +12,7 @@ use super::parameter::agree_on_parameters;
 use super::shards::Shards;
 use super::streams::Streams as _;
 use super::{Parameter, ReducerOptions};
-use crate::job::{Group, GroupMemory as _};
+use crate::job::{Group, GroupMemory as _, pair_memory};
 use crate::purpose::Purpose;
 use crate::{Element as _, Error, world};
 
@@ -139,19 +139,15 @@ impl<B: Bucket> Zero1<B> {
         options: &ReducerOptions,
     ) -> Result<Self, Error> {
         let shards = Shards::new(parameters.iter().map(Parameter::len), group.rank(), group.size());
-        let memory = Ordered::new(group, "an optimizer", |side| {
-            Ok(OptimizerMemory {
-                whole: Some(B::zeros(side, shards.padded_len())?),
-                values: Some(B::zeros(side, shards.shard_len())?),
-                gradients: Some(B::zeros(side, shards.shard_len())?),
-                wire: match options.wire.for_gradients(B::Element::DATA_TYPE) {
-                    Wire::Same => None,
-                    Wire::Bf16 => Some((
-                        B::wire_zeros(side, shards.padded_len())?,
-                        B::wire_zeros(side, shards.shard_len())?,
-                    )),
-                },
-            })
+        let memory = Ordered::new(group, "an optimizer", |side, memory: &mut OptimizerMemory<B>| {
+            memory.whole = Some(B::zeros(side, shards.padded_len())?);
+            memory.values = Some(B::zeros(side, shards.shard_len())?);
+            memory.gradients = Some(B::zeros(side, shards.shard_len())?);
+            if matches!(options.wire.for_gradients(B::Element::DATA_TYPE), Wire::Bf16) {
+                let whole = B::wire_zeros(side, shards.padded_len())?;
+                memory.wire = Some(pair_memory(whole, B::wire_zeros(side, shards.shard_len()))?);
+            }
+            Ok(())
         })?;
         Ok(Self {
             number,

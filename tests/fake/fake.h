@@ -45,6 +45,7 @@ enum fake_knob {
   FAKE_ONLY_MISTAKES,     /* the log has only mistakes */
   FAKE_CAPTURE_LATER,     /* after the cuStreamIsCapturing call with this number, its stream is captured */
   FAKE_NO_POOLS,          /* devices have no memory pools */
+  FAKE_FAILING_ALLOC,     /* the cuMemAlloc call with this number fails */
   FAKE_KNOBS
 };
 /* Execution of calls of non-blocking communicators. */

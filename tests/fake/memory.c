@@ -190,6 +190,10 @@ static int work_on(intptr_t stream, const char *what, const void *to, const void
 int cuMemAlloc_v2(uintptr_t *address, size_t bytes) {
   int code = capture_refuses_unsafe("cuMemAlloc");
   if (code) return code;
+  if (fake_count_down(FAKE_FAILING_ALLOC) && !fake_get(FAKE_FAILING_ALLOC)) {
+    fake_log("cuMemAlloc fails");
+    return OUT_OF_MEMORY;
+  }
   *address = (uintptr_t)fake_allocate(bytes, 0);
   fake_log("cuMemAlloc %s", fake_address((void *)*address));
   return 0;

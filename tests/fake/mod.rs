@@ -57,6 +57,8 @@ pub(crate) enum Knob {
     CaptureLater,
     /// Devices have no memory pools.
     NoPools,
+    /// The cuMemAlloc call with this number fails.
+    FailingAlloc,
 }
 
 /// Values of [`Knob::Worker`]: `fake_worker` of fake.h.

@@ -37,6 +37,7 @@ mod memory;
 mod noted_errors;
 mod notice;
 mod operators;
+mod out_of_memory;
 mod overlaps;
 mod ownership;
 mod parameters;

@@ -5,6 +5,7 @@ use std::{mem, slice};
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
 
 use super::GpuGroup;
+use crate::job::buffer::pair_memory;
 use crate::job::gather::{gather_messages, make_length_error};
 use crate::job::gpu_operation::of_driver;
 use crate::job::group_backend::{GroupBackend as _, Operations as _};
@@ -33,7 +34,7 @@ impl GpuGroup {
         let bytes = unsafe { slice::from_raw_parts_mut(data.as_mut_ptr().cast::<u8>(), size_of_val(data)) };
         let mut host = host_memory(bytes.len())?;
         host.copy_from_slice(bytes);
-        let reduced = self.call_cuda(|stream| stream.clone_htod(&host)).and_then(|copy| {
+        let reduced = self.make_slice(|stream| stream.clone_htod(&host)).and_then(|copy| {
             self.start_ordered(operation, copy, |communicator, copy| call(communicator, copy, length)).wait()
         });
         match reduced {
@@ -85,8 +86,9 @@ impl GpuGroup {
     fn gather_parts(&self, mine: &[u8]) -> Result<Vec<u8>, Error> {
         self.refuse_captured("all_gather_bytes")?;
         let (own, all) = (mine.to_vec(), host_memory(mine.len() * self.rank.size)?);
-        let gathered = self.call_cuda(|stream| stream.clone_htod(&own)).and_then(|part| {
-            let whole = self.call_cuda(|stream| stream.alloc_zeros::<u8>(all.len()))?;
+        let gathered = self.make_slice(|stream| stream.clone_htod(&own)).and_then(|part| {
+            let (part, whole) =
+                pair_memory(part, self.make_slice(|stream| stream.alloc_zeros::<u8>(all.len())))?;
             self.all_gather(part, whole).wait()
         });
         match gathered {

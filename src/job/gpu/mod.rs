@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use std::{iter, mem};
 
-use cudarc::driver::{CudaContext, CudaStream, DriverError};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError};
 
 pub(super) use offer::choose_device;
 
@@ -130,13 +130,12 @@ impl GpuGroup {
         Ok(pending.wait(READY)?)
     }
 
-    /// Calls CUDA for the group itself. An error stops the group, since the other ranks wait for this one.
-    fn call_cuda<T>(
+    /// Makes memory of the group itself. An error stops the group, since the other ranks wait for this one.
+    fn make_slice<T>(
         &self,
-        call: impl FnOnce(&Arc<CudaStream>) -> Result<T, DriverError>,
-    ) -> Result<T, Error> {
-        let stream = &self.rank.stream;
-        self.rank.watch.stop_on_error(cuda::own_result(stream.context(), || call(stream)))
+        make: impl FnOnce(&Arc<CudaStream>) -> Result<CudaSlice<T>, DriverError>,
+    ) -> Result<CudaSlice<T>, Error> {
+        self.rank.watch.stop_on_error(cuda::make_slice(&self.rank.stream, make))
     }
 
     /// Refuses an operation while the group's stream is being captured, before anything of it becomes part of

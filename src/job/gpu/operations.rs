@@ -45,7 +45,7 @@ impl GroupBackend for GpuGroup {
 
     fn run_barrier(&self) -> Result<(), Error> {
         self.refuse_captured("barrier")?;
-        let one = self.call_cuda(|stream| stream.alloc_zeros::<u32>(1))?;
+        let one = self.make_slice(|stream| stream.alloc_zeros::<u32>(1))?;
         let call = |communicator: &Communicator, one: &mut CudaSlice<u32>| {
             communicator.all_reduce_in_place(one, ReduceOp::Sum)
         };

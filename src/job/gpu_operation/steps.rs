@@ -61,11 +61,21 @@ impl Comparison {
         let stream = communicator.stream();
         let own = encode_step(call.step, communicator.rank());
         let ended = lock(&spare.numbers).pop();
-        let mut numbers = cuda::own_result(stream.context(), || match ended {
-            Some(mut numbers) => stream.memcpy_htod(&own, &mut numbers).map(|()| numbers),
-            None => stream.clone_htod(&own),
-        })?;
-        communicator.all_reduce_in_place(&mut numbers, ReduceOp::Max)?;
+        let (mut numbers, copied) = match ended {
+            Some(mut numbers) => {
+                let copied = cuda::own_result(stream.context(), || stream.memcpy_htod(&own, &mut numbers));
+                (numbers, copied)
+            }
+            None => (cuda::make_slice(stream, |stream| stream.clone_htod(&own))?, Ok(())),
+        };
+        let reduced = copied.map_err(Error::from).and_then(|()| {
+            communicator.all_reduce_in_place(&mut numbers, ReduceOp::Max).map_err(Error::from)
+        });
+        if let Err(error) = reduced {
+            // Kept, since the copy or the reduction may be queued.
+            lock(&spare.numbers).push(numbers);
+            return Err(error);
+        }
         let (address, recorded) = numbers.device_ptr(stream);
         drop(recorded);
         Ok(Self { call, numbers: Some(numbers), address, spare, reading, result: OnceLock::new() })

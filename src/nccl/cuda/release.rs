@@ -5,7 +5,7 @@ use std::mem;
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUdeviceptr;
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut as _};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut as _, DriverError};
 
 use super::{
     bind_context, call_relaxed, own_result, refuse_captured, second_object, wait_for_stream, without_noted,
@@ -14,6 +14,24 @@ use crate::log;
 use crate::nccl::error::Error;
 
 const RELEASE: &str = "a release of memory";
+
+/// Calls cudarc for a slice of `stream` like [`own_result`]. A slice with an error is released.
+pub(crate) fn make_slice<T>(
+    stream: &Arc<CudaStream>,
+    make: impl FnOnce(&Arc<CudaStream>) -> Result<CudaSlice<T>, DriverError>,
+) -> Result<CudaSlice<T>, DriverError> {
+    let context = stream.context();
+    without_noted(context, || {
+        let made = make(stream);
+        match (made, context.check_err()) {
+            (Ok(slice), Err(noted)) => {
+                release_slice(slice);
+                Err(noted)
+            }
+            (made, _) => made,
+        }
+    })
+}
 
 /// Drops a slice after the events of its uses: cudarc's drop skips its waits while an error is noted, also
 /// that of its own first wait, and for a context object whose streams it does not count. Leaks the slice with
