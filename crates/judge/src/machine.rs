@@ -11,8 +11,8 @@ use crate::gpu::{GpuKind, find_gpu_kind};
 
 /// GB/s of a PCIe 6.0 link with 16 lanes in one direction. Faster links to the host are NVLink-C2C.
 pub(crate) const FASTEST_PCIE_GBPS: f64 = 126.0;
-/// Sums of the rates of NICs, relative to those of an expectation, that count as equal: rates are rounded, and a
-/// host may have some NICs for storage.
+/// Sums of the rates of NICs, relative to those of an expectation, that count as equal: rates are rounded,
+/// and a host may have some NICs for storage.
 const SAME_NICS: std::ops::Range<f64> = 0.99..1.34;
 
 /// The NICs of a host.
@@ -219,7 +219,8 @@ fn list_measured_gpus(run: &Run) -> impl Iterator<Item = &GpuLinks> {
     gpus.filter(move |gpu| addresses.iter().any(|address| gpu.pci.starts_with(address)))
 }
 
-/// Returns the number of active NVLinks of the GPU with the fewest, and the usual number, where they are known.
+/// Returns the number of active NVLinks of the GPU with the fewest, and the usual number, where they are
+/// known.
 pub(crate) fn count_nvlinks(run: &Run, machine: &Machine) -> Option<[u32; 2]> {
     let usual = machine.gpu?.nvlinks?;
     Some([list_measured_gpus(run).filter_map(|gpu| gpu.nvlinks).min()?, usual])

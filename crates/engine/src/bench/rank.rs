@@ -150,8 +150,8 @@ fn gather_connection(
     Ok(Connection { transport, notes, phases })
 }
 
-/// Connects the rank within its group, and calls `body` with the times of its phases once all ranks of the job
-/// are connected.
+/// Connects the rank within its group, and calls `body` with the times of its phases once all ranks of the
+/// job are connected.
 fn connect_group(
     node: &Node,
     device: Option<RankDevice>,

@@ -10,12 +10,13 @@ use super::{Reason, Row, Variable};
 use crate::ceiling::Ceiling;
 use crate::machine::{FASTEST_PCIE_GBPS, Machine, count_nvlinks};
 
-// Limits chosen between the differences of healthy runs (measurements/results) and the faults of public reports.
+// Limits chosen between the differences of healthy runs (measurements/results) and the faults of public
+// reports.
 
 /// Smallest size in bytes whose bandwidth is that of links, not of latency.
 const LARGE: u64 = 64 << 20;
-/// Smallest size in bytes at which every collective uses the whole link: NCCL sends up to 64 MiB to a peer over
-/// few channels.
+/// Smallest size in bytes at which every collective uses the whole link: NCCL sends up to 64 MiB to a peer
+/// over few channels.
 const WHOLE_LINK: u64 = 128 << 20;
 /// Smallest size in bytes from which bandwidth must not fall. Below, protocols change with the size.
 const RISING: u64 = 16 << 20;

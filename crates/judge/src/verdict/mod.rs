@@ -297,8 +297,8 @@ impl Reason {
     }
 }
 
-/// Judges a run by its machine's links, by expectations, and by itself. Of several lists of `expectations`, the
-/// first one with an expectation for the machine counts.
+/// Judges a run by its machine's links, by expectations, and by itself. Of several lists of `expectations`,
+/// the first one with an expectation for the machine counts.
 pub fn judge_run(run: &Run, told: Told, expectations: &[&[Expectation]]) -> Verdict {
     let machine = Machine::from_run(run, told);
     let mut reasons = judge_record(run);
