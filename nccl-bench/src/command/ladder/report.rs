@@ -52,7 +52,7 @@ pub(super) fn render_head(facts: &Facts) -> String {
 fn align_cells(cells: [&str; 9]) -> String {
     let [units, ranks, start, small, large, share, typical, verdict, late] = cells;
     let line = format!(
-        "{units:>6} {ranks:>6} {start:>7} {small:>9} {large:>8} {share:>7} {typical:>8}  {verdict:<10}  {late}"
+        "{units:>6} {ranks:>6} {start:>6} {small:>8} {large:>8} {share:>6} {typical:>8} {verdict:<10} {late}"
     );
     line.trim_end().to_owned()
 }
