@@ -62,9 +62,10 @@ pub(super) fn find_slowing_variables(run: &Run) -> Vec<Variable> {
     set.collect()
 }
 
-/// Returns a reason when a GPU on rank 0's host has fewer active NVLinks than usual.
+/// Returns a reason when a GPU on rank 0's host has fewer active NVLinks than usual. A virtual machine with a
+/// single GPU has none.
 pub(super) fn check_nvlinks(run: &Run, machine: &Machine) -> Option<Reason> {
-    let [active, usual] = count_nvlinks(run, machine)?;
+    let [active, usual] = count_nvlinks(run, machine).filter(|_| machine.ranks_per_host > Some(1))?;
     let is_always = machine.gpu.is_some_and(|kind| !kind.optional);
     (is_always && active < usual).then_some(Reason::FewNvLinks { active, usual })
 }

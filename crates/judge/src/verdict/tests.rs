@@ -307,6 +307,10 @@ fn a_lost_nvlink_is_named() {
     assert_eq!(verdict.reasons, [Reason::FewNvLinks { active: 17, usual: 18 }]);
     assert_eq!(verdict.grade, Grade::Warn);
     assert_eq!(verdict.collectives[0].ceiling.as_ref().unwrap().busbw_gbps, 425.0);
+    // A GPU alone needs none.
+    let mut alone = run(1, 1, &GOOD);
+    alone.provenance.links = Some(record::HostLinks { gpus: vec![gpu(0, 0)], nics: Vec::new() });
+    assert_eq!((judge(&alone).grade, judge(&alone).reasons), (Grade::Unknown, vec![]));
 }
 
 #[test]
