@@ -16,7 +16,7 @@ use crate::fake::{Fake, Knob};
 /// Time limit of calls that take milliseconds.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// What a world looks at.
+/// The part of a group that a world looks at.
 #[derive(Default)]
 struct Status {
     operation: Option<Work<CudaSlice<f32>>>,

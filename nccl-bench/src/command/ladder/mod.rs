@@ -75,7 +75,7 @@ pub struct LadderArguments {
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(2..))]
     steps: Vec<u32>,
 
-    /// What a rung counts [default: hosts; ranks if all are on one host]
+    /// Unit of the rungs [default: hosts; ranks if all are on one host]
     #[arg(long, value_name = "UNIT")]
     per: Option<Unit>,
 

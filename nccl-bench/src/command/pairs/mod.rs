@@ -80,7 +80,7 @@ pub(crate) enum Unit {
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = HELP)]
 pub struct PairsArguments {
-    /// What to compare [default: hosts; ranks if all are on one host]
+    /// Unit of the comparison [default: hosts; ranks if all are on one host]
     #[arg(long, value_name = "UNIT")]
     pub(crate) per: Option<Unit>,
 

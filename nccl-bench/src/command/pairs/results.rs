@@ -1,4 +1,4 @@
-//! What was measured: rounds, pairs, and the facts about them.
+//! The results of a search: rounds, pairs, and the facts about them.
 
 use judge::pairs::{Purpose, Round, Search, Statistic};
 use record::{Measurement, Provenance};
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::units::{ProcessHost, Units};
 
-/// What was measured so far.
+/// The results so far.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) processes: Vec<ProcessHost>,
